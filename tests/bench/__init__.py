@@ -1,1 +1,1 @@
-"""Benchmarks: `make bench`. Each figure stands beside the bare client's of the same run, as a ratio."""
+"""Benchmarks: `make bench`. The report compares each figure with the bare client of the same run."""

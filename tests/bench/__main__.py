@@ -1,10 +1,10 @@
-"""All benchmarks of the service, or those whose names are given: `python -m tests.bench [NAME…]`.
+"""Runs all benchmarks of the service, or those with the given names.
 
-Those of the lake take a size, in events, as in `lake-fill=200000`; `million`, `search` and `search-cost` take a number of
-things.
+    python -m tests.bench [NAME…]
 
-A run that measures all figures of docs/explanation/performance.md writes them there. Each benchmark starts what it needs,
-measures, and ends it. Timings are no tests: nothing fails here but a run that goes wrong.
+Benchmarks of the lake take a size in events, as in `lake-fill=200000`; `million`, `search` and `search-cost` take a
+number of things. A run that measures all figures of docs/explanation/performance.md writes the page. Each benchmark
+starts and stops the processes that it needs. A slow result is no failure.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[Servic
 
 
 def next_over_mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """`next` events under demand, beside paho publishing messages of the same size."""
+    """`next` events with demand, compared with paho that publishes messages of the same size."""
     count = scale.of(60_000, 500)
     fill(folder / "data" / "journal.db", 1, count)
     with Mosquitto.start(persistence=False) as broker, running(folder, broker) as service:
@@ -112,7 +112,7 @@ def next_over_mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def durable_modify(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Modifies with responses: as many as go, then a thousand a second."""
+    """Modifies with responses: as fast as possible, and at a thousand per second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     with Mosquitto.start(persistence=False) as broker, running(folder, broker) as service:
         run("modify", broker.host, broker.port, scale.of(3_000, 100), MESSAGE_BYTES, 0)
@@ -146,7 +146,7 @@ def durable_modify(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def first_next(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """From `request` to the first `next`, for random things among a million entries."""
+    """The time from `request` to the first `next`, for random things among a million entries."""
     things, samples = scale.of(1_000, 10), scale.of(300, 20)
     fill(folder / "data" / "journal.db", things, scale.of(1_000, 10))
     waits: list[float] = []
@@ -175,7 +175,7 @@ def first_next(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _round_trip(broker: Mosquitto) -> float:
-    """Median milliseconds of a message that a bare client sends to itself."""
+    """The median time, in milliseconds, of a message that a bare client sends to itself."""
     waits = []
     with MqttClient(broker.host, broker.port, ask="echo", answers="echo") as echo:
         for _ in range(200):
@@ -187,7 +187,7 @@ def _round_trip(broker: Mosquitto) -> float:
 
 
 def replay_in_process(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Feed, engine and encoding without a broker."""
+    """A replay through feed, engine and encoder, without a broker."""
     count = scale.of(200_000, 2_000)
     path = folder / "journal.db"
     fill(path, 1, count)
@@ -251,7 +251,7 @@ async def _replay(journal: Journal, count: int) -> int:
 
 
 def idle_subscriptions(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """A hundred thousand subscriptions that nobody asks."""
+    """A hundred thousand subscriptions without requests."""
     number, things = scale.of(100_000, 1_000), scale.of(1_000, 10)
     fill(folder / "data" / "journal.db", things, 3)
     bounds = {"idle_timeout": "1h", "max_per_user": 2 * number}
@@ -278,14 +278,14 @@ def idle_subscriptions(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _busy(service: ServiceCommand, seconds: float) -> float:
-    """Percent of a core that the service takes while nobody says anything."""
+    """The percentage of a core that the idle service uses."""
     spent = processor_seconds(service)
     time.sleep(seconds)
     return (processor_seconds(service) - spent) / seconds * 100
 
 
 def _subscribe(broker: Mosquitto, number: int, things: int, at_once: int = 200) -> None:
-    """Open subscriptions, some at once, so that it is they that are measured and not a flood of messages."""
+    """Open subscriptions in small groups, because many pending messages would need memory too."""
     with client(broker, "bench") as asker:
         for start in range(0, number, at_once):
             for n in range(start, start + at_once):
@@ -350,7 +350,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
 
 
 def measured(name: str, scale: Scale = FULL, *size: int) -> list[Figure]:
-    """What a benchmark finds, in a folder of its own."""
+    """The figures of one benchmark, which uses its own temporary folder."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         return BENCHMARKS[name](Path(folder), scale, *size)
 

@@ -1,10 +1,10 @@
-"""What each frame that the service reads or writes itself costs, beside the library that could do it.
+"""Measures the cost of each frame that the service reads or writes itself, compared with a library.
 
     python -m tests.bench.amqp_frames
 
-Microseconds of processor for each message, without a broker or a socket: the least of several runs, in turns. The messages
-have 400 bytes and the headers of an event. What the libraries spend on tasks, queues and futures is not included:
-`tests.bench.amqp_link` shows that.
+The unit is microseconds of processor time per message, without a broker or a socket: the minimum of several alternating
+runs. The messages have 400 bytes and the headers of an event. The cost of the libraries' tasks, queues and futures is not
+included; `tests.bench.amqp_link` measures it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def pika_publish() -> object:
 
 
 def our_delivery() -> object:
-    """From the payloads of the three frames on, which the demultiplexer cuts out."""
+    """Decode the payloads of the three frames that the demultiplexer has split."""
     consumer, tag, redelivered = read_delivery(DELIVER[FRAME.size : -1], METHOD_ID.size)
     return consumer, tag, redelivered, read_properties(HEADER[FRAME.size + 12 : -1]), BODY[FRAME.size : -1]
 
@@ -111,7 +111,7 @@ STEPS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 
 
 def cost(work: Callable[[], object]) -> float:
-    """Return the microseconds of processor of one call."""
+    """Return the microseconds of processor time of one call."""
     before = time.process_time()
     for _ in range(COUNT):
         work()

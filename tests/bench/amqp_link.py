@@ -1,10 +1,10 @@
-"""How fast a link to RabbitMQ publishes and receives, beside aio-pika and the library below it doing the same.
+"""Measures the rate of a link to RabbitMQ, compared with aio-pika and with the library below it.
 
     python -m tests.bench.amqp_link [messages]
 
-Payloads of 400 bytes, persistent, mandatory, every one confirmed, at most 500 unconfirmed; the queues are durable. The rates
-depend on the broker and on what else the machine does; the processor time that a message costs this process does not. Each
-rate is the middle one of three, taken in turns.
+The messages are persistent and mandatory, have payloads of 400 bytes, and are all confirmed, with at most 500
+unconfirmed; the queues are durable. The rates depend on the broker and on the load of the machine; the processor time per
+message does not. Each rate is the median of three alternating runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def our_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) -> 
 
 
 async def bare_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) -> str:
-    """As many tasks as there may be unconfirmed messages; each waits for the confirm of its own."""
+    """Publish with as many tasks as there may be unconfirmed messages; each waits for its confirm."""
     connection = await aiormq.connect(broker.uri())
     channel = await connection.channel(publisher_confirms=True)
     assert isinstance(channel, aiormq.Channel)
@@ -77,7 +77,7 @@ async def bare_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) ->
 
 
 async def pika_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) -> str:
-    """The same with aio-pika's messages."""
+    """The same as `bare_publish` with the messages of aio-pika."""
     connection = await aio_pika.connect(broker.uri())
     exchange = (await connection.channel()).default_exchange
     left = count
@@ -110,7 +110,7 @@ async def our_drain(broker: RabbitMQ, count: int) -> str:
 
 
 async def bare_drain(broker: RabbitMQ, count: int) -> str:
-    """Every hundredth acknowledged, with all before it."""
+    """Consume, and acknowledge every hundredth message together with all before it."""
     connection = await aiormq.connect(broker.uri())
     channel = await connection.channel()
     await channel.basic_qos(prefetch_count=IN_FLIGHT)
@@ -133,7 +133,7 @@ async def bare_drain(broker: RabbitMQ, count: int) -> str:
 
 
 async def pika_drain(broker: RabbitMQ, count: int) -> str:
-    """The same with aio-pika's queue and messages."""
+    """The same as `bare_drain` with the queue and messages of aio-pika."""
     connection = await aio_pika.connect(broker.uri())
     channel = await connection.channel()
     await channel.set_qos(IN_FLIGHT)

@@ -1,7 +1,7 @@
-"""Searches of the past: how long the first page takes over a million events of a hundred thousand things of 1 KB.
+"""Searches of the past: the time to the first page, with a million events of things of 1 KB.
 
-Events are sensor readings. The pipeline keeps its moments as it always does. Asked are times all over the past, some right
-after a moment and some long after it.
+The events are readings of sensors, and the pipeline writes snapshots as usual. The searched times are spread over the
+whole past: some shortly after a snapshot, some long after one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tests.support.connection_documents import policy_for
 
 THINGS, EVENTS = 100_000, 1_000_000
 FILLER = 800
-"""Characters that a thing has beside what changes."""
+"""Characters of a thing's constant part."""
 
 PART = 2
-"""Revisions of each thing that are written at once."""
+"""Revisions of each thing that are written in one step."""
 
 MOMENT_SECONDS = 15.0
-"""So long a moment takes at most."""
+"""Seconds in which the pipeline writes a snapshot, at most."""
 
 SAMPLES = 5
 _PATH = "/features/sensor/properties/celsius"
@@ -60,7 +60,7 @@ _COUNTED = "WITH RECURSIVE counted(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c
 
 
 def guarded(path: Path) -> None:
-    """A journal with the policy that the things will share."""
+    """Create a journal with the policy of all things."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rules = {"policyId": str(policy(0)), "imports": {}, **policy_for(SUBJECT)}
     made = Event(policy(0), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
@@ -70,7 +70,7 @@ def guarded(path: Path) -> None:
 
 
 def write(path: Path, things: int, first: int, last: int) -> None:
-    """The revisions `first` to `last` of all things, which take turns, a thousand events in each second."""
+    """Write the revisions `first` to `last` of all things in turn, with a thousand events in each second."""
     given = {
         "things": things, "first": first, "last": last, "begun": int(BEGUN.timestamp()), "policy": str(policy(0)),
         "filler": "x" * FILLER,
@@ -99,13 +99,13 @@ def write(path: Path, things: int, first: int, last: int) -> None:
 
 
 def first_page(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """Of a selective filter, and of everything sorted by a value, as of five times each."""
+    """The first page of a selective filter, and of all things sorted by a value, at five times each."""
     events = events or scale.of(EVENTS, 1_000)
     things = min(THINGS, events // 10)
     journal, each = folder / "journal.db", events // things
     guarded(journal)
     with pipeline(folder) as (process, _):
-        # In parts, as time goes by: a moment of a lake that is far behind would hold states from after it.
+        # In parts: a snapshot of a lake that is far behind would have later states.
         for last in range(PART, each + 1, PART):
             write(journal, things, last - PART + 1, last)
             wait_for(Lake(folder), last * things + 1, process)
@@ -115,7 +115,7 @@ def first_page(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figur
             all = asyncio.run(_measured(past, None, f"sort(-{_PATH[1:]}),size(200)", events))
     size = sum(it.stat().st_size for it in (folder / "lake" / "full_snapshots").rglob("*.parquet"))
     total = sum(it.stat().st_size for it in (folder / "lake").rglob("*.parquet"))
-    note = f"{things:,} things; moments are {size / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+    note = f"{things:,} things; snapshots are {size / 1e6:,.0f} of {total / 1e6:,.0f} MB"
     return [
         _figure(f"search as of, {events:,} events, 1 % found", few, "≤ 2 s", 2.0, note),
         _figure("the same, everything found and sorted by a value", all, "–", 1e9, f"all pages: {all[-1]:.1f} s"),
@@ -147,13 +147,13 @@ def searches(folder: Path) -> Iterator[AsOfSearches]:
 
 
 async def _measured(past: AsOfSearches, filter: str | None, options: str | None, events: int) -> list[float]:
-    """Seconds to the first page of each sample, and to the last page of the last one."""
+    """The seconds to the first page of each sample, and to the last page of the last sample."""
     wanted = read_options(options)
     predicate = None if filter is None else read(filter, BEGUN)
     asked = SearchRequest(ThingQuery(predicate, wanted.order), wanted.size, None, (SUBJECT,))
     found: list[float] = []
     for sample in range(-2, SAMPLES):
-        # The first ones are for Spark's own sake.
+        # The first ones warm Spark up.
         at = BEGUN + timedelta(milliseconds=events * (0.35 + 0.1 * (sample % SAMPLES)))
         moment = full_snapshot_before(past.lake, at).seq
         begun = time.perf_counter()

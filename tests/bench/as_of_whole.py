@@ -1,4 +1,4 @@
-"""Searches of the past: the first one after a start, and one that finds a million things of 1 KB."""
+"""Searches of the past: the first search after a start, and one that finds a million things of 1 KB."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.bench.report import Figure
 
 THINGS, FEW_THINGS = 1_000_000, 2_000
 WARM_SECONDS = 40.0
-"""So long after its start the pipeline has warmed up."""
+"""Seconds after its start until the pipeline has warmed up."""
 
 MIB = 1 << 20
 
 
 def whole_result(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
-    """The first search after a start, over few things; then over many, until the last page, with the memory of all."""
+    """Search a few things after a start, then many things up to the last page, and measure memory."""
     few, things = scale.of(FEW_THINGS, 100), things or scale.of(THINGS, 200)
     (first, _), (second, _) = _searched(folder / "few", few, scale, 2)[0]
     [(seconds, pages)], most = _searched(folder / "many", things, scale, 1)
@@ -60,7 +60,7 @@ def whole_result(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Fig
 
 
 def _searched(folder: Path, things: int, scale: Scale, times: int) -> tuple[list[tuple[float, float]], Counter[str]]:
-    """Return seconds to the first and last page of searches of all things, and the most memory while they ran."""
+    """Return the seconds to the first and last page of searches of all things, and the peak memory."""
     guarded(folder / "journal.db")
     write(folder / "journal.db", things, 1, 1)
     with pipeline(folder) as (process, _):
@@ -94,7 +94,7 @@ async def _until_the_end(past: AsOfSearches, things: int) -> tuple[float, float]
 
 @contextmanager
 def _memory(pipeline: psutil.Process) -> Iterator[Counter[str]]:
-    """The most bytes of Java with the driver, of Spark's workers, and of this process above what it had before."""
+    """The peak memory, in bytes, of driver and Java, of Spark's workers, and the growth of this process."""
     most, is_over = Counter[str](), threading.Event()
     this = psutil.Process()
     before = this.memory_info().rss

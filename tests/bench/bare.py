@@ -1,9 +1,9 @@
-"""The bare client: paho publishing QoS 1 on its own loop, window 100, as the figure that the service is compared with.
+"""The bare client for comparison: paho publishes with QoS 1 on its own loop, with a window of 100.
 
     python -m tests.bench.bare HOST PORT TOPIC COUNT BYTES|TEXT
 
-All messages are the same, so many bytes or a text. Prints one JSON line: the seconds until the last confirmation, and the
-processor seconds this process took.
+All messages are equal, with so many bytes or the given text. Prints one JSON line: the seconds until the last confirm,
+and the processor seconds of this process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW = 100
 
 
 def main(host: str, port: int, topic: str, count: int, payload: bytes) -> int:
-    """Publishing from the loop itself, without a thread in between, is the fastest that the client can be used."""
+    """Publish from paho's loop itself, without another thread, which is the fastest way."""
     client = Client(CallbackAPIVersion.VERSION2, "bare")
     client.max_inflight_messages_set(WINDOW)
     confirmed = sent = 0

@@ -1,9 +1,9 @@
-"""The bare client in the place of the service: whatever comes in on a topic, it publishes a message, from paho's own loop.
+"""The bare client in place of the service: paho publishes a message for each received one.
 
     python -m tests.bench.bare_forwarder HOST PORT FROM TO COUNT BYTES
 
-QoS 1 both ways, acknowledged by itself, 100 in flight. Prints `ready`, then after COUNT messages one JSON line: the
-processor seconds that this process took.
+It receives and publishes with QoS 1, paho acknowledges, and 100 messages are in flight. Prints `ready`, then after COUNT
+messages one JSON line: the processor seconds of this process.
 """
 
 from __future__ import annotations

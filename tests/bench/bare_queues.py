@@ -1,13 +1,13 @@
-"""What the client libraries do alone, each as fast as it can be used: publishing, and taking messages and answering them.
+"""The client libraries of AMQP and Kafka alone, in their fastest way: publish, or consume and respond.
 
     python -m tests.bench.bare_queues amqp publish URI COUNT BYTES TO
     python -m tests.bench.bare_queues amqp turn URI COUNT BYTES TO FROM
     python -m tests.bench.bare_queues kafka publish BOOTSTRAP COUNT BYTES TO
     python -m tests.bench.bare_queues kafka turn BOOTSTRAP COUNT BYTES TO FROM
 
-aiormq on uvloop with pipelined confirms; confluent-kafka with the settings that the service uses, and a callback for each
-message. A turn is: a message in, one of BYTES bytes out, confirmed, the first one acknowledged. Prints one JSON line: the
-seconds from the first message to the last confirm.
+They are aiormq on uvloop with pipelined confirms, and confluent-kafka with the service's settings and a callback for each
+message. `turn` receives a message, publishes one of BYTES bytes, waits for its confirm, and acknowledges the first.
+Prints one JSON line: the seconds from the first message to the last confirm.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def amqp_turn(uri: str, count: int, payload: bytes, to: str, source: str) 
         turned += 1
         assert message.delivery_tag is not None
         if (turned % ACKED_EVERY == 0 or turned == count) and message.delivery_tag > acked:
-            # Answers may be confirmed out of turn, and a broker takes a number once.
+            # The confirms of responses may arrive in another order, and a broker accepts each delivery tag once.
             acked = message.delivery_tag
             await incoming.basic_ack(acked, multiple=True, wait=False)
         if turned == count:
@@ -99,7 +99,7 @@ def kafka_publish(bootstrap: str, count: int, payload: bytes, to: str) -> float:
         assert error is None
         confirmed += 1
 
-    # The first message waits until the library knows the brokers.
+    # The first message waits for the library's connection.
     client.produce(to, payload)
     client.flush()
     begun = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The bare client that stands where the service would: it answers searches with the same messages, and looks for nothing.
+"""The bare client in place of the service: it responds to searches with constant messages.
 
     python -m tests.bench.bare_search HOST PORT ASK ANSWERS ITEMS
 
-paho on its own loop, as fast as it goes. `ITEMS` is the JSON of a page. Prints `ready`, and ends with its standard input.
+It is paho on its own loop. `ITEMS` is the JSON of a page. Prints `ready`, and ends when its standard input is closed.
 """
 
 from __future__ import annotations

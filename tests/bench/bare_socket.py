@@ -1,9 +1,9 @@
-"""The bare server: asyncio on uvloop sending octets to whoever connects, as the figure that a TCP door is compared with.
+"""The bare server for comparison with a TCP listener: asyncio on uvloop sends the bytes of a file.
 
     python -m tests.bench.bare_socket FILE PIECE
 
-Prints the port at which it listens, and ends when a peer has been sent everything and has left. What it sends are the octets
-of the file, so many in each piece, when something has come from the peer.
+Prints its port, and ends when a peer has received all bytes and disconnected. It begins to send when it has received
+bytes from the peer, in pieces of PIECE bytes.
 """
 
 from __future__ import annotations

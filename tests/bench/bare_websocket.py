@@ -1,9 +1,9 @@
-"""The bare server: `websockets` sending messages to whoever connects, as the figure that a door is compared with.
+"""The bare server for comparison with a WebSocket listener: the library `websockets`.
 
     python -m tests.bench.bare_websocket COUNT BYTES
 
-Prints the port at which it listens, and ends when a peer has been sent everything and has left. What it sends to a peer is
-COUNT messages of so many bytes, one after the other, on the loop that the service uses too.
+Prints its port, and ends when a peer has received all messages and disconnected. It sends COUNT messages of BYTES bytes,
+on the same kind of event loop as the service.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Replays as reactive-streams-io frames, in this process: from the elements to the octets that a transport would get.
+"""Replays as frames of reactive-streams-io in process, from elements to the bytes of a transport.
 
-Elements of 16 octets are packed, and those of the size of an event go singly. Beside it stands the least that any program
-has to do: joining the elements, and joining each with its length. What a connection costs that waits is measured too.
+Elements of 16 bytes are packed; elements of the size of an event are single. The comparison is the minimum for any
+program: to join the elements, and to join each with its length. The memory of an idle connection is measured too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.bench.report import Figure
 
 GOAL = 500_000
 PAGE = 500
-"""What a feed supplies at a time."""
+"""Elements that a feed supplies in one step."""
 
 ELEMENTS = 400_000
 ROUNDS = 5
 
 
 def _server(extensions: tuple[int, ...] = ()) -> tuple[Endpoint, int]:
-    """An endpoint with one stream without end of its demand, and the stream."""
+    """An endpoint with a stream that has unlimited demand, and this stream."""
     endpoint = Endpoint(EndpointRole.SERVER, 0.0)
     endpoint.receive(encode(ClientHello(0, extensions)), 0.0)
     (subscribed,) = endpoint.receive(encode(SubscribeFrame("x", 1, UNBOUNDED)), 0.0)[:1]
@@ -39,7 +39,7 @@ def _server(extensions: tuple[int, ...] = ()) -> tuple[Endpoint, int]:
 
 
 def _sent(elements: list[bytes], size: int) -> float:
-    """Seconds to offer the elements in pages and take all octets."""
+    """The seconds to offer the elements in pages and take all bytes."""
     endpoint, stream = _server()
     endpoint.session.accept(stream, size)
     pages = [elements[place : place + PAGE] for place in range(0, len(elements), PAGE)]
@@ -60,7 +60,7 @@ def _joined(elements: list[bytes], size: int) -> float:
 
 
 def _read(elements: list[bytes], size: int) -> float:
-    """Seconds to read packed frames of a page each."""
+    """The seconds to read packed frames, each with one page."""
     frames = [encode(OnNextPacked(1, elements[place : place + PAGE]), size) for place in range(0, len(elements), PAGE)]
     decoder = Decoder(EndpointLimits(), CORE, 0x01, {1: size})
     begun = time.perf_counter()
@@ -78,8 +78,8 @@ def _rate(measure: Callable[[list[bytes], int], float], elements: list[bytes], s
     return len(elements) / statistics.median(measure(elements, size) for _ in range(ROUNDS))
 
 
-def _idle_octets(streams: int) -> float:
-    """What one more stream that waits for demand takes."""
+def _idle_bytes(streams: int) -> float:
+    """The bytes of memory of one more stream that waits for demand."""
     endpoint = Endpoint(EndpointRole.SERVER, 0.0, limits=EndpointLimits(subscriptions=streams, backlog=1 << 30))
     endpoint.receive(encode(ClientHello(0, ())), 0.0)
     gc.collect()
@@ -98,7 +98,7 @@ def _idle_octets(streams: int) -> float:
 
 
 def measured(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Packed and single elements written, packed ones read, and an idle stream's memory."""
+    """Write packed and single elements, read packed ones, and measure the memory of an idle stream."""
     elements = scale.of(ELEMENTS, 4 * PAGE)
     small = [number.to_bytes(16, "big") for number in range(elements)]
     large = [bytes(120)] * (elements // 4)
@@ -118,6 +118,6 @@ def measured(folder: Path, scale: Scale = FULL) -> list[Figure]:
             f"{_rate(_joined, large, 0):,.0f} elements/s (joined with a length)",
             "–",
             True,
-            f"an idle stream takes {_idle_octets(scale.of(1000, 100)):,.0f} octets",
+            f"an idle stream takes {_idle_bytes(scale.of(1000, 100)):,.0f} octets",
         ),
     ]

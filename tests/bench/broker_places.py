@@ -1,7 +1,7 @@
-"""RabbitMQ and Kafka as a benchmark sees them: commands go in, what lies in a queue or topic is counted from outside.
+"""Queues and topics of RabbitMQ and Kafka for benchmarks, with counters of their messages.
 
-Nobody consumes while something is measured. Counting asks the broker how much it holds, some times a second, so that no
-client stands in the way of the service or of the bare client beside it.
+No client consumes during a measurement. The counters ask the broker for its number of messages several times per second,
+so that no further client slows down the service or the bare client.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ UNCONFIRMED = 500
 
 
 class Place(Protocol):
-    """One broker with the queues or topics that were asked for."""
+    """A broker with the queues or topics of a benchmark."""
 
     kind: str
 
     def address(self, name: str) -> str:
-        """What the queue or topic of this name is called at the broker, which others may use too."""
+        """The name of this queue or topic at the broker, which other benchmarks may share."""
 
     def document(self, ask: str = "ask") -> dict[str, Any]:
-        """A connection named after the place; it answers to the address in the header `reply-to`."""
+        """A connection with the name of the place; responses go to the address in the header `reply-to`."""
 
     def send(self, address: str, payloads: Sequence[bytes], reply_to: str) -> None:
-        """Put messages there, confirmed."""
+        """Publish messages and wait for the confirms."""
 
     def held(self, address: str) -> int:
-        """How many messages have come to an address so far."""
+        """The number of messages that have arrived at an address."""
 
     def first(self, address: str) -> bytes:
-        """Wait for the first message at an address and take it."""
+        """Wait for the first message at an address and consume it."""
 
     def close(self) -> None: ...
 
@@ -164,7 +164,7 @@ def wait_for(place: Place, address: str, count: int) -> None:
 
 
 def rate(place: Place, address: str, count: int, before: int = 0) -> float:
-    """Messages a second that come to an address, from the first that is seen to the last of `count`."""
+    """The messages per second that arrive at an address, from the first one to the last of `count`."""
     wait_for(place, address, before + 1)
     begun, seen = time.perf_counter(), place.held(address)
     wait_for(place, address, before + count)

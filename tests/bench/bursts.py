@@ -1,9 +1,9 @@
-"""The load of bursts: modifies over MQTT QoS 1 that leave in one write, then wait until the last one is answered.
+"""The load of bursts: modifies over MQTT QoS 1 in one write, then a wait for the last response.
 
     python -m tests.bench.bursts HOST PORT COUNT BYTES BURSTS [FIRST]
 
-The commands go round fifty things, from the one with the number FIRST on, and are encoded before they leave. Prints one JSON
-line: the seconds from the first command to the last response.
+The commands go to fifty things in turn, from the thing with the number FIRST, and are encoded before the measurement.
+Prints one JSON line: the seconds from the first command to the last response.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOPIC = b"bench/ask"
 
 
 def publish(mid: int, payload: bytes) -> bytes:
-    """A PUBLISH of MQTT 3.1.1 with QoS 1."""
+    """A PUBLISH packet of MQTT 3.1.1 with QoS 1."""
     body = struct.pack(">H", len(TOPIC)) + TOPIC + struct.pack(">H", mid) + payload
     length, left = bytearray(), len(body)
     while left:

@@ -1,6 +1,7 @@
-"""Benchmarks of the lake's reading side: replays of what the journal has trimmed, and exports without Spark.
+"""Benchmarks of reads from the lake: replays of events that the journal has trimmed, and exports.
 
-A compacted lake of many events takes a minute to make. It stays in `.run/bench` for the next time; `make clean` removes it.
+The exports run without Spark. It takes a minute to create a compacted lake of many events, so it stays in `.run/bench`
+for later runs; `make clean` removes it.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from tests.support.lake.pipeline_process import MAIN
 LAKES = Path(".run/bench")
 MILLION = 1_000_000
 PAGE, PAGE_BYTES = 500, 1 << 20
-"""A page, by the service's default settings."""
+"""The size of a page in the default settings."""
 
 NEVER = "A"
-"""After every timestamp."""
+"""A time after all timestamps."""
 
 CLIENTS = 50
 ROUNDS = 5
 
 
 def compacted(events: int) -> Path:
-    """A data folder whose events are all in the lake, which is compacted, and none of them in the journal."""
+    """A data folder with an empty journal, whose events are all in a compacted lake."""
     folder = LAKES / f"{events}"
     ready = folder / "ready"
     if not ready.exists():
@@ -60,7 +61,7 @@ def compacted(events: int) -> Path:
 
 
 def pipeline(action: str, folder: Path, *options: str) -> None:
-    """The pipeline, until it ends; with the usual priority, as other work would delay it several times otherwise."""
+    """The pipeline, until it ends, with normal priority, so that other load does not delay it."""
     command = [sys.executable, "-c", MAIN, action, "--data-dir", str(folder), *options]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 
@@ -77,7 +78,7 @@ def trim(path: Path, events: int) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Store]:
-    """The store as the service has it, its lake looked at for the first time."""
+    """The store as the service opens it, after it has looked at the lake once."""
     cold = LakeHistory(Lake(folder))
     store = Store(Journal.open(folder / "journal.db"), cold=lambda: cold)
     try:
@@ -92,7 +93,7 @@ def feed(store: Store, entity: EntityId) -> HistoryFeed:
 
 
 async def replay(store: Store, entity: EntityId) -> int:
-    """All pages of an entity, one after the other; how many events there were."""
+    """Read all pages of an entity, one after the other, and return the number of events."""
     asked, position, count = feed(store, entity), 0, 0
     while True:
         page = await asked.page(position, PAGE, PAGE_BYTES)
@@ -102,7 +103,7 @@ async def replay(store: Store, entity: EntityId) -> int:
 
 
 def first_page(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """The first page of entities that nobody has asked for lately, beside the same question to Spark."""
+    """The first page of entities that were not read lately, compared with a query of Spark."""
     events = events or scale.of(2 * MILLION, 2 * EVENTS_EACH)
     folder, entities = compacted(events), events // EVENTS_EACH
     waits = asyncio.run(_first_pages(folder, entities, scale.of(300, 5)))
@@ -133,7 +134,7 @@ async def _first_pages(folder: Path, entities: int, samples: int) -> list[float]
 
 
 def replays(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """Whole histories of a thousand cold events, by one client and by fifty at once."""
+    """Whole histories of a thousand cold events, by one client, and by fifty at the same time."""
     events = events or scale.of(2 * MILLION, 2 * EVENTS_EACH)
     folder, entities = compacted(events), events // EVENTS_EACH
     alone, processor = asyncio.run(_replay_in_turn(folder, entities, scale.of(100, 2)))
@@ -158,7 +159,7 @@ def replays(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]
 
 
 async def _replay_in_turn(folder: Path, entities: int, count: int) -> tuple[float, float]:
-    """Median seconds of a replay, and seconds of processor time."""
+    """The median seconds of a replay, and its seconds of processor time."""
     chosen, spent = random.Random(13), []
     async with opened(folder) as store:
         await replay(store, thing(0))
@@ -171,7 +172,7 @@ async def _replay_in_turn(folder: Path, entities: int, count: int) -> tuple[floa
 
 
 async def _replay_at_once(folder: Path, entities: int, each: int) -> float:
-    """Replays in a second, all clients together."""
+    """The replays per second of all clients together."""
     chosen = random.Random(17)
     async with opened(folder) as store:
 
@@ -186,7 +187,7 @@ async def _replay_at_once(folder: Path, entities: int, each: int) -> float:
 
 
 def exports(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """A thing's events, and all of a lake, from the command line, beside a read of the same rows into memory."""
+    """Exports of a thing and of a whole lake on the command line, compared with a read of the same rows."""
     events = events or scale.of(MILLION, 2 * EVENTS_EACH)
     folder = compacted(events)
     bare = _written(run_bare_export(folder), folder)
@@ -224,7 +225,7 @@ def run_bare_export(folder: Path) -> list[str]:
 
 
 class _Written(NamedTuple):
-    """Seconds from the process's start to its file's first rows and to its end; its most memory in bytes."""
+    """The seconds from the process's start to its first rows and to its end, and its peak memory in bytes."""
 
     first: float
     end: float

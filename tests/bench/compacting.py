@@ -1,10 +1,10 @@
-"""A lake of many small files is compacted, time and again, by a Java that has run for a while.
+"""Compacts a lake of many small files repeatedly, in a Java that has run for a while.
 
     python -m tests.bench.compacting FOLDER
 
-In a process of its own, as nice as the pipeline's and with its session. FOLDER holds a lake; each round works on a copy of
-it. Prints the line `ready` before each round, and begins it when a line comes in; ends with its standard input. After each
-round it prints a line of JSON: how many files of events there were, and are.
+It runs as a process with the priority and the session of the pipeline. FOLDER has a lake; each round compacts a copy of
+it. Prints the line `ready` before each round, begins the round after it has read a line, and ends when its standard input
+is closed. After each round it prints a line of JSON: the number of files of events before and after.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Benchmark of what Spark's work costs the clients of the service: both have the same cores.
+"""Benchmark of the effect of Spark on the clients of the service, on the same cores.
 
-A lake is compacted again and again by a Java that has done so before, as one that runs for months has; between two
-compactions nobody works. So what is compared lies in the same minutes, and a machine that is slower for a while is slower
-for both. What a Java that has just started costs is told apart.
+A Java that has compacted before, as in a long run, compacts a lake repeatedly, with idle times between. The comparison is
+between compaction and idle time in the same minutes, so that a slow machine affects both. The effect of a Java that has
+just started is reported separately.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IDLE_SECONDS = 5.0
 
 
 class Waits:
-    """Milliseconds from `request` to the first `next`, and of messages that a bare client sends to itself in between."""
+    """Milliseconds from `request` to the first `next`, and of messages that a bare client sends to itself."""
 
     def __init__(self) -> None:
         self.firsts: list[float] = []
@@ -39,7 +39,7 @@ class Waits:
 
 
 def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """The first `next` of a hot history while Spark compacts a lake of many small files beside it."""
+    """The first `next` of a hot history while Spark compacts a lake of many small files."""
     events, warm, rounds = events or scale.of(500_000, 2_000), scale.of(WARM, 1), scale.of(ROUNDS, 1)
     idle_seconds = scale.of(IDLE_SECONDS, 0.5)
     small = folder / "small"
@@ -82,7 +82,7 @@ def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list
 
 @contextmanager
 def compactions(folder: Path) -> Iterator[Callable[[], Callable[[], bool]]]:
-    """Calling what the block gets begins a compaction; calling what that gives says whether it goes on."""
+    """Yields a function that starts a compaction, and returns a function that says whether it runs."""
     command = [sys.executable, "-m", "tests.bench.compacting", str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -113,7 +113,7 @@ def lasting(seconds: float) -> Callable[[], bool]:
 
 
 def ask(asker: MqttClient, echo: MqttClient, found: Waits, goes_on: Callable[[], bool]) -> None:
-    """Ask over and over for as long, and send a message around as often."""
+    """Replay and send a round-trip message alternately for this time."""
     chosen = random.Random(19)
     while goes_on():
         prefix = f"acme.bench/{thing(chosen.randrange(THINGS)).name}/things/twin/streaming"

@@ -1,7 +1,9 @@
-"""Draws four panels of the Grafana dashboard from `/metrics` of a service under load: `python -m tests.bench.dashboard`.
+"""Draws four panels of the Grafana dashboard from `/metrics` of a service under load.
 
-Devices modify things for most of a minute, and twenty clients replay in the middle of it. The panels are those of the same
-titles in `deploy/grafana/connectivity.json`, with rates over five seconds.
+    python -m tests.bench.dashboard
+
+Devices modify things for most of a minute, and in the middle twenty clients replay. The panels have the titles of those
+in `deploy/grafana/connectivity.json`, with rates over five seconds.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def scrape(service: ServiceCommand) -> Scrape:
 
 
 def panels(scrapes: Sequence[Scrape]) -> list[Panel]:
-    """Return what the dashboard shows of scrapes that are a second apart."""
+    """Return the panels of scrapes at intervals of a second."""
     arrived = "connectivity_deliveries_total"
     subscriptions = {"open": [_sum(each, "connectivity_subscriptions") for each in scrapes]}
     return [
@@ -98,7 +100,7 @@ def _sum(found: Scrape, name: str, **labels: str) -> float:
 
 
 def _grown(scrapes: Sequence[Scrape], count: Callable[[Scrape], float]) -> Iterator[float]:
-    """Yield by how much a counter grew in a second, over the last `WINDOW` seconds."""
+    """Yield the growth of a counter per second, over the last `WINDOW` seconds."""
     counts = [count(each) for each in scrapes]
     for now in range(1, len(counts)):
         since = max(0, now - WINDOW)
@@ -115,7 +117,7 @@ def _rates(scrapes: Sequence[Scrape], name: str, by: str, **labels: str) -> dict
 
 
 def _quantile(scrapes: Sequence[Scrape], part: float) -> list[float]:
-    """Return, in milliseconds, the bound below which this part of the commits of `WINDOW` seconds took."""
+    """Return the quantile of the commit duration over `WINDOW` seconds, in milliseconds."""
     name = "connectivity_journal_commit_seconds_bucket"
     bounds = sorted({float(dict(its)["le"]) for (sample, its) in scrapes[-1] if sample == name})
     found = []
@@ -141,7 +143,7 @@ def _replay(broker: Mosquitto) -> None:
 
 
 def measured(folder: Path, seconds: int = SECONDS) -> list[Scrape]:
-    """Return a scrape of each second."""
+    """Return a scrape for each second."""
     fill(folder / "data" / "journal.db", THINGS, PAST)
     with (
         Mosquitto.start(persistence=False) as broker,

@@ -1,4 +1,4 @@
-"""Benchmark of fairness on one link: many replays without bound, and a client that subscribes and cancels beside them."""
+"""Benchmark of fairness on one link: a client subscribes and cancels while many replays run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.connection_documents import client, connection, source
 REPLAYS, EVENTS_EACH, SECONDS = 100, 9_000, 9.0
 UNBOUNDED = 2**63 - 1
 FEW = 5
-"""Elements that the client takes of its own replay before it cancels."""
+"""Elements that the client receives of its replay before it cancels."""
 
 
 class Beside:
-    """A client with a source of its own in the connection that is busy; milliseconds of what it waits for."""
+    """A client with its own source in the busy connection, and its waiting times in milliseconds."""
 
     def __init__(self, aside: MqttClient, echo: MqttClient) -> None:
         self._aside, self._echo = aside, echo
@@ -30,13 +30,13 @@ class Beside:
         self.first: list[float] = []
         """From `request` to the first `next`."""
         self.echoes: list[float] = []
-        """Of messages that a bare client sends to itself meanwhile."""
+        """For messages that a bare client sends to itself at the same time."""
         self._cancelled: dict[str, float] = {}
         self._last: dict[str, float] = {}
 
     @property
     def late(self) -> list[float]:
-        """From `cancel` to the last message of the subscription."""
+        """The time from `cancel` to the last message of the subscription."""
         return [1000 * max(0.0, self._last[key] - cancelled) for key, cancelled in self._cancelled.items()]
 
     def subscribe_and_cancel(self, name: str) -> None:
@@ -63,7 +63,7 @@ class Beside:
             self._take()
 
     def _arrival(self, action: str, key: str = "") -> tuple[str, float]:
-        """The subscription, and the time, of the next such message."""
+        """The subscription and the time of the next message of this kind."""
         while True:
             found, topic, came = self._take()
             if topic.endswith(f"/{action}") and key in ("", found):
@@ -77,7 +77,7 @@ class Beside:
 
 
 def beside_replays(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """From subscribe to `created`, and from `cancel` to the last element, while 100 replays fill the link."""
+    """The times to `created` and to the last element after `cancel`, while 100 replays fill the link."""
     replays, events, lasting = scale.of(REPLAYS, 20), scale.of(EVENTS_EACH, 2_000), scale.of(SECONDS, 0.7)
     fill(folder / "data" / "journal.db", replays, events)
     with (
@@ -95,7 +95,7 @@ def beside_replays(folder: Path, scale: Scale = FULL) -> list[Figure]:
             begun = time.perf_counter()
             for topic, value in zip(topics, opened, strict=True):
                 many.command(f"{topic}/request", value={**value, "demand": UNBOUNDED}, wait=False)
-            # All replays come to their full pace.
+            # Wait until all replays run at full speed.
             time.sleep(scale.of(0.5, 0.1))
             for number in count():
                 if time.perf_counter() > begun + lasting:

@@ -1,4 +1,4 @@
-"""What the benchmarks are made of: things with a past, the service beside a broker, parts in processes of their own."""
+"""Common parts of the benchmarks: things with a history, the service at a broker, and processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STAMP = "2030-01-15T07:30:00.000000Z"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much a benchmark does: enough for a figure, or only enough to run each of its lines, as the tests want it."""
+    """The size of a benchmark: full for a figure, or minimal for the tests, which only run each line."""
 
     is_short: bool
 
@@ -63,7 +63,10 @@ def events_of(entity: EntityId, count: int, note: str = "x" * 40) -> list[Event]
 
 
 def fill(path: Path, things: int, events: int, first: int = 0) -> None:
-    """A journal with `things` things of `events` events each, and their policies; `first` is the first one's number."""
+    """Create a journal with `things` things of `events` events each, and their policies.
+
+    The things are numbered from `first`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(path)
     for number in range(first, first + things):
@@ -71,7 +74,7 @@ def fill(path: Path, things: int, events: int, first: int = 0) -> None:
         written = Event(policy(number), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
         changes = [Change((written,), (fold([written]),))]
         happened = events_of(thing(number), events)
-        # One change carries the whole history: only the last state is kept anyway.
+        # One change with the whole history, because only the last state is kept.
         changes.append(Change(tuple(happened), (fold(happened),)))
         journal.append(changes)
     journal.close()
@@ -81,7 +84,7 @@ def fill(path: Path, things: int, events: int, first: int = 0) -> None:
 def serving(
     folder: Path, *connections: Mapping[str, Any], program: type[ServiceCommand] = ServiceCommand, **settings: Any
 ) -> Iterator[ServiceCommand]:
-    """The service with its defaults and these connections."""
+    """A running service with default settings and these connections."""
     with program.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
         yield service
 
@@ -93,7 +96,7 @@ def processor_seconds(service: ServiceCommand) -> float:
 
 
 def processor_seconds_of_all(process: psutil.Process) -> float:
-    """Of a process, and of all that it has started, also of what of that has ended."""
+    """The processor seconds of a process and of all its children, including ended ones."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         for one in [process, *process.children(recursive=True)]:
@@ -104,7 +107,7 @@ def processor_seconds_of_all(process: psutil.Process) -> float:
 
 
 def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:
-    """Run a part in a process of its own and read the JSON line it prints; it may take so many seconds."""
+    """Run a part as a process, for at most so many seconds, and read the JSON line that it prints."""
     command = [sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=within, check=True).stdout
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
@@ -113,9 +116,9 @@ def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:
 
 @contextmanager
 def sink(broker: Mosquitto, topic: str, count: int, ending: bytes = b"") -> Any:
-    """A counting subscriber that is ready; calling what the block gets waits for its figures.
+    """A ready subscriber that counts messages. The yielded function waits for its figures.
 
-    It has enough after so many messages, or after one that ends so.
+    It ends after so many messages, or after a message with this end.
     """
     command = [sys.executable, "-m", "tests.bench.sink", broker.host, str(broker.port), topic, str(count), ending.hex()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

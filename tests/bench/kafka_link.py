@@ -1,10 +1,9 @@
-"""How fast a link to Kafka publishes and receives, beside the bare client library doing the same.
+"""Measures the rate of a link to Kafka, compared with the bare client library.
 
     python -m tests.bench.kafka_link [messages]
 
-Payloads of 400 bytes; the bare producer has the same settings and a delivery callback for each message. The rate depends on
-what else the machine does, and on the broker, which shares it; the processor time that a message costs this process does
-not.
+Payloads have 400 bytes; the bare producer has the same settings and a delivery callback for each message. The rate
+depends on the load of the machine and on the broker, which runs on it; the processor time per message does not.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def connection(broker: Kafka, name: str = "bench", source: str = "in") -> Connec
 
 
 async def publish(link: Link, count: int, address: str, headers: dict[str, str]) -> str:
-    """Messages a second through the link, window always full."""
+    """The messages per second through the link, with a full window."""
     finished = asyncio.get_running_loop().create_future()
     left, sent = count, 0
     message = OutboundMessage(address, Envelope(PAYLOAD, headers))
@@ -104,7 +103,7 @@ def bare_consume(broker: Kafka, count: int, topic: str) -> str:
 
 
 async def round_trips(link: Link) -> str:
-    """Milliseconds from a message on its way out to the same one coming in, one after the other."""
+    """The milliseconds from a publish to the receipt of the same message, one after the other."""
     times = []
     arriving = link.consume(0)
     for _ in range(ROUND_TRIPS):

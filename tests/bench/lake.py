@@ -1,4 +1,4 @@
-"""Benchmarks of the lake's writing side: how fast it is filled, how soon a change is there, what memory that takes."""
+"""Benchmarks of writes to the lake: its rate, the delay of a change, and the memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.01
 
 
 def filled(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """Journal → both tables, beside the same append and merge from prepared data in the same Spark."""
+    """Fill both tables from a journal, compared with the same append and merge of prepared data in Spark."""
     events = events or scale.of(MILLION, 2_000)
     write_long_past(folder / "journal.db", events)
     found = run("lake_filling", folder, scale.of(ROUNDS, 1), within=1800)
@@ -55,7 +55,7 @@ def filled(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
 
 @contextlib.contextmanager
 def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[dict[str, float]]]]:
-    """The pipeline as a process with the usual priority, and what it says of its batches."""
+    """The pipeline as a process with normal priority, and its reports of its batches."""
     command = [
         sys.executable,
         "-c",
@@ -86,7 +86,7 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
 
 
 def soon(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """From a commit in the journal until both tables have the change, at a thousand changes a second."""
+    """The delay from a commit in the journal to both tables, at a thousand changes per second."""
     write_past(folder / "journal.db", THINGS * 10, each=10)
     with pipeline(folder) as (process, batches):
         wait_for(Lake(folder), THINGS * 10, process)
@@ -113,7 +113,7 @@ def wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
 
 
 def _write_and_watch(folder: Path, scale: Scale) -> list[float]:
-    """Write at the rate, and say how long each change that came after the warm-up took to be there."""
+    """Write at the rate, and return the delay of each change after the warm-up."""
     committed: list[tuple[int, float]] = []
     seen: list[tuple[int, float]] = []
     is_over = threading.Event()
@@ -158,7 +158,7 @@ def _wait_until(is_so: object, within: float = 120.0) -> None:
 
 
 def _waits(committed: list[tuple[int, float]], seen: list[tuple[int, float]], each: int) -> list[float]:
-    """Seconds from each commit until the watermark had passed it, once for each of its changes."""
+    """The seconds from each commit to the watermark, once for each of its changes."""
     found: list[float] = []
     following = iter(seen)
     reached, at = next(following)
@@ -170,7 +170,7 @@ def _waits(committed: list[tuple[int, float]], seen: list[tuple[int, float]], ea
 
 
 def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """The most memory that the pipeline's process and its Java take while a new lake is filled, and the time of that."""
+    """The peak memory of the pipeline's process and its Java while a new lake is filled, and the duration."""
     events = events or scale.of(2 * MILLION, 2_000)
     write_long_past(folder / "journal.db", events)
     lake, most, workers, spent = Lake(folder), 0, 0, 0.0
@@ -197,7 +197,7 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
 
 
 def _resident(process: psutil.Process) -> tuple[int, int]:
-    """Bytes of driver and Java, and of what Java has started."""
+    """The resident bytes of the driver, of Java, and of the processes that Java has started."""
     own = theirs = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         own = process.memory_info().rss

@@ -1,12 +1,11 @@
-"""The lake is filled from a journal, several times over, and beside it from data that is already prepared.
+"""Fills a lake from a journal several times, and another one from prepared data.
 
     python -m tests.bench.lake_filling FOLDER ROUNDS
 
-In a process of its own, with the session and the loop that the pipeline has. FOLDER holds a journal. The first round warms
-Java up and does not count. Prepared are the same rows in the same batches, cached in Spark: what is left of the work is the
-append and the merge alone, one after the other as they always were. What the loop needs before its first batch is told apart
-(`whole` has it too). Prints one JSON line: how many rows a round has, and lists of the seconds and the
-seconds of processor time (driver, Java and Python workers together) that each round took.
+It runs as a process with the session and the loop of the pipeline. FOLDER has a journal. The first round warms Java up
+and is not measured. The prepared data are the same rows in the same batches, cached in Spark, so that only the append and
+the merge remain. `whole` includes the start of the loop before its first batch. Prints one JSON line: the number of rows
+of a round, and lists of the seconds and processor seconds (driver, Java and Python workers) of each round.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Spent = dict[str, list[float]]
 
 
 def processor_seconds() -> float:
-    """Of this process and of all that it has started."""
+    """The processor seconds of this process and of its children."""
     return processor_seconds_of_all(psutil.Process())
 
 
@@ -49,8 +48,11 @@ def timed(spent: Spent, name: str) -> Iterator[None]:
 
 
 def fill(target: LakeWriter, options: PipelineOptions, spent: Spent) -> None:
-    """Everything that the journal has, into a new lake. Timed is what lies between the begin of the first batch and the end
-    of the last one; how long all of it took, with the start of the loop, too."""
+    """Write the whole journal to a new lake.
+
+    Returns the time from the start of the first batch to the end of the last one, and the time with the start of the
+    loop.
+    """
     ended: list[tuple[float, float]] = []
 
     def heard(event: str, **fields: Any) -> None:
@@ -68,7 +70,7 @@ def fill(target: LakeWriter, options: PipelineOptions, spent: Spent) -> None:
     PipelineLoop(target, heard, options, threading.Event()).run()
     spent.setdefault("whole", []).append(time.perf_counter() - begun)
     spent.setdefault("journal", []).append(ended[-1][0] - ended[0][0])
-    # The processor time of the loop's start counts: nobody can tell it from that of the first batch.
+    # Includes the start of the loop, whose processor time cannot be separated from the first batch.
     spent.setdefault("journal_processor", []).append(ended[-1][1] - ended[0][1])
 
 
@@ -79,7 +81,7 @@ def cached(rows: DataFrame) -> DataFrame:
 
 
 def fill_prepared(target: LakeWriter, other: LakeWriter, rows: int, batch: int, spent: Spent) -> None:
-    """The same append and merge, from data frames that are ready, into the tables of another lake."""
+    """The same append and merge from prepared data frames, into the tables of another lake."""
     seconds: Spent = {}
     tables.prepare(other)
     for last in range(batch, rows + 1, batch):

@@ -1,7 +1,7 @@
-"""The log of a table that gets a few events in each batch, for hours: its files, and what opening it takes.
+"""Measures the log of a table after hours of small batches: its files, and the time to open it.
 
-deltalake writes in place of Spark, and each commit gets the time that it would have; so two hours take half a minute. Spark
-writes a checksum file for each commit, which is added here.
+deltalake writes in place of Spark, with the time stamps of two hours, which takes half a minute. The checksum file that
+Spark writes for each commit is added.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPENED = 50
 
 
 def trickle(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """A table's log after two hours with a batch every five seconds, before it is cleaned again, and never cleaned."""
+    """A table's log after two hours with a batch every five seconds, before a cleanup, and without one."""
     plan = MaintenancePlan()
     batches = scale.of(SECONDS // INTERVAL, 60)
     most, opening = _write(folder / "cleaned", batches, plan, clean_log)
@@ -45,7 +45,7 @@ def trickle(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _write(table: Path, batches: int, plan: MaintenancePlan, clean: Callable[[Path, float], None]) -> tuple[int, float]:
-    """Return the most files that the log had, and the milliseconds that opening the table takes at the end."""
+    """Return the peak number of files in the log, and the final milliseconds to open the table."""
     row = pa.table({"entity": ["acme.bench:lamp"], "seq": [1]})
     interval = EVENTS.properties["delta.checkpointInterval"]
     write_deltalake(table, row, configuration={"delta.checkpointInterval": interval})

@@ -1,7 +1,7 @@
-"""Journals with a long past, as a service leaves them: the entities' events lie between each other, each with a state.
+"""Creates journals with a long history, in which the events of the entities alternate.
 
-They are written with the journal's own calls, so that they are what the pipeline will find; many events share a commit. Very
-long ones are written by SQLite alone, which gives the same rows in a fraction of the time.
+They are written with the journal's own functions, many events in a commit, so that the pipeline can read them. Very long
+ones are written with SQL, which gives the same rows in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_store.records import Change, Snapshot
 from tests.bench.harness import thing
 
 EVENTS_EACH = 1_000
-"""Events of each entity, however many there are in all."""
+"""The number of events of each entity."""
 
 COMMIT = 5_000
 PATH = "/features/sensor/properties/reading"
@@ -27,7 +27,7 @@ BEGUN = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
 def write_past(path: Path, events: int, first: int = 0, each: int = EVENTS_EACH) -> int:
-    """Write so many events, from the one numbered `first` on; how many entities there are now."""
+    """Write so many events, numbered from `first`, and return the number of entities."""
     path.parent.mkdir(parents=True, exist_ok=True)
     entities = max(1, events // each)
     journal = Journal.open(path)
@@ -52,7 +52,7 @@ _COUNTED = "WITH RECURSIVE counted(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c
 
 
 def write_long_past(path: Path, events: int) -> None:
-    """As `write_past`, of a new journal, and without a wait for the disk. `events` are so many for each entity."""
+    """Like `write_past` for a new journal with so many events per entity, without waiting for the disk."""
     write_past(path, 0)
     given = {
         "entities": events // EVENTS_EACH,
@@ -84,14 +84,14 @@ def write_long_past(path: Path, events: int) -> None:
 
 
 def changes(first: int, count: int, entities: int) -> Iterator[Change]:
-    """The events numbered `first` and on: the entities take turns."""
+    """The changes numbered from `first`, of the entities in turn."""
     for number in range(first, first + count):
         revision, which = divmod(number, entities)
         yield change(thing(which), revision + 1, number)
 
 
 def change(entity: EntityId, revision: int, number: int) -> Change:
-    """One report of a sensor, some hundred bytes, which no other resembles closely; and the thing after it."""
+    """A report of a sensor of some hundred bytes, different from the others, and the resulting thing."""
     at = _stamp(number)
     reading = {"celsius": (number * 7919 % 100_003) / 1000, "n": number, "note": f"{number * 2654435761 % 2**32:08x}"}
     if revision == 1:
@@ -108,6 +108,6 @@ def _thing(entity: EntityId, reading: dict[str, object]) -> dict[str, object]:
 
 
 def _stamp(number: int) -> str:
-    """A hundred events in each second."""
+    """The time of an event, with a hundred events in each second."""
     at = BEGUN + timedelta(milliseconds=10 * number)
     return f"{at.isoformat(timespec='microseconds')[:-6]}Z"

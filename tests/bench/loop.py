@@ -1,8 +1,8 @@
-"""How long the service's event loop is held: by bursts of commands, large values, filtered replays, large policies.
+"""Measures how long the service's event loop is blocked by several kinds of load.
 
-A probe in the process of the service has a timer of 1 ms (`tests.bench.probed_service`); meanwhile `/health/live` is
-requested from outside. If the machine does other things, the longest gaps are due to these. So the second column is the
-processor time of the event loop's thread between two ticks of the timer.
+The loads are bursts of commands, large values, filtered replays and large policies. A probe in the service's process has
+a timer of 1 ms (`tests.bench.probed_service`), and a client requests `/health/live`. Other load of the machine causes the
+longest gaps, so the second column is the processor time of the event loop's thread between two ticks.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ LAST = "eq(features/sensor/properties/reading/n,{})"
 
 
 class ProbedService(ServiceCommand):
-    """The service with a probe on its event loop."""
+    """A service with a probe on its event loop."""
 
     program = (sys.executable, "-m", "tests.bench.probed_service")
 
 
 def stalls(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """The gaps between the probe's ticks under each load."""
+    """The gaps between the probe's ticks for each load."""
     history = scale.of(100_000, 2_000)
     path = folder / "data" / "journal.db"
     fill(path, THINGS, 3)
@@ -101,7 +101,7 @@ def _p99(ranked: list[float]) -> float:
 
 @contextmanager
 def _asking(service: ServiceCommand) -> Iterator[list[float]]:
-    """Ask `/health/live` again and again; the milliseconds that each answer took."""
+    """Request `/health/live` repeatedly; the milliseconds of each response."""
     waits: list[float] = []
     is_over = threading.Event()
 
@@ -128,7 +128,7 @@ def _burst(broker: Mosquitto, count: int, size: int, bursts: int, first: int = 0
 
 
 def _replay(broker: Mosquitto, events: int, at_once: int) -> None:
-    """Replays of which the filter matches only the last event, at the same time."""
+    """Concurrent replays whose filter matches only the last event."""
     prefix = f"acme.bench/{thing(2 * THINGS).name}/things/twin/streaming"
     with client(broker, "bench") as asker:
         opened = [

@@ -1,6 +1,6 @@
-"""How many calls a message costs, from the bytes of a read to the flush, and how many modules they are in.
+"""Counts the calls for a message, from the read to the flush, and the modules that contain them.
 
-`python -m tests.bench.message_path` prints a line for each message; with `calls`, every call of each.
+`python -m tests.bench.message_path` prints a line for each message; with `calls`, also all calls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERA
 
 
 class Calls:
-    """Calls of our own functions on the event loop's thread while a message is processed."""
+    """The calls of the project's functions on the event loop's thread while it processes a message."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -43,17 +43,17 @@ class Calls:
 
     def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
-        # A lambda and a comprehension are parts of the call around them; coroutines are called again when they go on.
+        # Lambdas and comprehensions are parts of their caller; a coroutine is called again when it resumes.
         is_counted = code.co_name[0] != "<" and not code.co_flags & _RESUMED
         if event == "call" and is_counted and (name := code.co_filename).startswith(_OURS):
             self._found.append(f"{name[len(str(ROOT)) + 1 : -3]}:{code.co_qualname}")
 
     def during(self, exchange: Callable[[], None]) -> list[str]:
-        """Return the calls while `exchange`, which waits for the reply, runs in another thread."""
+        """Return the calls while `exchange` runs in another thread and waits for the reply."""
         self._found = []
         self._on_loop(lambda: sys.setprofile(self._note))
         exchange()
-        # The broker's confirm comes within this time.
+        # The broker's confirm arrives within this time.
         time.sleep(0.02)
         self._on_loop(lambda: sys.setprofile(None))
         return self._found
@@ -71,7 +71,7 @@ class Calls:
 
 @contextmanager
 def service_in_thread(folder: Path, document: dict[str, Any]) -> Iterator[Calls]:
-    """A service on an event loop of its own thread, without periodic jobs."""
+    """A service on an event loop in a thread, without periodic jobs."""
     connections = folder / "connections"
     connections.mkdir(parents=True, exist_ok=True)
     (connections / "site.json").write_text(json.dumps(document))
@@ -106,7 +106,7 @@ def position(calls: list[str], name: str, start: int = 0) -> int:
 
 
 def parts(calls: list[str]) -> tuple[list[str], list[str]]:
-    """The calls from the read to the flush of what is sent, and those of the confirm."""
+    """The calls from the read to the flush of the output, and those of the confirm."""
     flushed = position(calls, "AsyncMqttClient._flush", position(calls, "Mqtt311.publication"))
     confirmed = position(calls, "AsyncMqttClient._readable", flushed)
     return calls[: flushed + 1], calls[confirmed:]

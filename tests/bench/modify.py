@@ -1,11 +1,11 @@
-"""The load of commands: modifies, or retrieves, over MQTT QoS 1 with responses, as fast as they are answered or at a rate.
+"""The load of commands: modifies or retrieves over MQTT QoS 1 with responses, paced or unpaced.
 
-    python -m tests.bench.modify HOST PORT COUNT BYTES RATE [VERB [FIRST [HEARD [ASKED]]]]
+    python -m tests.bench.modify HOST PORT COUNT BYTES RATE [VERB [FIRST [RESPONSES [COMMANDS]]]]
 
-The commands go round fifty things, from the one with the number FIRST on. RATE 0 keeps 200 commands unanswered; otherwise
-commands leave at their time, answered or not, and a latency counts from that time on. HEARD is where the answers come, or
-the events at a target that are measured instead of them; ASKED is where the commands go. Prints one JSON line: seconds, and
-latencies in milliseconds.
+The commands go to fifty things in turn, from the thing with the number FIRST. With RATE 0, 200 commands are in flight;
+otherwise, a command leaves at its time, and its latency counts from this time. RESPONSES is the topic of the responses, or
+of the events of a target; COMMANDS is the topic of the commands. Prints one JSON line: the seconds, and the latencies in
+milliseconds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What it costs that a connection counts and writes down what becomes of its messages, and what a scrape costs.
+"""Measures the cost of a connection's metrics and logs, and of a scrape.
 
-The way of a message through the service, from its bytes to the confirm, without the broker's wire: beside it the cost of
-monitoring would be smaller. Such ways, of which half count nothing and write nothing, take turns with the same messages many
-times over; what is compared is the processor time of the whole process, which knows nothing of what else the machine does.
-There are two of each kind, since two ways that do the same differ a little by where they lie in memory. The log is on, as it
-is while a connection is in use.
+It measures the path of messages through the service, from their bytes to the confirm, without a network. Two paths with
+monitoring and two without process the same messages alternately, and the processor time of the process is compared. There
+are two of each kind, because equal paths differ slightly by their memory addresses. The log is on, as it is during use.
 """
 
 from __future__ import annotations
@@ -59,14 +57,14 @@ MOST_SCRAPE = 0.2
 
 
 class Silent(EventCounter):
-    """A fact that nobody is told of."""
+    """A metric that is not recorded."""
 
     def note(self, about: SignalReference | None, count: int = 1, words: str | None = None) -> None:
         pass
 
 
 class Nothing:
-    """Steps that nobody is told of."""
+    """Log steps that are not recorded."""
 
     def note(self, about: SignalReference) -> None:
         pass
@@ -76,7 +74,7 @@ class Nothing:
 
 
 def silenced(facts: Any) -> Any:
-    """Facts of a party, of which nobody is told anything."""
+    """The metrics of a component, none of which is recorded."""
     for name in ("read", "passed", "written", "said"):
         if hasattr(facts, name):
             setattr(facts, name, Nothing())
@@ -84,7 +82,7 @@ def silenced(facts: Any) -> Any:
 
 
 class SilentMeter(Meter):
-    """A meter that counts nothing and writes nothing."""
+    """A meter without counters and logs."""
 
     def inbound(self, outcome: str, count: int = 1) -> None:
         pass
@@ -114,7 +112,7 @@ class SilentMonitor(PrometheusRegistry):
 
 
 class Tally:
-    """A number that somebody waits for; looking again and again would cost more than what is measured."""
+    """A counter with a waiting task, which costs less than polling."""
 
     def __init__(self) -> None:
         self._number = self._wanted = 0
@@ -126,7 +124,7 @@ class Tally:
             self._is_there.set()
 
     def expect(self, more: int) -> None:
-        """So many more are waited for from now on."""
+        """Wait for so many more."""
         self._wanted = self._number + more
         self._is_there.clear()
 
@@ -135,7 +133,7 @@ class Tally:
 
 
 class Confirming(Link):
-    """A broker that confirms at once what it is given."""
+    """A broker that confirms every message immediately."""
 
     def __init__(self) -> None:
         super().__init__(100)
@@ -147,7 +145,7 @@ class Confirming(Link):
 
 
 class Way:
-    """The way of messages through one connection, with a journal of its own."""
+    """The path of messages through one connection, with its own journal."""
 
     def __init__(self, path: Path, monitor: PrometheusRegistry, *, has_target: bool, events: int = 3) -> None:
         """A file that is there is taken as it is."""
@@ -168,7 +166,7 @@ class Way:
         self.connection = _connection("bench", source("bench", SUBJECT))
         clock = lambda: now(UTC)  # noqa: E731 - the shortest thing that asks the clock
         self.reader = SourceReader(*reply_publishers(self.connection, 0, self.outbox, meter, clock))
-        # Who brings a change is not sent it: its target is another connection's.
+        # The service does not send an event to the connection of its command, so the target is on another one.
         self.beside = _connection("beside", targets=[_TARGET])
         more = monitor.meter("beside")
         if not isinstance(more, SilentMeter):
@@ -190,7 +188,7 @@ class Way:
         self.ended.count()
 
     async def take(self, payloads: list[bytes]) -> None:
-        """Everything from the bytes of these commands to the last confirm of what follows from them."""
+        """Process these commands, from their bytes to the last confirm."""
         self.link.taken.expect(len(payloads) * (1 + len(self.targets)))
         for start in range(0, len(payloads), BATCH):
             deliveries = [
@@ -204,7 +202,7 @@ class Way:
         await self.link.taken.reached()
 
     async def replay(self, count: int) -> None:
-        """So many events of one thing, as they are asked for by its subscriber."""
+        """Replay so many events of one thing, with the demand of its subscriber."""
         prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
         await self._say(f"{prefix}/subscribeForPersistedEvents", b"null")
         key = next(iter(self.streams)).key
@@ -239,7 +237,7 @@ def _nothing(_arrivals: object) -> None:
 
 
 def costs(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Commands, commands whose events go to a target, and replays: with monitoring and without, in turns."""
+    """Commands, commands with events at a target, and replays, with and without monitoring, alternately."""
     count, events, turns = scale.of(COMMANDS, 50), scale.of(EVENTS // 10, 100), scale.of(TURNS, 2)
     payloads = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(count)]
     modifies: Callable[[Way], Awaitable[None]] = lambda way: way.take(payloads)  # noqa: E731
@@ -279,7 +277,7 @@ async def _compared(
     gc.freeze()
     spent: list[list[float]] = [[] for _ in ways]
     for turn in range(turns):
-        # Who is first is another one each time: the machine may become slower or faster meanwhile.
+        # The order rotates, because the speed of the machine may change.
         for step in range(len(ways)):
             index = (turn + step) % len(ways)
             gc.collect()
@@ -306,7 +304,7 @@ async def _compared(
 
 
 def scrapes(_folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """What Prometheus waits for with many connections that are in use, and with as many that are not."""
+    """The duration of a scrape with many active connections, and with as many idle ones."""
     figures, connections = [], scale.of(CONNECTIONS, 50)
     for what, is_used in (("in use", True), ("open and idle", False)):
         monitor = PrometheusRegistry()

@@ -1,9 +1,9 @@
-"""How fast a link to Mosquitto publishes and receives, beside the bare client library doing the same in its thread.
+"""Measures the rate of a link to Mosquitto, compared with the bare client library in its thread.
 
     python -m tests.bench.mqtt_link [messages]
 
-QoS 1, payloads of 400 bytes, at most 100 unconfirmed messages. The rate depends on what else the machine does, and on the
-broker; the processor time that a message costs this process does not.
+QoS 1, payloads of 400 bytes, at most 100 unconfirmed messages. The rate depends on the load of the machine and on the
+broker; the processor time per message does not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WINDOW = 100
 
 
 class Stopwatch:
-    """Counts from the moment it is made."""
+    """A stopwatch that starts when it is created."""
 
     def __init__(self) -> None:
         self._started, self._used = time.perf_counter(), time.process_time()
@@ -53,7 +53,7 @@ def connection(broker: Mosquitto, kind: str) -> Connection:
 
 
 async def publish(link: Link, count: int, address: str, headers: dict[str, str], window: int = WINDOW) -> str:
-    """Messages a second through the link, window always full."""
+    """The messages per second through the link, with a full window."""
     loop = asyncio.get_running_loop()
     finished = loop.create_future()
     left, sent = count, 0
@@ -103,7 +103,7 @@ def bare_publish(broker: Mosquitto, count: int, is_5: bool, topic: str) -> str:
 
 
 async def drain(link: Link, count: int) -> str:
-    """Deliveries a second from a backlog that waited for the session, each settled."""
+    """The deliveries per second from a backlog of the session, each acknowledged."""
     got, watch = 0, Stopwatch()
     async for deliveries in link.consume(0):
         for delivery in deliveries:
@@ -122,7 +122,7 @@ async def measure(broker: Mosquitto, kind: str, count: int) -> None:
     for name, given in (("publish", {}), ("publish with headers", headers)):
         print(f"{kind:7} {name:22} {await publish(link, count, 'bench/out', given)}")
     await link.close()
-    # A backlog: the session is known, the link comes back to what has gathered meanwhile.
+    # A backlog: the broker has queued messages for the session before the link reconnects.
     document = connection(broker, kind).model_copy(update={"specific_config": {"clientId": f"backlog-{kind}"}})
     link = await make(document)
     await link.close()

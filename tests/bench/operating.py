@@ -1,4 +1,4 @@
-"""What operators wait for: the API under load, a scrape of many connections, a start with ten thousand files."""
+"""Benchmarks for operators: the API under load, a scrape of many connections, and a start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.service_process import ServiceCommand
 from tests.support.wait import wait_until_sync
 
 RATE = 1_000
-"""Commands a second, over three brokers together. Each is answered, so that the brokers carry 2,000 messages a second."""
+"""Commands per second over all brokers together. With the responses, these are 2,000 messages."""
 
 REQUESTS = 3_000
 PAUSE = 0.005
@@ -53,7 +53,7 @@ def closed(number: int) -> dict[str, Any]:
 
 
 def under_load(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Reads, and changes of a connection that is closed, while three brokers bring a thousand commands a second."""
+    """Reads, and changes of a closed connection, while each of three brokers delivers commands."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     with Mosquitto.start() as mosquitto, RabbitMQ.start() as rabbitmq, Kafka.start() as kafka:
         trial_brokers = MqttKillSeriesBroker(mosquitto), AmqpKillSeriesBroker(rabbitmq), KafkaKillSeriesBroker(kafka)
@@ -91,7 +91,7 @@ def _under_load(folder: Path, scale: Scale, trial_brokers: Sequence[KillSeriesBr
 
 @contextmanager
 def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
-    """A load over each broker; afterwards the rates that they held."""
+    """Run a load over each broker, and return the rates."""
     rates: list[float] = []
     loads = []
     try:
@@ -118,7 +118,7 @@ def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
 
 
 def _latencies(service: ServiceCommand, ids: Sequence[str], requests: int) -> dict[str, list[float]]:
-    """Milliseconds of requests one after the other, by what was asked."""
+    """The milliseconds of sequential requests, by their kind."""
     link = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     reads = [CONNECTIONS, *(f"{CONNECTIONS}/{id}{part}" for id in ids for part in ("", "/status", "/metrics", "/logs"))]
     resting = closed(0)
@@ -143,7 +143,7 @@ def _latencies(service: ServiceCommand, ids: Sequence[str], requests: int) -> di
 
 
 def many_connections(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Ten thousand files, a hundred of them open; the list of them, and what a scrape of a thousand takes."""
+    """Ten thousand files, a hundred open connections: their list, and a scrape of a thousand."""
     number, opened = scale.of(MANY, 50), scale.of(OPEN_OF_MANY, 5)
     trial_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
@@ -172,13 +172,13 @@ def many_connections(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 class Unmonitored(ServiceCommand):
-    """The service, and nobody is told anything of what it does."""
+    """A service without monitoring."""
 
     program = (sys.executable, "-m", "tests.bench.unmonitored")
 
 
 def monitored(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Modifies over a real broker, with their events at a target, at a service with monitoring and one without, in turns."""
+    """Modifies with events at a target, over a broker, with and without monitoring, alternately."""
     turns, commands = scale.of(TURNS, 2), scale.of(COMMANDS, 100)
     with Mosquitto.start(persistence=False) as broker:
         services: dict[str, ServiceCommand] = {}
@@ -197,7 +197,7 @@ def monitored(folder: Path, scale: Scale = FULL) -> list[Figure]:
                     run("modify", broker.host, broker.port, commands, MESSAGE_BYTES, 0, "modify", 0, *_places(name))
                     wait_until_sync(lambda: services[name].metric("connectivity_target_lag_events") == 0, 60)  # noqa: B023
                     if turn:
-                        # The first turn warms up.
+                        # The first round is a warm-up.
                         spent[name].append((processor_seconds(services[name]) - before) / commands * 1e6)
         finally:
             for service in services.values():
@@ -219,12 +219,12 @@ def monitored(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _places(name: str) -> tuple[str, str]:
-    """Where a load's answers come from, and where its commands go to."""
+    """The topics of the commands and responses of a load."""
     return f"{name}/answers", f"{name}/ask"
 
 
 def scrape(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """`/metrics` with a thousand connections that are open."""
+    """`/metrics` with a thousand open connections."""
     connections = scale.of(SCRAPED, 20)
     trial_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:

@@ -1,9 +1,9 @@
-"""The load of commands over any broker at a rate: modifies with responses, until it is told to stop.
+"""The load of commands over any broker at a rate: modifies with responses, until SIGTERM.
 
     python -m tests.bench.paced_load URI ASK ANSWERS RATE
 
-Commands leave at their time, answered or not. SIGTERM stops the sending; then everything sent is waited for, and one JSON
-line is printed: how many, and the rate that was held.
+A command leaves at its time, even if responses are pending. After SIGTERM it waits for all responses, and prints one JSON
+line: their number and the achieved rate.
 """
 
 from __future__ import annotations

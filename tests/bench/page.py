@@ -1,4 +1,4 @@
-"""The page of ten figures, docs/explanation/performance.md, and its two plots, made of a run's figures."""
+"""Writes docs/explanation/performance.md, with ten figures and two plots, from the figures of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "fairness": ["new subscription during 100 replays"],
     "idle": ["100,000 idle subscriptions"],
 }
-"""The benchmarks of the page, and how it names their first figures."""
+"""The benchmarks of the page, and the names of their first figures on it."""
 
 _RATE = re.compile(r"([\d,]+)/s")
 _WAITS = re.compile(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms")
@@ -38,7 +38,7 @@ text { font: 13px sans-serif; fill: #333 } .one { fill: #00897b } .more { fill: 
 
 
 class Bar(NamedTuple):
-    """A bar of a plot: up to `value`, and lighter from there to `beyond`."""
+    """A bar of a plot: dark up to `value`, and light up to `beyond`."""
 
     label: str
     value: float
@@ -47,7 +47,7 @@ class Bar(NamedTuple):
 
 
 def write(figures: Mapping[str, Sequence[Figure]]) -> bool:
-    """Write page and plots; False if the run has not measured all that they show."""
+    """Write the page and its plots; False if the run lacks some of the figures."""
     if not FIGURES.keys() <= figures.keys():
         return False
     shown = [
@@ -63,7 +63,7 @@ def write(figures: Mapping[str, Sequence[Figure]]) -> bool:
 
 
 def ratios(figures: Sequence[Figure]) -> Iterator[Bar]:
-    """Yield the rate of the service divided by that of the bare client, where both have one."""
+    """Yield the rate of the service divided by the rate of the bare client, if both exist."""
     for figure in figures:
         ours, bare = _RATE.match(figure.measured), _RATE.match(figure.bare)
         if ours and bare:
@@ -72,7 +72,7 @@ def ratios(figures: Sequence[Figure]) -> Iterator[Bar]:
 
 
 def waits(figures: Sequence[Figure]) -> Iterator[Bar]:
-    """Yield the waits of half of the messages, and of 99 of 100."""
+    """Yield the median and the 99th percentile of the waiting times."""
     for figure in figures:
         if found := _WAITS.match(figure.measured):
             yield Bar(figure.name, float(found[1]), float(found[2]), figure.measured)

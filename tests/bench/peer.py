@@ -1,9 +1,9 @@
-"""A WebSocket peer that costs next to nothing: it asks once, counts the messages that come, and parses no payload.
+"""A WebSocket peer with little cost: it sends a request, and counts messages without parsing.
 
     python -m tests.bench.peer HOST PORT PATH COUNT [TEXT]
 
-Sends TEXT once it is connected, if there is any. After COUNT messages it prints one JSON line: the seconds between the first
-and the last of them, and the bytes of the last. A client library in its place would be the slowest part of what is measured.
+After the connect it sends TEXT, if given. After COUNT messages it prints one JSON line: the seconds between the first and
+the last message, and the bytes of the last one. A client library would be slower than the measured service.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LAST_SHORT = 125
 
 
 def text_frame(text: bytes) -> bytes:
-    """A message as a client sends it, masked with zeros."""
+    """A text message of a client, masked with zeros."""
     length = bytes([0x80 | len(text)]) if len(text) <= _LAST_SHORT else b"\xfe" + len(text).to_bytes(2, "big")
     return b"\x81" + length + bytes(4) + text
 
 
 def frame_end(buffer: bytearray, start: int) -> tuple[int, int] | None:
-    """Where the payload of the frame at `start` begins and ends; None while it is not whole."""
+    """The start and end of the payload of the frame at `start`; None if the frame is incomplete."""
     if len(buffer) < start + 2:
         return None
     length, begin = buffer[start + 1], start + 2

@@ -24,7 +24,7 @@ _RECORD = struct.Struct("<3d")
 
 
 class Tick(NamedTuple):
-    """One tick: when it was, how late, and how long the thread was computing since the one before. In seconds."""
+    """A tick: its time, its delay, and the thread's processor time since the previous tick, in seconds."""
 
     at: float
     late: float
@@ -32,7 +32,7 @@ class Tick(NamedTuple):
 
 
 def ticks(file: Path, since: float, until: float) -> list[Tick]:
-    """Read the ticks between two moments of the monotonic clock."""
+    """Read the ticks between two times of the monotonic clock."""
     read = _RECORD.iter_unpack(file.read_bytes())
     return [
         Tick(at, max(0.0, gap - PERIOD), computing) for at, gap, computing in read if since < at - gap and at < until

@@ -1,4 +1,4 @@
-"""The conversation over AMQP and Kafka, each beside the bare client's, and over three brokers at once."""
+"""Benchmarks over AMQP and Kafka, compared with the bare clients, and over three brokers at once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support.service_process import ServiceCommand
 
 ROUNDS = 3
 EVENTS = {"amqp": 60_000, "kafka": 240_000}
-"""Some seconds of replay each, so that the asking does not count."""
+"""Some seconds of replay each, so that the time of the request is negligible."""
 
 COMMANDS = 30_000
 STREAMING = f"acme.bench/{thing(0).name}/things/twin/streaming"
 LONGEST_ROUND = 2.0
 BrokerPlace: TypeAlias = AmqpPlace | KafkaPlace
 Judge: TypeAlias = Callable[[float, float], bool]
-"""Whether the goal is met, given our rate and that of the bare client."""
+"""Whether the goal is met, given the rates of the service and of the bare client."""
 
 
 @contextmanager
@@ -46,14 +46,14 @@ def kafka(*topics: str) -> Iterator[KafkaPlace]:
 
 
 def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> float:
-    """Messages a second of the bare client, at work in a process of its own, by its own clock."""
+    """The messages per second of the bare client in another process, by its own clock."""
     address = place.uri.replace("tcp:", "amqp:") if isinstance(place, AmqpPlace) else place.bootstrap
     seconds: float = run("bare_queues", place.kind, what, address, count, size, *map(place.address, places))["seconds"]
     return count / seconds
 
 
 def subscribe(place: Place, demand: int, answers: str) -> float:
-    """Ask for that many events of the first thing, to come to `answers`. The moment of asking."""
+    """Request so many events of the first thing, sent to `answers`. Returns the time of the request."""
     opened = f"{answers}-opened"
     place.send("ask", [_ask("subscribeForPersistedEvents")], opened)
     created = json.loads(place.first(opened))
@@ -88,7 +88,7 @@ def _next(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Jud
 
 
 def _drained(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Judge) -> Figure:
-    """Commands wait when the service starts, in both runs as many."""
+    """Process commands that wait at the start; both runs have the same number."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     count = scale.of(COMMANDS, 300)
     commands = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(count)]
@@ -123,13 +123,13 @@ DRAINED_PLACES = _names("ask", "ours", "bare-ask", "bare")
 
 
 def next_over_amqp(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """`next` events with publisher confirms, beside aiormq with its own."""
+    """`next` events with publisher confirms, compared with aiormq with publisher confirms."""
     with amqp(*NEXT_PLACES) as place:
         return [_next(folder, scale, place, "ratio ≥ 1.2", lambda found, beside: found >= 1.2 * beside)]
 
 
 def next_over_kafka(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """`next` events to a topic, beside a producer with callbacks."""
+    """`next` events to a topic, compared with a producer with callbacks."""
     with kafka(*NEXT_PLACES) as place:
         goal = "≥ 100,000/s or ratio ≥ 0.5"
         return [_next(folder, scale, place, goal, lambda found, beside: found >= min(100_000, 0.5 * beside))]
@@ -146,7 +146,7 @@ def drained_over_kafka(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def three_at_once(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """One thing replayed to three brokers: each alone, then all at the same time."""
+    """Replays of one thing to three brokers: one after the other, then at the same time."""
     fill(folder / "data" / "journal.db", 1, scale.of(400_000, 10_000))
     names = ["alone", "together"]
     places = ["ask", *names, *(f"{name}-opened" for name in names)]
@@ -191,7 +191,7 @@ def _replay_to(broker: Mosquitto) -> None:
 def _sent(
     service: ServiceCommand, scale: Scale, name: str, asks: Mapping[str, Callable[[str], object]]
 ) -> dict[str, float]:
-    """Events a second to each, counted while all of them are at it."""
+    """The events per second to each broker while all replays run."""
     before = {kind: _count(service, kind) for kind in asks}
     for ask in asks.values():
         ask(name)

@@ -1,10 +1,10 @@
-"""A reader of reactive-streams-io at a socket: it subscribes once, wants everything, and is done at the end of the stream.
+"""A reader of reactive-streams-io at a socket, which reads one stream with unlimited demand.
 
     python -m tests.bench.reader HOST PORT read|count PUBLISHER LEAST [FILE]
 
-`read` takes every frame apart, as a client has to; `count` looks at nothing but the last octets, once LEAST have come.
-What comes is kept in FILE, if one is named. Prints one JSON line: the seconds between the first and the last octets of the
-stream, how many octets there were, and the processor seconds that this process took meanwhile.
+`read` decodes every frame; `count` looks only at the last bytes, after the first LEAST. If FILE is given, the received
+bytes are written to it. Prints one JSON line: the seconds between the first and the last bytes of the stream, their
+number, and the processor seconds of this process.
 """
 
 from __future__ import annotations

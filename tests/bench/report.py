@@ -1,4 +1,4 @@
-"""Figures and how they are shown: a table in the terminal, the same as Markdown for docs/explanation/performance.md."""
+"""Figures and their report: a table on the terminal, and in Markdown for the page of performance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line: what was measured, the figure, the bare client's, the goal, and whether it is met."""
+    """A row: the measurement, the figure, the bare client's figure, the goal, and whether it is met."""
 
     name: str
     measured: str
@@ -29,7 +29,7 @@ HEAD = "| what | measured | bare client | goal | met | remarks |\n|---|---|---|-
 
 
 def machine() -> str:
-    """The machine in one line."""
+    """A description of the machine in one line."""
     model = next(
         (
             line.split(":", 1)[1].strip()

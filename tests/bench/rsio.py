@@ -1,4 +1,4 @@
-"""Replays as reactive-streams-io: in process, at a TCP door beside a bare socket, over MQTT beside a bare client."""
+"""Replays as reactive-streams-io: in process, and over TCP and MQTT, compared with bare clients."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ GOAL = 500_000
 TURNS = 3
 SIZE = 16
 PIECE = 1 << 16
-"""Octets that the bare server sends at a time."""
+"""Bytes that the bare server sends in one step."""
 
 END = encode(OnComplete(1))
 
 
 def packed(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """From a test publisher by way of feed, engine, session and outbox to the octets that a link is given."""
+    """From a test publisher through feed, engine, session and outbox to the bytes of a link."""
     count = scale.of(400_000, 2_000)
     rates, processor, messages = asyncio.run(_packed(count))
     rate = statistics.median(rates)
@@ -73,7 +73,7 @@ async def _packed(count: int) -> tuple[list[float], float, int]:
 
 
 def door(port: int) -> dict[str, Any]:
-    """A TCP door that offers twins and the test publishers."""
+    """A TCP listener with twins and the test publishers."""
     return {
         "id": "door",
         "connectionType": "tcp",
@@ -86,7 +86,7 @@ def door(port: int) -> dict[str, Any]:
 
 @contextmanager
 def bare_socket(file: Path, piece: int) -> Iterator[int]:
-    """The port of a bare server that sends what is in a file."""
+    """The port of a bare server that sends the bytes of a file."""
     command = [sys.executable, "-m", "tests.bench.bare_socket", str(file), str(piece)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -95,7 +95,7 @@ def bare_socket(file: Path, piece: int) -> Iterator[int]:
 
 
 def tcp(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """A history, and packed elements, to a client that reads every frame, beside the same octets from a bare socket."""
+    """A history and packed elements to a client that reads every frame, compared with a bare socket."""
     events, elements = scale.of(100_000, 500), scale.of(1_000_000, 2_000)
     fill(folder / "data" / "journal.db", 1, events)
     port = free_port()
@@ -109,7 +109,7 @@ def tcp(folder: Path, scale: Scale = FULL) -> list[Figure]:
 def _beside(
     folder: Path, scale: Scale, service: ServiceCommand, port: int, what: str, publisher: str, count: int
 ) -> Figure:
-    """So many elements, and the same octets sent by the bare server, in turns."""
+    """So many elements, and the same bytes from the bare server, alternately."""
     file = folder / "octets"
     least = SIZE * count
     raw = run("reader", "127.0.0.1", port, "count", publisher, least, file)["octets"]
@@ -131,17 +131,17 @@ def _beside(
     return Figure(
         f"{what} over TCP to a client that reads the frames",
         f"{middle['ours', 'read']:,.0f} elements/s",
-        f"{middle['bare', 'read']:,.0f} elements/s (asyncio on uvloop, the same octets)",
+        f"{middle['bare', 'read']:,.0f} elements/s (asyncio on uvloop, the same bytes)",
         "ratio ≥ 0.8",
         ratio >= 0.8,
-        f"ratio {ratio:.2f}; {raw / count:.0f} octets each; processor time for each: {spent}; "
+        f"ratio {ratio:.2f}; {raw / count:.0f} bytes each; processor time for each: {spent}; "
         f"to one that looks at nothing {middle['ours', 'count']:,.0f} and "
         f"{middle['bare', 'count']:,.0f} elements/s",
     )
 
 
 def mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Packed elements and a history over MQTT, beside paho publishing messages of the same size."""
+    """Packed elements and a history over MQTT, compared with paho with messages of the same size."""
     events, elements = scale.of(200_000, 500), scale.of(2_000_000, 2_000)
     fill(folder / "data" / "journal.db", 1, events)
     options = {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {"tck": True}}}
@@ -164,7 +164,7 @@ def _over_mqtt(
     count: int,
     goal: float | None,
 ) -> Figure:
-    """Octets of messages in a second, and those of the bare client, in turns."""
+    """The bytes per second of the service and of the bare client, alternately."""
     ours, bare, processor, size = [], [], 0.0, 0
     found: dict[str, Any] = {}
     for _ in range(scale.of(TURNS, 1)):

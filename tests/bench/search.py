@@ -1,7 +1,7 @@
-"""What a search costs where things are many: first pages of typical questions, scans, and all pages of a long answer.
+"""Measures searches with many things: first pages of typical queries, scans, and long results.
 
-The things are of about 1 KB, of one policy that whoever asks may read whole, and lie in the file in another order than that
-of their ids. The file is filled by SQLite alone, which gives the same rows as a service in a fraction of the time.
+The things have about 1 KB and one policy, under which the caller can read everything, and their order in the file differs
+from the order of their ids. The file is written with SQL, which gives the same rows in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ THINGS = 100_000
 ROUNDS = 200
 PAGE = 25
 ENOUGH = 10.0
-"""Seconds after which the pages of a long answer have said how fast they come."""
+"""Seconds after which the rate of the pages of a long result is known."""
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 POLICY = "bench.site:policy"
 SUBJECT = "bench:reader"
 
 
 class Whole:
-    """Somebody who may read everything."""
+    """A caller with permission to read everything."""
 
     is_whole = True
     subjects = frozenset({SUBJECT})
@@ -83,7 +83,7 @@ def thing(number: int, random_source: random.Random) -> dict[str, Any]:
 
 
 def write_things(path: Path, number: int) -> None:
-    """A journal's file with so many things and their index."""
+    """Write a journal with so many things and their search index."""
     random_source = random.Random(7)
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
@@ -121,7 +121,7 @@ def question(text: str | None, options: str | None = None) -> ThingQuery:
 
 
 class Asked(NamedTuple):
-    """A kind of question, what its first page may take (milliseconds, at the median and at the 99th percentile)."""
+    """A kind of query, with the limits for its first page (milliseconds; median and 99th percentile)."""
 
     name: str
     p50: float
@@ -229,7 +229,7 @@ def all_pages(path: Path) -> Iterator[Figure]:
 
 
 def search(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
-    """Pages of a search among so many things, in process, with garbage collected as in the service."""
+    """Pages of a search among so many things, in process, with the service's garbage collection."""
     path = folder / "journal.db"
     write_things(path, things or scale.of(THINGS, 500))
     usual = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Searches by id beside what they could cost: over MQTT next to two bare clients, and in process."""
+"""Searches by id, over MQTT compared with two bare clients, and in process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ROUNDS = 3
 
 
 def by_id(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Five messages each, a hundred conversations at a time and one after the other, beside two bare clients."""
+    """Searches of five messages, a hundred at a time and one by one, compared with two bare clients."""
     path = folder / "data" / "journal.db"
     fill(path, THINGS, 3)
     page = _page(path)
@@ -85,7 +85,7 @@ def _converse(broker: Mosquitto, name: str, count: int, at_once: int) -> float:
 
 
 def _page(path: Path) -> str:
-    """What a search finds."""
+    """The page that a search finds."""
     journal = Journal.open(path)
     snapshot = journal.snapshot(thing(0))
     journal.close()
@@ -95,7 +95,7 @@ def _page(path: Path) -> str:
 
 @contextmanager
 def _answering(broker: Mosquitto, page: str) -> Iterator[None]:
-    """The bare client in the place of the service."""
+    """The bare client in place of the service."""
     command = [
         sys.executable,
         "-m",
@@ -117,7 +117,7 @@ def _answering(broker: Mosquitto, page: str) -> Iterator[None]:
 
 
 def in_process(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """From the bytes of a delivery to the bytes of its answers, without a broker."""
+    """From the bytes of a delivery to the bytes of its responses, without a broker."""
     path = folder / "journal.db"
     fill(path, THINGS, 3)
     rate, processor = asyncio.run(_in_process(path, scale))
@@ -134,7 +134,7 @@ def in_process(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 class _Taking(Link):
-    """A link that takes everything at once; `keys` are the ids of subscriptions that were created."""
+    """A link that accepts every message immediately; `keys` are the ids of created subscriptions."""
 
     def __init__(self) -> None:
         super().__init__(1_000_000)
@@ -200,4 +200,4 @@ async def _in_process(path: Path, scale: Scale) -> tuple[float, float]:
 
 
 def _nothing(*_: object) -> None:
-    """Nobody waits."""
+    """Return without waiting."""

@@ -1,9 +1,8 @@
-"""What the search index costs: time with every modify, room for every thing, and the time to make it of the states.
+"""Measures the search index: its time in each modify, its size, and the time to create it.
 
-Two ways of messages through the service, from their bytes to the confirm, without the broker's wire: the journal of one has
-an index, that of the other has none, since it is told that the index is still to be made. They take turns, and what is
-compared is the processor time of the whole process. Each modify changes one number of one thing, another thing each time, so
-with many things little of what is written is at hand.
+Two paths through the service, from the bytes of a message to the confirm, without a network: the journal of one has an
+index, the other journal has none. They process messages alternately, and the processor time of the process is compared.
+Each modify changes one number of another thing, so with many things few of the written pages are cached.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def created(number: int) -> Change:
 
 
 def fill(path: Path, things: int, *, has_index: bool) -> float:
-    """A journal of so many things under one policy; seconds of processor time for each thing."""
+    """Create a journal of so many things under one policy; the seconds of processor time per thing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rules = {"policyId": str(POLICY), "imports": {}, **policy_for(SUBJECT)}
     event = Event(POLICY, 1, STAMP, "created", "/", msgspec.json.encode(rules), b"{}")
@@ -108,7 +107,7 @@ def commands(things: int, dice: random.Random) -> list[bytes]:
 
 
 def costs(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
-    """All of it, for so many things."""
+    """All figures for so many things."""
     things, turns = things or scale.of(THINGS, 100), scale.of(TURNS, 2)
     paths = {has_index: folder / str(has_index) / "journal.db" for has_index in (True, False)}
     creating = {has_index: fill(path, things, has_index=has_index) for has_index, path in paths.items()}
@@ -128,7 +127,7 @@ async def _modifies(paths: dict[bool, Path], things: int, turns: int) -> Figure:
     took: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(-min(4, turns), turns):
         payloads = commands(things, dice)
-        # Who is first is another one each time: the machine may become slower or faster meanwhile.
+        # The order rotates, because the speed of the machine may change.
         for has_index in (True, False) if turn % 2 else (False, True):
             gc.collect()
             begun, at = time.process_time(), time.perf_counter()

@@ -1,9 +1,9 @@
-"""Searches by id, as many as go: five messages each, with some conversations at a time, from paho's own loop.
+"""The load of searches by id: as many as possible, with several at a time, on paho's own loop.
 
     python -m tests.bench.search_load HOST PORT ASK ANSWERS COUNT AT_ONCE
 
-A conversation is `subscribe`, `created`, `request`, `next`, `complete`. Prints one JSON line: the seconds it took, and this
-process' own processor seconds.
+A search has five messages: `subscribe`, `created`, `request`, `next`, `complete`. Prints one JSON line: the seconds, and
+the processor seconds of this process.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A subscriber that costs next to nothing: it counts what arrives on a topic with QoS 0 and parses no payload.
+"""A subscriber with little cost: it counts messages of a topic with QoS 0, and parses no payload.
 
     python -m tests.bench.sink HOST PORT TOPIC COUNT [END]
 
-Prints `ready`, then after COUNT messages, or one that ends with the octets END (in hexadecimal), or fewer and a long
-silence, one JSON line: the seconds between the first and the last of them, how many were seen, the bytes of the last, and
-those of all. A client library as the subscriber would be the slowest part of what is measured.
+Prints `ready`, then one JSON line after COUNT messages, or after one that ends with the bytes END (in hexadecimal), or
+after a long silence: the seconds between the first and the last message, their number, the bytes of the last one, and the
+bytes of all. A client library would be slower than the measured service.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def subscribe_packet(topic: str) -> bytes:
 
 
 def packets(link: socket.socket, ending: bytes = b"") -> Iterator[tuple[int, int, bool]]:
-    """Type and length of every packet that arrives, and whether it ends so."""
+    """The type and length of every received packet, and whether it has the end."""
     buffer = bytearray()
     while chunk := link.recv(1 << 18):
         buffer += chunk
@@ -46,7 +46,7 @@ def packets(link: socket.socket, ending: bytes = b"") -> Iterator[tuple[int, int
 
 
 def packet_end(buffer: bytearray, start: int) -> int | None:
-    """Where the packet that begins at `start` ends; None while it is not whole."""
+    """The end of the packet that begins at `start`; None if the packet is incomplete."""
     length, shift, at = 0, 0, start + 1
     while at < len(buffer):
         length |= (buffer[at] & 127) << shift

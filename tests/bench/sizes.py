@@ -1,8 +1,8 @@
-"""Octets on the wire for the same things said in three ways: reactive-streams-io, RSocket, Ditto JSON.
+"""The bytes of the same messages in three protocols: reactive-streams-io, RSocket, Ditto JSON.
 
-Nothing is measured: the frames of reactive-streams-io and the messages of the Ditto protocol are those that the service
-writes, the lengths of RSocket's follow from its format. What a transport adds is left out, apart from the length that
-RSocket puts before each frame on TCP; it has no other way to find their ends.
+The frames of reactive-streams-io and the messages of the Ditto protocol are those of the service; the sizes of RSocket
+follow from its format. The overhead of transports is not included, except the length that RSocket puts before each frame
+on TCP.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tests.bench.harness import FULL, Scale, events_of, thing
 from tests.bench.report import Figure
 
 RSOCKET_FRAME = 3 + 4 + 2
-"""The length of a frame, the stream's id, type and flags."""
+"""The length of the frame, the id of the stream, type and flags."""
 
 RSOCKET_NUMBER = 4
 METADATA_LENGTH = 3
 ROUTE_HEAD = 1 + 3 + 1
-"""What names a route in composite metadata: its kind, its length, the length of its text."""
+"""The header of a route in composite metadata: its kind, its length, the length of its text."""
 
 
 class Row(NamedTuple):
-    """The same thing in octets. `ditto` of None: it cannot be said."""
+    """The sizes of the same message in bytes. `ditto` is None if the Ditto protocol has no such message."""
 
     what: str
     rsio: float
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def rows() -> Iterator[Row]:
-    """Events of a sensor, numbers, and what frames a stream."""
+    """Events of a sensor, numbers, and the frames around a stream."""
     event = events_of(thing(0), 3)[2]
     element = EventWriter(thing(0))(event)
     headers = {"correlation-id": "c-1"}
@@ -77,7 +77,7 @@ def rows() -> Iterator[Row]:
 
 
 def table() -> str:
-    """As in docs/internals/measurements-messages.md."""
+    """The table in docs/internals/measurements-messages.md."""
     lines = ["| bytes of | reactive-streams-io | RSocket | Ditto JSON |", "|---|---|---|---|"]
     for row in rows():
         ditto = "–" if row.ditto is None else f"{row.ditto:g}"
@@ -86,7 +86,7 @@ def table() -> str:
 
 
 def listed(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """The table as figures, with RSocket's in the place of a bare client."""
+    """The table as figures, with RSocket in place of a bare client."""
     return [
         Figure(
             f"bytes of {row.what}",

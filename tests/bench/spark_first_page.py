@@ -1,8 +1,8 @@
-"""Spark is asked for the first page of an entity's events, as a client's replay would want it.
+"""Queries Spark for the first page of an entity's events, as a replay needs it.
 
     python -m tests.bench.spark_first_page FOLDER ENTITIES EVENTS SAMPLES
 
-In a process of its own. FOLDER holds a lake. Prints one JSON line: milliseconds of each sample, without the first few.
+It runs as a process. FOLDER has a lake. Prints one JSON line: the milliseconds of each sample, without the first few.
 """
 
 from __future__ import annotations

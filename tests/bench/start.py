@@ -1,4 +1,7 @@
-"""Seconds from `connectivity serve` to ready, beside a bare server: FastAPI on uvicorn with one subscription by paho."""
+"""Measures the seconds from `connectivity serve` to ready, compared with a bare server.
+
+The bare server is FastAPI on uvicorn with one subscription by paho.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ uvicorn.run(app, port=port, log_level="warning")
 
 
 def to_ready(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """The service with one MQTT connection and a journal of 1,000 events; the first start of each warms the disk's cache."""
+    """A start with one MQTT connection and a journal of 1,000 events.
+
+    The first start of each fills the disk's cache.
+    """
     fill(folder / "data" / "journal.db", 10, 100)
     ours, bare = [], []
     with Mosquitto.start(persistence=False) as broker:

@@ -1,6 +1,7 @@
-"""Streams: publish to broadcast, one message to a thousand sessions, resends beside a Ditto replay and through a door.
+"""Streams: publish to broadcast, one message to a thousand sessions, and resends.
 
-Sessions are told apart by the topics on which they ask: who asks on `bench/7/req` is answered on `bench/7/res`.
+Resends are compared with a replay of the Ditto protocol, and run through a WebSocket listener too. The request topic
+identifies a session: the response to a request on `bench/7/req` goes to `bench/7/res`.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ STREAM = "tank"
 POLICY = EntityId(EntityType.POLICY, "acme.bench", "tanks")
 OPTIONS = {"streams": {STREAM: {"policyId": str(POLICY)}}}
 PATIENT = ("max_inflight_messages 1000", "max_queued_messages 1000000")
-"""Mosquitto drops what it cannot queue; here it may queue everything."""
+"""Without limits of queues, because Mosquitto drops messages above them."""
 
 TURNS = 1
 
 
 def document(broker: Mosquitto) -> dict[str, Any]:
-    """A connection on which twins are asked for at `bench/ask`, and streams at `bench/<session>/req`."""
+    """A connection with commands at `bench/ask` and stream requests at `bench/<session>/req`."""
     asking = {
         "addresses": ["bench/+/req"],
         "qos": 1,
@@ -57,7 +58,7 @@ def document(broker: Mosquitto) -> dict[str, Any]:
 
 
 def fill_stream(path: Path, messages: int = 0, size: int = 0) -> None:
-    """The policy of the stream, and messages of it whose content has so many bytes."""
+    """Write the policy of the stream, and messages with so many bytes of content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(path)
     entry = {"subjects": {SUBJECT: {"type": "test"}}, "resources": {"policy:/": EVERYTHING, "stream:/": EVERYTHING}}
@@ -78,12 +79,12 @@ def publish(size: int) -> str:
 
 
 def session(broker: Mosquitto, name: str) -> MqttClient:
-    """The party that speaks in the session of this name, and leaves it to others to listen."""
+    """The client that sends the requests of this session, and does not receive."""
     return MqttClient(broker.host, broker.port, ask=f"bench/{name}/req", answers="nobody/here")
 
 
 def subscribe(broker: Mosquitto, *sessions: str) -> None:
-    """Have sessions follow the stream, some at once."""
+    """Subscribe sessions to the stream, several at a time."""
     request = {"type": "subscribe", "stream": STREAM}
     with MqttClient(broker.host, broker.port, ask="nobody/here", answers="bench/+/res") as asker:
         for start in range(0, len(sessions), 100):
@@ -104,7 +105,7 @@ def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[Servic
 
 @contextmanager
 def passing_on(broker: Mosquitto, count: int, size: int) -> Iterator[None]:
-    """A bare client that publishes a message of this size for each that it is brought."""
+    """A bare client that publishes a message of this size for each received one."""
     command = [
         sys.executable,
         "-m",
@@ -124,12 +125,12 @@ def passing_on(broker: Mosquitto, count: int, size: int) -> Iterator[None]:
 
 
 def payload_of(figures: Mapping[str, Any], topic: str) -> int:
-    """The bytes of a payload, from those of its packet."""
+    """The payload in the bytes of a packet."""
     return int(figures["bytes"]) - len(topic) - 5
 
 
 def live(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Messages published and broadcast, beside a bare client that receives and publishes as many of the same size."""
+    """Published and broadcast messages, compared with a bare client that receives and publishes as many."""
     count, size = scale.of(20_000, 200), 200
     fill_stream(folder / "data" / "journal.db")
     ours, bare, processor, length, left_out = [], [], 0.0, 0, 0
@@ -162,7 +163,7 @@ def live(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def many(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """One message to a thousand sessions, each of which has its own address; then twenty in a row."""
+    """One message to a thousand sessions, each with its own address; then twenty in a row."""
     sessions, size = scale.of(1_000, 20), 200
     fill_stream(folder / "data" / "journal.db")
     rates: dict[int, list[float]] = {1: [], 20: []}
@@ -197,7 +198,7 @@ def many(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def resend(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """A stream sent again as a whole, beside a replay of a thing with as many events, in messages of the same size."""
+    """A resend of a whole stream, compared with a replay of as many events in messages of the same size."""
     count = scale.of(100_000, 500)
     path = folder / "data" / "journal.db"
     fill(path, 1, count)
@@ -243,7 +244,7 @@ def resend(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """A stream sent again as a whole through a WebSocket door, beside a bare server that sends the same bytes."""
+    """A resend of a whole stream through a WebSocket listener, compared with a bare server."""
     count = scale.of(100_000, 500)
     fill_stream(folder / "data" / "journal.db", count, 496)
     request = json.dumps({"type": "resend", "stream": STREAM, "sub": "a", "resend_all": True})
@@ -269,7 +270,7 @@ def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
     ratio = statistics.median(ours) / statistics.median(bare)
     return [
         Figure(
-            "resend of 100,000 messages through a WebSocket door",
+            "resend of 100,000 messages through a WebSocket listener",
             f"{statistics.median(ours):,.0f}/s",
             f"{statistics.median(bare):,.0f}/s (`websockets`, sending)",
             "ratio ≥ 0.8",
@@ -281,7 +282,7 @@ def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 @contextmanager
 def bare_door(count: int, size: int) -> Iterator[int]:
-    """The port of a bare server that sends messages to the one who connects."""
+    """The port of a bare server that sends messages to its first client."""
     command = [sys.executable, "-m", "tests.bench.bare_websocket", str(count), str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What it costs to decide which of twenty targets hear of an event: permissions, filters, extra fields; nothing else."""
+"""Measures the decision which of twenty targets receive an event: permissions, filters, extra fields."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FILTERS: tuple[tuple[str | None, str | None, str | None], ...] = (
 
 
 class Plant(WithoutPast):
-    """A present in which every thing has the same state and policy."""
+    """A state in which all things have the same value and policy."""
 
     def __init__(self) -> None:
         self._enforcer = Enforcer(POLICY)
@@ -80,7 +80,7 @@ class Plant(WithoutPast):
 
 
 def targets(subjects: tuple[str, ...] = (DESK, VIEWER)) -> list[TopicFilter]:
-    """As many as there are filters; the subjects take turns."""
+    """A target for each filter, with the subjects in turn."""
     made = []
     for number, (filter, extra, namespaces) in enumerate(FILTERS):
         parameters = {"filter": filter, "extraFields": extra, "namespaces": namespaces}
@@ -90,7 +90,7 @@ def targets(subjects: tuple[str, ...] = (DESK, VIEWER)) -> list[TopicFilter]:
 
 
 def event(number: int) -> TwinEvent:
-    """Every fourth one changes a whole branch, in which something is hidden from the viewer."""
+    """An event; every fourth one changes a whole branch, of which the viewer cannot read a part."""
     entity = EntityId(EntityType.THING, "acme.bench", f"device-{number % 100}")
     place, value = ("/attributes/power", b"%d.5" % (number % 100))
     if number % 4 == 0:
@@ -99,7 +99,7 @@ def event(number: int) -> TwinEvent:
 
 
 def judged(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Events that twenty targets are asked about, each event once for all of them."""
+    """The events per second for which twenty targets are decided, each event once for all of them."""
     audience, plant = targets(), Plant()
     events = [event(number) for number in range(1, scale.of(EVENTS, 100) + 1)]
     rates, spent, told = [], 0.0, 0

@@ -1,4 +1,4 @@
-"""Events at targets: how soon one is heard of, how many go to targets with filters, what following costs a command."""
+"""Events at targets: their latency, their rate with filters, and the cost of a target for a command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def target(address: str, topic: str = EVENTS) -> dict[str, Any]:
 
 
 def heard(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """From a modify to its event at a target of another connection, at a thousand a second."""
+    """The time from a modify to its event at a target of another connection, at a thousand per second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     with Mosquitto.start(persistence=False) as broker:
         documents = connection(broker, source("bench", SUBJECT)), hearing(broker, "heard", target("heard"))
@@ -50,7 +50,7 @@ def heard(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def filtered(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Modifies as fast as they go, with twenty targets that each let another twentieth of the events pass."""
+    """Modifies as fast as possible, with twenty targets that each accept a twentieth of the events."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     count = scale.of(20_000, 400)
     part = count // TARGETS
@@ -75,7 +75,7 @@ def filtered(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _fast(folder: Path, broker: Mosquitto, count: int, targets: list[dict[str, Any]]) -> tuple[float, float]:
-    """Events a second until every target has passed all of them, and microseconds of processor for each."""
+    """The events per second until every target has processed all, and the processor microseconds of each."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     starts = range(0, len(targets), OF_ONE)
     documents = [

@@ -1,6 +1,6 @@
-"""Commands on things beside what they could cost: retrieves, policies with many entries, a million things.
+"""Commands on things, compared with bare clients: retrieves, large policies, a million things.
 
-The journals are filled by the store's own writer, so that only the commands are measured.
+The journals are filled by the store's own writer, so that only commands are measured.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SAMPLES = 400
 
 
 def retrieves(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Whole things, as fast as they are answered, beside paho publishing messages of the answers' size."""
+    """Retrieves of whole things as fast as possible, compared with paho with messages of the same size."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     count, rounds = scale.of(30_000, 200), scale.of(3, 1)
     with Mosquitto.start(persistence=False) as broker:
@@ -72,7 +72,7 @@ def retrieves(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _published(broker: Mosquitto, count: int) -> float:
-    """How many messages a second paho publishes to somebody who counts them."""
+    """The messages per second that paho publishes to a counting subscriber."""
     with sink(broker, "bare", count) as figures:
         run("bare", broker.host, broker.port, "bare", count, MESSAGE_BYTES)
         found: float = count / figures()["seconds"]
@@ -80,7 +80,7 @@ def _published(broker: Mosquitto, count: int) -> float:
 
 
 def fill_under_large_policy(path: Path, numbers: Sequence[int]) -> None:
-    """Add things with these numbers, all under one policy of many entries."""
+    """Add things with these numbers, all under one policy with many entries."""
     others = {
         f"acme_other{number}": {
             "thing:/": {"grant": ["READ"], "revoke": []},
@@ -93,7 +93,7 @@ def fill_under_large_policy(path: Path, numbers: Sequence[int]) -> None:
 
 
 def policies_with_many_entries(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Modifies under a policy of one entry and under one of fifty, in turns."""
+    """Modifies under a policy with one entry and under one with fifty, alternately."""
     path = folder / "data" / "journal.db"
     fill(path, THINGS, 3)
     fill_under_large_policy(path, range(THINGS, 2 * THINGS))
@@ -124,7 +124,7 @@ def policies_with_many_entries(folder: Path, scale: Scale = FULL) -> list[Figure
 
 
 def a_million_things(folder: Path, scale: Scale = FULL, number: int = 0) -> list[Figure]:
-    """How long the service takes to start with so many things, what memory it needs, and what one costs that is cold."""
+    """The start of a service with so many things, its memory, and the time of a command for a cold one."""
     number, samples = number or scale.of(1_000_000, 500), scale.of(SAMPLES, 10)
     entity = EntityId(EntityType.POLICY, "acme.bench", "all")
     _add(folder / "data" / "journal.db", range(number), entity, policy_for(SUBJECT))
@@ -157,7 +157,7 @@ def a_million_things(folder: Path, scale: Scale = FULL, number: int = 0) -> list
 
 
 def _modify(asker: MqttClient, number: int) -> float:
-    """Milliseconds until a modify is answered."""
+    """The milliseconds until the response to a modify."""
     topic = f"acme.bench/{thing(number).name}/things/twin/commands/modify"
     begun = time.perf_counter()
     answer = asker.ask_for(topic, "/attributes/n", 1)
@@ -167,7 +167,7 @@ def _modify(asker: MqttClient, number: int) -> float:
 
 
 def _add(path: Path, numbers: Sequence[int], policy: EntityId, rules: dict[str, Any]) -> None:
-    """Things with a sensor, all under one policy."""
+    """Add things with a sensor, all under one policy."""
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(path)
     document = {"policyId": str(policy), "imports": {}, **rules}

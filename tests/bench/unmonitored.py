@@ -1,4 +1,4 @@
-"""The service without monitoring, for the sake of comparison alone: `python -m tests.bench.unmonitored serve …`."""
+"""The service without monitoring, for comparisons: `python -m tests.bench.unmonitored serve …`."""
 
 from __future__ import annotations
 
