@@ -197,7 +197,7 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
 
 
 def _resident(process: psutil.Process) -> tuple[int, int]:
-    """The resident bytes of the driver, of Java, and of the processes that Java has started."""
+    """The resident bytes of driver and Java, and of the other processes that Java has started."""
     own = theirs = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         own = process.memory_info().rss

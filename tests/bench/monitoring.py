@@ -148,7 +148,7 @@ class Way:
     """The path of messages through one connection, with its own journal."""
 
     def __init__(self, path: Path, monitor: PrometheusRegistry, *, has_target: bool, events: int = 3) -> None:
-        """A file that is there is taken as it is."""
+        """Fill the journal, unless its file exists."""
         if not path.exists():
             fill(path, THINGS, events)
         self.monitor = monitor
