@@ -1,4 +1,4 @@
-"""A floor for property tests that end early where an example is refused: how many examples have to be accepted.
+"""A minimum of accepted examples for property tests that skip refused examples.
 
     @accepts(at_least=5)
     @given(st.text())
@@ -10,7 +10,7 @@
         accepted()
         assert ...
 
-Without a floor such a test also passes where everything is refused.
+Without a minimum, such a test also passes if every example is refused.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _counts: list[int] = []
 
 
 def accepted() -> None:
-    """Count one acceptance for the test that is running, if it has a floor."""
+    """Count an accepted example of the running test, if it has a minimum."""
     if _counts:
         _counts[-1] += 1
 
 
 def accepts(*, at_least: int) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Decorate a property test, outside of `given`: it fails when fewer than `at_least` acceptances were counted.
+    """Make a property test fail if it counts fewer than `at_least` accepted examples.
 
-    The number has to hold for the fifth of the examples that `make test` draws, whatever the seed.
+    Put it outside of `given`. The number must hold for the fifth of the examples that `make test` draws, with any seed.
     """
 
     def decorate(test: Callable[P, None]) -> Callable[P, None]:

@@ -1,4 +1,4 @@
-"""One AMQP connection, RabbitMQ, and somebody else who talks to the same broker, for tests of the link."""
+"""An AMQP connection, RabbitMQ and another client of the same broker, for tests of the link."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.clients.bare_amqp import BareAmqpClient
 
 
 class AmqpWorld:
-    """A connection through a proxy to RabbitMQ, with queues of its own, and a bystander who talks to RabbitMQ directly."""
+    """A connection through a proxy to RabbitMQ, its queues, and another client without the proxy."""
 
     is_renewed_for_redelivery = False
     most_unsettled = IN_FLIGHT
@@ -43,7 +43,7 @@ class AmqpWorld:
     @classmethod
     @asynccontextmanager
     async def at(cls, broker: RabbitMQ, vhost: str = "/") -> AsyncIterator[Self]:
-        """A world whose queues are declared."""
+        """A world with declared queues."""
         async with Proxy.to(broker.host, broker.port) as proxy, BareAmqpClient(broker.uri(vhost=vhost)) as bare_client:
             world = cls(broker, proxy, bare_client, vhost)
             await bare_client.queue(world.source)

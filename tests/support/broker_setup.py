@@ -1,11 +1,11 @@
-"""The same conversations on every broker: where sources listen and answer, and who talks to them.
+"""The same scenarios on every broker: the addresses of sources and responses, and clients.
 
-    setup = AmqpGround(rabbitmq)
+    setup = AmqpSetup(rabbitmq)
     document = setup.connection("site", setup.source("line-1", OWNER))
-    with setup.client("line-1") as party:
+    with setup.client("line-1") as client:
         ...
 
-Names are made unique for each setup, since the brokers are shared by all tests.
+Each setup has unique names, because all tests share the brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.clients.mqtt import BrokerClient, MqttClient
 
 
 class BrokerSetup(ABC):
-    """One broker as tests of the whole service use it."""
+    """A broker for tests of the whole service."""
 
     kind: ClassVar[str]
     separator: ClassVar[str]
@@ -45,7 +45,7 @@ class BrokerSetup(ABC):
         return self.separator.join((self._prefix, name, "answers"))
 
     def source(self, name: str, *subjects: str, **more: Any) -> dict[str, Any]:
-        """A source that the client of this name talks to."""
+        """A source for the client with this name."""
         return {
             "addresses": [self.ask(name)],
             "qos": 1,
@@ -72,7 +72,7 @@ class BrokerSetup(ABC):
 
     @abstractmethod
     def client(self, name: str) -> BrokerClient:
-        """Makes the addresses where they have to be made: before the service connects."""
+        """A client. It also creates the addresses that must exist before the service connects."""
 
 
 class MqttSetup(BrokerSetup):
@@ -121,7 +121,7 @@ class AmqpSetup(BrokerSetup):
 
 
 class KafkaSetup(BrokerSetup):
-    """Topics to ask at have four partitions; an entity's commands stay in one."""
+    """Topics of commands have four partitions; the commands of an entity are in one."""
 
     kind = "kafka"
     separator = "."

@@ -1,4 +1,4 @@
-"""A clock that moves when told, for everything that takes the time as an argument or a callable."""
+"""A clock that tests move, for code that takes the time as an argument or a callable."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""What a piece of work costs a processor, for tests which hold that no input is a trap.
+"""Measures the processor time of work, for tests that no input is disproportionately slow.
 
-A trap takes minutes or hours where an honest input takes milliseconds, so a bound between the two is no timing. It must
-hold on any machine and in any company, though: a clock on the wall counts what other programs do, the processor time of
-a process counts its other threads, and a collection of everything that ten thousand tests have left takes a second by
-itself. Only the thread that does the work is counted here, and nothing is collected meanwhile. And as one processor is
-slower than another, or shares its parts with a busy neighbour, seconds are those of a machine of average speed: work that is
-always the same, done before and after, tells how many of this one's they are.
+Such an input takes minutes instead of milliseconds, so a limit between the two is not sensitive to the machine. Only the
+thread of the work is measured, without garbage collection, because wall time includes other programs, and the processor
+time of the process includes other threads. Seconds are normalized to a machine of average speed, by a constant piece of
+work before and after the measurement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A Debian that has its base system alone, in a folder; needs root, and `debootstrap`.
+"""A Debian with only its base system in a folder; needs root and `debootstrap`.
 
-Each command runs in a mount namespace of its own, so that nothing stays mounted, however it ends. It may use the network
-as this machine does: with its name servers, proxies, authorities and package index.
+Each command runs in its own mount namespace, so that no mount remains. It uses the network of this machine, with its name
+servers, proxies, certificates and package index.
 """
 
 from __future__ import annotations

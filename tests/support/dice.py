@@ -1,6 +1,6 @@
-"""Random numbers for tests, from one printed seed; and how many random examples a property test draws.
+"""Random numbers for tests from one printed seed, and the number of examples of property tests.
 
-`SEED=… make test` draws the same again. `THOROUGH=1` (set by `make soak`) draws all examples, not a fifth of them.
+`SEED=… make test` draws the same values again. `THOROUGH=1` (set by `make soak`) draws all examples, not a fifth of them.
 """
 
 from __future__ import annotations

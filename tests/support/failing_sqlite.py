@@ -1,4 +1,4 @@
-"""A SQLite connection whose n-th operation fails, to try every place at which a disk can fail."""
+"""A SQLite connection whose n-th operation fails, to test disk errors at every place."""
 
 from __future__ import annotations
 

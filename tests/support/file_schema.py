@@ -1,4 +1,4 @@
-"""The published JSON Schema of connection files, asked about documents."""
+"""Validates documents with the published JSON Schema of connection files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts a forked program in the folder that the environment variable PWD names: a wrapper of `ForkedService`."""
+"""Starts a forked program in the folder of the environment variable PWD: a wrapper of `ForkedService`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Processes of the service that start quickly: forked from one that has loaded the service's modules already.
+"""Processes of the service that start quickly, because their parent has already loaded its modules.
 
-Loading them takes most of the time of a start. The forked process runs `connectivity serve` as the command does; only its
-command line, as the system shows it, is another. A test process has one such server (`multiprocessing`).
+Loading them takes most of the time of a start. A forked process runs `connectivity serve` like the command; only its
+command line in the process list differs. A test process has one such server (`multiprocessing`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""The same connection on each broker, for what has to be so on all of them.
+"""The same connection on each broker, for behavior that is equal on all brokers.
 
-A `FourSources` is one broker with one connection document: four sources, a party that speaks through each, and a reader
-of everything that is published at that broker. What the sources do is the same on each broker; their addresses and how a
-header travels differ.
+A `FourSources` is a broker with a connection document: four sources, a client for each, and a reader of all messages at
+this broker. The sources do the same on each broker, with other addresses and header transports.
 
 | source | does |
 |---|---|
-| `fixed` | answers at an address of its own; the transport header `odd` becomes the header `custom` |
-| `chosen` | answers where the header `reply-to` says, of the message or around it |
-| `bound` | lets a sender speak for the one entity that the transport names (`device_id`, or a part of the MQTT topic) |
-| `subject` | lets a sender be whom the transport header `who` names (not over MQTT 3.1.1, which carries none) |
+| `fixed` | responds at a fixed address; the transport header `odd` becomes the header `custom` |
+| `chosen` | responds at the address in the header `reply-to`, in the message or in its transport headers |
+| `bound` | permits commands only for the entity in the transport (`device_id`, or a part of the MQTT topic) |
+| `subject` | uses the transport header `who` as the subject (not over MQTT 3.1.1, which has no headers) |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A journal whose commits wait, or fail, as a test wants."""
+"""A journal whose commits wait or fail, as a test requests."""
 
 from __future__ import annotations
 

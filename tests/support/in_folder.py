@@ -1,4 +1,4 @@
-"""Has a forked program start in the folder that the variable PWD names; see `ForkedService`."""
+"""Starts a forked program in the folder of the variable PWD; see `ForkedService`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entities, changes and events that tests of journal, store and lake write and expect."""
+"""Entities, changes and events for tests of journal, store and lake."""
 
 from __future__ import annotations
 

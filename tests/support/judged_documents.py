@@ -1,7 +1,7 @@
-"""What holds of every connection document: it has problems, each with its place, or it can be used.
+"""Properties of every connection document: it has problems, each with its path, or it is usable.
 
-A usable document comes back the same from the store, and from a reader who was shown it with its secrets masked; and all
-that is made of it at the start of a connection can be made.
+A usable document is the same after the store, and after a reader has received it with masked secrets; and all parts that
+the start of a connection creates can be created.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands that the page about managing connections walks through."""
+"""The commands on the page about managing connections."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""A broker inside the process: the reference for what a link does, for tests and examples. Not for documents of users.
+"""A broker in the process: the reference for the behavior of a link, for tests and examples only.
 
-**Addresses** are names; a message goes to every source that lists its address, and to nobody by likeness. Each source of
-each connection id has a queue from its first link on, and the queue outlives the links.
+**Addresses** are names; a message goes to every source that lists exactly its address. Each source of each connection id
+has a queue from its first link on, which outlives the links.
 
-**Clients** of one connection take turns at its queues: each message is delivered to one of them.
+**Clients** of one connection alternate: each message is delivered to one of them.
 
-**Settling.** A settled delivery is gone, one that is dropped is noted in `dropped`, one that is to come again goes back to
-the front of its queue and is delivered at once, marked. What a link leaves unsettled comes again on the next one, marked.
+**Settling.** A settled delivery is removed, a dropped one is recorded in `dropped`, a requeued one goes to the front of
+its queue and is delivered again immediately, marked. Deliveries without an outcome are delivered again on the next link,
+marked.
 
-**Faults** can be ordered: `cut` ends all links, `refusal` keeps new ones out, `withheld_confirms` takes messages without
-ever confirming them, `refused_addresses` does not take them. Who reads at an address it knows only of `unread_addresses`.
+**Faults**: `cut` ends all links, `refusal` refuses new links, `withheld_confirms` accepts messages without confirms,
+`refused_addresses` refuses messages. It knows of readers only at `unread_addresses`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages about the thing `vase-1` that are refused, each with its error, and odd ones that are accepted."""
+"""Messages about the thing `vase-1`: refused ones with their errors, and unusual accepted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One broker of each kind for the same conversation: an operator who speaks the Ditto protocol, and clients by name.
+"""A broker of each kind for the same scenario: an operator of the Ditto protocol, and named clients.
 
 place = Place("kafka", mosquitto, rabbitmq, kafka)
 place.prepare()

@@ -1,7 +1,7 @@
-"""Connection documents by chance: from the JSON Schema alone, and usable ones of which a few members are changed.
+"""Random connection documents: from the JSON Schema alone, and usable ones with a few changed members.
 
-A member gets what its schema allows, one of its examples, a word that means something elsewhere in a document, or something
-of another type altogether. So documents come out that are far from any, and such that are wrong in one place only.
+A member gets a value that its schema allows, one of its examples, a word with a meaning elsewhere in a document, or a
+value of another type. So some documents are far from valid, and some have a single problem.
 """
 
 from __future__ import annotations

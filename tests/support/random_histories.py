@@ -1,5 +1,7 @@
-"""What happens to one thing, by chance: it comes, changes in all ways, loses parts, has something said about it, goes, comes
-again. Few places and values, so that events meet each other often."""
+"""Random histories of one thing: created, changed in all ways, deleted and created again.
+
+There are few paths and values, so that events often affect each other.
+"""
 
 from __future__ import annotations
 

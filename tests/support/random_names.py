@@ -1,8 +1,9 @@
 """Names from every plane of Unicode, for tests in which a name must mean the same to every evaluator.
 
-`NAMES` show mistakes: normal forms of one letter, letters whose case folds into ASCII, characters beyond the basic plane and
-those that UTF-16 orders differently, marks that only change the direction, digits that are not ASCII, and characters with a
-meaning in pointers, JSON, patterns, filters or SQL. A name has no slash, since no path can reach it.
+`NAMES` have properties that cause errors: several normal forms of one letter, letters whose case folds into ASCII,
+characters beyond the basic plane and those that UTF-16 orders differently, marks that only change the direction, digits
+that are not ASCII, and characters with a meaning in pointers, JSON, patterns, filters or SQL. A name has no slash, since
+no path can reach it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random questions to a search of a file, and the bounds from which it takes another way."""
+"""Random queries of a search in a file, and the limits at which it changes its strategy."""
 
 from __future__ import annotations
 

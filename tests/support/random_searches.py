@@ -1,12 +1,12 @@
-"""Things, filters, orders and rights by chance, for tests in which several implementations of a search must agree.
+"""Random things, filters, sort orders and permissions, for comparisons of search implementations.
 
-All of them draw from the same few keys and values, so that a filter meets a thing's fields often, values of every type meet
-literals of every type, and the borders are met too: 64 bits, fractions beside whole numbers, empty forms, arrays in arrays,
-keys that look like places, wildcards or SQL. The three keys of one example (two are
-`random_names`) are also values, literals, parts of patterns and ids.
+All are drawn from the same few keys and values, so that filters often match fields, values of every type meet literals of
+every type, and edge cases occur: 64-bit limits, fractions beside whole numbers, empty values, arrays in arrays, keys that
+look like paths, wildcards or SQL. The three keys of an example (two from `random_names`) are also values, literals, parts
+of patterns and ids.
 
-`things()` are as the service could hold them, with the fields beside the document. `filters()` are predicates as
-`spark_store.rql.search_evaluator.read` gives them; `texts()` are filters as a client writes them.
+`things()` are things as the service stores them, with the fields beside the document. `filters()` are predicates as
+returned by `spark_store.rql.search_evaluator.read`; `texts()` are filters as clients write them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Recipes of `docs/how-to`, followed as a reader does: files are written, commands are typed, output is compared.
+"""Follows recipes of `docs/how-to` like a reader: it writes files, types commands and compares output.
 
-In a page, a fenced block with a title is a file. A `console` block has commands after `$ `, each followed by its output; a
-`mosquitto_sub` without `-C` is a terminal of its own, whose output the next `text` block shows. `…` is any text, alone on a
-line any lines.
+In a page, a fenced block with a title is a file. A `console` block has commands after `$ `, each followed by its output;
+a `mosquitto_sub` without `-C` is a terminal, whose output the next `text` block shows. `…` is any text; a line `…` is any
+lines.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ABOUT_ITSELF = re.compile(r"(Client \S+ |Subscribed \(mid)")
 
 
 class Command(NamedTuple):
-    """What is typed, and the lines that come of it."""
+    """A command and its expected output."""
 
     text: str
     output: list[str]
 
 
 def commands(text: str) -> Iterator[Command]:
-    """The commands of a `console` block. One that a quote or a backslash leaves open goes on in the next line."""
+    """The commands of a `console` block. An open quote or a backslash continues a command."""
     for part in text.removeprefix("$ ").split("\n$ "):
         typed, *lines = part.rstrip("\n").split("\n")
         while _is_open(typed):
@@ -57,13 +57,13 @@ def _is_open(typed: str) -> bool:
 
 
 def is_shown(expected: list[str], found: list[str]) -> bool:
-    """Whether this output is what a page shows."""
+    """Whether this output matches the page."""
     lines = (r"(?:.*\n)*?" if line.strip() == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in expected)
     return re.fullmatch("".join(lines), "".join(f"{line}\n" for line in found)) is not None
 
 
 class Terminal:
-    """A `mosquitto_sub` that goes on, and what it has printed."""
+    """A running `mosquitto_sub` and its output."""
 
     def __init__(self, command: str, folder: Path, environment: Mapping[str, str]) -> None:
         self._file = folder / "terminal.txt"
@@ -75,7 +75,7 @@ class Terminal:
         wait_until_sync(lambda: "Subscribed (mid" in self._file.read_text(encoding="utf-8"))
 
     def expect(self, lines: list[str]) -> None:
-        """Wait until these come, after those that were expected before."""
+        """Wait for this output after the output that was expected before."""
         wait_until_sync(lambda: len(self._unseen()) >= len(lines))
         found = self._unseen()
         self._seen += len(found)
@@ -93,7 +93,7 @@ class Terminal:
 class Follower:
     """Follows recipes in a folder, in one shell.
 
-    `places` are the page's addresses and paths, and those of the test; `acts` are commands that the test carries out itself.
+    `places` maps the page's addresses and paths to those of the test; `acts` are commands that the test executes itself.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Follower:
         return text
 
     def follow(self, page: str) -> int:
-        """Do what the page says; the number of commands."""
+        """Follow the page, and return the number of commands."""
         count = 0
         for block in blocks(HOW_TO / f"{page}.md"):
             if block.title:
@@ -173,7 +173,7 @@ class Follower:
             assert is_shown(command.output, output), f"{text} prints\n{output}, the page shows\n{command.output}"
 
     def _fork(self, arguments: list[str]) -> list[str]:
-        """Run `connectivity` in a process that has its modules already; the lines that it prints."""
+        """Run `connectivity` in a forked process, and return its output lines."""
         file = self._folder / "output.txt"
         file.unlink(missing_ok=True)
         environment = {**self._environment, "PWD": str(self._folder)}
@@ -181,7 +181,7 @@ class Follower:
         return [line.rstrip() for line in file.read_text(encoding="utf-8").splitlines()]
 
     def _run(self, text: str) -> list[str]:
-        """Have the shell run a command; the lines that it prints."""
+        """Run a command in the shell, and return its output lines."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         # The code of the command before is what `echo $?` shows.
@@ -204,7 +204,7 @@ class Follower:
 
 
 def programs(folder: Path, host: str, port: int) -> str:
-    """A folder for PATH in which `connectivity` is the one under test, and the MQTT clients use this broker."""
+    """A folder for PATH with `connectivity` under test, and with MQTT clients that use this broker."""
     folder.mkdir()
     scripts = {"connectivity": f'exec {sys.executable} -m connectivity "$@"', "python3": f'exec {sys.executable} "$@"'}
     # Output that goes to a file would otherwise come when a block of it is full.

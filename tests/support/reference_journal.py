@@ -1,7 +1,7 @@
-"""The journal on dictionaries and lists: what every other journal is compared with.
+"""The journal on dictionaries and lists: the reference for every other journal.
 
-It keeps everything that `spark_store.journal.journal.Journal` promises except that it outlives the process. States are kept
-as JSON text, as in a real store, so nobody shares an object with it.
+It has all properties of `spark_store.journal.journal.Journal`, except that it does not outlive the process. It stores
+states as JSON text, like a real store, so no object is shared.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What native code in a script process might try: each attack runs in a process that has given up its privileges.
+"""Attacks of native code in a script process, each in a process that has given up its privileges.
 
     python -m tests.support.script_process_attacks FOLDER
 
-Prints a JSON object: for each attack `SIGSYS` if the kernel ended its process, the name of the error, or `done`. The attacks
-are aimed at the parent of that process and at the file `victim` in the folder.
+Prints a JSON object: for each attack `SIGSYS` if the kernel ended its process, the name of the error, or `done`. The
+attacks are aimed at the parent of that process and at the file `victim` in the folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A data folder whose journal holds connections and users sealed under two keys."""
+"""A data folder whose journal has connections and users encrypted with two keys."""
 
 from __future__ import annotations
 

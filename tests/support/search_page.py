@@ -1,4 +1,4 @@
-"""The things, policies and blocks that the documentation page about searching shows."""
+"""The things, policies and blocks of the documentation page about search."""
 
 from __future__ import annotations
 

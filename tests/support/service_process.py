@@ -1,4 +1,4 @@
-"""The whole service as a process of its own: started, asked, stopped, killed, started again on the same data.
+"""The whole service as a process, which tests start, stop, kill and start again on the same data.
 
 with ServiceProcess.start(tmp_path, [document]) as service:
     ...
@@ -30,9 +30,9 @@ STOPPED_WITHIN = 60.0
 
 
 class ServiceProcess:
-    """`connectivity serve` with connection documents and settings, its log in a file.
+    """A process of `connectivity serve` with connection documents, settings, and its log in a file.
 
-    Forked from a process that has its modules; `ServiceCommand` starts the command.
+    It is forked from a process with loaded modules; `ServiceCommand` starts the command.
     """
 
     program: Sequence[str] = ()
@@ -54,7 +54,7 @@ class ServiceProcess:
 
     @classmethod
     def start(cls, folder: Path, connections: Sequence[Mapping[str, Any]], **settings: Any) -> Self:
-        """A service that is ready. `settings` are nested as in the settings file."""
+        """A ready service. `settings` are nested as in the settings file."""
         service = cls(folder, settings)
         documents = folder / "connections"
         documents.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class ServiceProcess:
         return service
 
     def start_again(self, *, ready: bool = True) -> None:
-        """Start on the same data, and wait until the service says that it is ready."""
+        """Start on the same data, and wait until the service is ready."""
         file = self.folder / "settings.json"
         settings = {
             "connections_dir": str(self.folder / "connections"),
@@ -92,7 +92,7 @@ class ServiceProcess:
                 raise
 
     def wait_ready(self) -> None:
-        """Wait until every connection has ended its first attempt. Raises AssertionError with the log."""
+        """Wait until the first attempt of every connection has ended. Raises AssertionError with the log."""
         process = self.process
         assert process is not None
 
@@ -106,7 +106,7 @@ class ServiceProcess:
         assert process.poll() is None, f"the service ended with {process.returncode}:\n{self.log()}"
 
     def get(self, path: str, token: str | None = None) -> tuple[int, bytes]:
-        """Status and body of a GET; status 0 where nobody answers."""
+        """The status and body of a GET; status 0 without a response."""
         return self.ask("GET", path, token=token, within=5)
 
     def ask(
@@ -119,7 +119,10 @@ class ServiceProcess:
         token: str | None = None,
         within: float = 60,
     ) -> tuple[int, bytes]:
-        """Status and body of what the API answers; status 0 where nobody does. A `body` that is no text is sent as JSON."""
+        """The status and body of a response of the API; status 0 without a response.
+
+        A `body` that is not text is sent as JSON.
+        """
         sent = None if body is None else body if isinstance(body, str) else json.dumps(body)
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", None if sent is None else sent.encode(), method=method
@@ -149,7 +152,7 @@ class ServiceProcess:
         return found
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that carry these labels."""
+        """The sum of a metric's samples with these labels."""
         total = 0.0
         for line in self.get("/metrics")[1].decode().splitlines():
             if line.startswith((name + "{", name + " ")) and all(f'{k}="{v}"' in line for k, v in labels.items()):
@@ -160,7 +163,7 @@ class ServiceProcess:
         return self.log_file.read_text(encoding="utf-8")[-8000:]
 
     def records(self) -> list[dict[str, Any]]:
-        """Every whole line of the log since the first start, as JSON. Raises ValueError for a line that is none."""
+        """Every complete line of the log, as JSON. Raises ValueError for an invalid line."""
         whole, _, _ = self.log_file.read_text(encoding="utf-8").rpartition("\n")
         return [json.loads(line) for line in whole.splitlines()]
 
@@ -170,7 +173,7 @@ class ServiceProcess:
         return self.process.pid
 
     def stop(self) -> tuple[int, float]:
-        """SIGTERM: exit code, and the seconds it took."""
+        """Send SIGTERM; returns the exit code and the seconds."""
         process = self.process
         assert process is not None
         begun = time.monotonic()
@@ -178,7 +181,7 @@ class ServiceProcess:
         return process.wait(STOPPED_WITHIN), time.monotonic() - begun
 
     def kill(self) -> None:
-        """SIGKILL: nothing is said, nothing is saved."""
+        """Send SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(STOPPED_WITHIN)
@@ -194,6 +197,6 @@ class ServiceProcess:
 
 
 class ServiceCommand(ServiceProcess):
-    """A service that is started by its command, as an operator does it."""
+    """A service that is started by its command, like in production."""
 
     program = (sys.executable, "-m", "connectivity")

@@ -1,4 +1,4 @@
-"""Policies of a few rules for three subjects."""
+"""Policies with a few rules for three subjects."""
 
 from __future__ import annotations
 

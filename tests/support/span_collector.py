@@ -1,4 +1,4 @@
-"""A collector of spans, for tests: an HTTP server that takes what OpenTelemetry exports and keeps it in memory.
+"""A collector of spans, for tests: an HTTP server that keeps the exports of OpenTelemetry in memory.
 
 with collector() as spans:
     ... Settings(tracing={"endpoint": spans.address}) ...
@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Span(NamedTuple):
-    """A span as it was exported; ids as hexadecimal digits, the parent's empty where there is none."""
+    """An exported span, with hexadecimal ids; the parent's id is empty for a root span."""
 
     trace: str
     id: str
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class Collector:
-    """What has come in. `refusals` are the statuses that the first requests are answered with."""
+    """The received spans. `refusals` are the statuses of the first responses."""
 
     def __init__(self, *refusals: int) -> None:
         self.address = ""
@@ -37,7 +37,7 @@ class Collector:
         self._refusals = list(refusals)
 
     def take(self, path: str, body: bytes) -> int:
-        """The status of the answer."""
+        """Record an export, and return the status of the response."""
         self.paths.append(path)
         if self._refusals:
             return self._refusals.pop(0)
@@ -52,7 +52,7 @@ class Collector:
 
 @contextmanager
 def collector(*refusals: int) -> Iterator[Collector]:
-    """A collector at an address of its own."""
+    """A collector at a free address."""
     kept = Collector(*refusals)
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ def collector(*refusals: int) -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: requests are kept."""
+            """Log nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

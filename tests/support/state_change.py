@@ -1,4 +1,4 @@
-"""One change of an entity, which leads to a given state."""
+"""A change of an entity that leads to a given state."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A test over a table: one test checks every row, and its failure names each row that fails.
+"""A test with a table: one test checks every row, and its failure names each failed row.
 
     @each_row(("text", "expected"), [("1", 1), ("x", None)])
     def test_a_number_is_read(text: str, expected: int | None) -> None: ...
 
-For large tables of quick rows, each of which would cost more as a test of its own than what it checks. It takes what
-`pytest.mark.parametrize` takes. Fixtures are made once for all rows: rows that need their own stay tests of their own.
+It is for large tables of quick rows, for which separate tests would cost more than the checks. It takes the arguments of
+`pytest.mark.parametrize`. All rows share the fixtures: rows that need their own stay separate tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHOWN = 20
 
 
 class Table:
-    """The rows of one test. Leaving it fails the test with the name and the traceback of each row that failed."""
+    """The rows of a test. Its end fails the test with the name and traceback of each failed row."""
 
     def __init__(self) -> None:
         self._checked = 0
@@ -53,7 +53,7 @@ class Table:
 
 
 def _said(error: BaseException) -> str:
-    """The traceback from the test on. Of a table within a row, what it says."""
+    """The traceback from the test on; for a nested table, its message."""
     if isinstance(error, pytest.fail.Exception) and not error.pytrace:
         return str(error)
     traceback = error.__traceback__
@@ -68,7 +68,7 @@ def each_row(
     *,
     ids: Callable[[Any], object] | Iterable[object] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Call the test with each row within one test."""
+    """Call the test with each row, within one test."""
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = list(_named(keys, list(rows), ids))
 
@@ -119,7 +119,7 @@ def _short(value: object) -> str:
 
 
 def _without(made: Callable[..., Any], test: Callable[..., Any], keys: Sequence[str]) -> Callable[..., Any]:
-    """pytest fills what the signature still names: the fixtures."""
+    """The signature without the columns, because pytest fills the remaining parameters with fixtures."""
     signature = inspect.signature(test)
     kept = [each for name, each in signature.parameters.items() if name not in keys]
     assert len(kept) == len(signature.parameters) - len(keys), f"{test.__name__} does not take {', '.join(keys)}"

@@ -1,4 +1,4 @@
-"""A real journal that is gone with its object, in a folder in memory where the system has one."""
+"""A real journal that is deleted with its object, in a folder in memory if the system has one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MEMORY = Path("/dev/shm")
 
 
 class _Unsynced(sqlite3.Connection):
-    """Does not wait for the disk: nobody reads these files after a crash of the machine."""
+    """Does not wait for the disk, because these files need not survive a crash of the machine."""
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         return super().execute("PRAGMA synchronous=OFF" if sql.startswith("PRAGMA synchronous") else sql, *parameters)
 
 
 class TemporaryJournal(Journal):
-    """A journal in a folder of its own."""
+    """A journal in its own folder."""
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         """`clock` gives nanoseconds since 1970."""

@@ -1,4 +1,4 @@
-"""Programs that are told that they talk to a terminal, though they do not: not every machine has terminals to give away.
+"""Runs programs as if their output were a terminal, because some machines have no pseudo-terminals.
 
 command = [*at_terminal("connectivity"), "connections", "list"]
 """
@@ -20,5 +20,5 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def at_terminal(module: str) -> Sequence[str]:
-    """How to start a module as a program that takes its three streams for a terminal."""
+    """The command to start a module whose three streams look like a terminal."""
     return sys.executable, "-c", _TOLD, module

@@ -1,8 +1,8 @@
-"""Follows a tutorial in an empty folder: writes its files, types its commands, compares what they print.
+"""Follows a tutorial in an empty folder: it writes files, types commands and compares their output.
 
 A block with a title is a file of that name. A block `console` is typed into a terminal: `$ ` begins a command, `^C`
-interrupts the one that runs, all else is output. A block with the title `Terminal N` belongs to a terminal whose last
-command goes on. In output, `…` is any text, and a line `…` any lines.
+interrupts the running one, and the rest is output. A block with the title `Terminal N` belongs to a terminal whose last
+command continues. In output, `…` is any text, and a line `…` any lines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FORKED = re.compile(r"connectivity ([^;|&<>$]+?)(?: ?(;|\|\|) echo \"exit code 
 
 
 class Terminal:
-    """One terminal of the reader, in one folder."""
+    """A terminal of the reader, in one folder."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder, self._environment = folder, environment
@@ -44,7 +44,7 @@ class Terminal:
         self._shown = ""
 
     def run(self, command: str, expected: str, *, goes_on: bool = False) -> None:
-        """Type a command. One that goes on is left as soon as it has printed what is expected."""
+        """Run a command. One that continues is left when it has printed the expected output."""
         assert self._running is None, f"typed into a terminal that is busy: {command}"
         self._log.write_bytes(b"")
         self._shown = ""
@@ -76,7 +76,7 @@ class Terminal:
             )
 
     def expect(self, expected: str) -> None:
-        """Wait until the command that goes on has printed this, after what was expected of it before."""
+        """Wait for this output of the running command, after the output that was expected before."""
         running = self._running
         assert running is not None
         self._shown += expected
@@ -88,7 +88,7 @@ class Terminal:
         assert running.poll() is None, f"it has ended with {running.returncode}:\n{self._log.read_text()}"
 
     def interrupt(self) -> None:
-        """Ctrl-C, and wait for the end of the command."""
+        """Send Ctrl-C, and wait for the end of the command."""
         assert self._running is not None
         self._running.send_signal(signal.SIGINT)
         self._running.wait(PATIENCE)
@@ -101,7 +101,7 @@ class Terminal:
 
 
 class Tutorial:
-    """A page, and the folder in which it is followed. `replaced` is said otherwise here, such as the port of a broker."""
+    """A page and its working folder. `replaced` are texts that differ here, such as a port."""
 
     def __init__(
         self, name: str, folder: Path, replaced: Mapping[str, str], environment: Mapping[str, str] | None = None
@@ -122,7 +122,7 @@ class Tutorial:
         self._before: Mapping[str, Callable[[], object]] = {}
 
     def follow(self, before: Mapping[str, Callable[[], object]] | None = None) -> None:
-        """Do everything that the page says, in its order. `before` a command, do something else."""
+        """Follow the page from its beginning to its end. `before` are actions before commands."""
         self._before = before or {}
         for block in blocks(self._page):
             text = block.text
@@ -157,7 +157,7 @@ class Tutorial:
                 self._terminals[title].run(command, expected, goes_on=bool(title) and part is parts[-1])
 
     def _prepared(self, command: str) -> bool:
-        """Whether the command makes the folder and the environment, which are here already."""
+        """Whether the command creates the folder or the environment, which exist already."""
         if found := re.fullmatch(r"mkdir ([\w-]+) && cd \1", command):
             self.folder = self.folder / found[1]
             self.folder.mkdir()
@@ -196,7 +196,7 @@ def _command(part: str) -> tuple[str, str]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether this was printed, where `…` is any text, and a line `…` any lines."""
+    """Whether the output matches, where `…` is any text, and a line `…` any lines."""
     lines = [
         r"(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.rstrip().split("…"))) + r"\s*?\n"
         for line in expected.splitlines()

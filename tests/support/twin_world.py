@@ -1,4 +1,4 @@
-"""A world for conversations with `decide`: what is decided is the present of the next command."""
+"""A world for `decide`: each decision is the state for the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of a how-to guide as lists of words, for pages whose commands need a platform that tests do not have."""
+"""The commands of a how-to guide as lists of words, for guides that need another platform."""
 
 from __future__ import annotations
 

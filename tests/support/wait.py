@@ -1,4 +1,4 @@
-"""What many tests need: waiting for a condition instead of sleeping."""
+"""Waits for a condition, instead of sleeping."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PATIENCE = 60.0
 
 
 class TimedOut(AssertionError):
-    """The condition did not come true in time."""
+    """The condition did not become true in time."""
 
     def __init__(self, condition: Callable[[], object], deadline: float) -> None:
         super().__init__(f"{getattr(condition, '__qualname__', condition)} is not true after {deadline} s")
 
 
 async def wait_until(condition: Callable[[], object], deadline: float = PATIENCE, poll: float = POLL) -> None:
-    """Let the loop run until `condition()` is true, looking every `poll` seconds. Raises TimedOut after `deadline`."""
+    """Wait until `condition()` is true, checked every `poll` seconds. Raises TimedOut after `deadline`."""
     end = time.monotonic() + deadline
     while not condition():
         if time.monotonic() > end:

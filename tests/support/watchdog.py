@@ -1,4 +1,4 @@
-"""Ends a run in which a test hangs, and shows where each of its threads and child processes is."""
+"""Ends a run in which a test hangs, and prints the stack of each thread and child process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ STACK_WITHIN = 20.0
 
 
 class Watchdog:
-    """Gives each test so many seconds; then every stack is written to `report`, and the process ends with 1."""
+    """Limits each test to so many seconds; then it writes all stacks to `report`, and exits with 1."""
 
     def __init__(self, report: TextIO) -> None:
         self._report = report
         self._timer: threading.Timer | None = None
 
     def watch(self, name: str, seconds: float) -> None:
-        """Begin anew with this test."""
+        """Restart the time for this test."""
         self.rest()
         self._timer = threading.Timer(seconds, self._end, (name, seconds))
         self._timer.daemon = True
@@ -39,7 +39,7 @@ class Watchdog:
         faulthandler.dump_traceback_later(2 * seconds, exit=True, file=self._report)
 
     def rest(self) -> None:
-        """No test runs."""
+        """Stop the time, because no test runs."""
         faulthandler.cancel_dump_traceback_later()
         if self._timer is not None:
             self._timer.cancel()
@@ -70,7 +70,7 @@ class Watchdog:
 
 
 def tasks() -> list[asyncio.Task[Any]]:
-    """The tasks of the event loops that run in this process."""
+    """The tasks of the running event loops in this process."""
     # By its type: `isinstance` would also ask an object's `__class__`, which a stand-in may refuse.
     loops = [it for it in gc.get_objects() if issubclass(type(it), asyncio.AbstractEventLoop) and it.is_running()]
     return [task for loop in loops for task in asyncio.all_tasks(loop)]
@@ -91,7 +91,7 @@ def runs(process: psutil.Process, program: str) -> bool:
 
 
 def stack_of(pid: int) -> str:
-    """The stacks of another Python process, without its help."""
+    """The stacks of another Python process, without its cooperation."""
     program = os.path.join(os.path.dirname(sys.executable), "py-spy")
     try:
         shown = subprocess.run(
@@ -107,7 +107,7 @@ def stack_of(pid: int) -> str:
 
 
 def java_stacks_of(pid: int) -> str:
-    """The stacks of a Java process, by the protocol that `jstack` speaks: a runtime without tools answers it as well."""
+    """The stacks of a Java process by the protocol of `jstack`, which a JRE without tools supports too."""
     # Java opens its socket when it is sent SIGQUIT and finds this file.
     wanted, address = Path(f"/proc/{pid}/cwd/.attach_pid{pid}"), Path(f"/tmp/.java_pid{pid}")
     deadline = time.monotonic() + STACK_WITHIN

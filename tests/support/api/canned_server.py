@@ -1,4 +1,4 @@
-"""A real HTTP server with canned answers, for whoever asks a service.
+"""An HTTP server with constant responses, for tests of clients of the service.
 
 with canned({"GET /api/2/connections": [{"id": "a"}]}) as server:
     ...
@@ -27,7 +27,7 @@ PROGRAM = (
 
 @dataclass(frozen=True)
 class Asked:
-    """One question."""
+    """A request."""
 
     line: str
     headers: Mapping[str, str]
@@ -40,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer: a document or bytes; `raw` is everything after the question, instead."""
+    """A response: a document or bytes; or `raw`, all bytes after the request."""
 
     document: Any = None
     status: int = 200
@@ -61,7 +61,7 @@ HTML = Reply(body=b"<html><h1>Welcome to nginx!</h1></html>", content_type="text
 
 
 def fault(status: int, error: str, message: str, **more: Any) -> Reply:
-    """An error of the service."""
+    """An error response of the service."""
     return Reply({"status": status, "error": error, "message": message, **more}, status)
 
 
@@ -70,7 +70,10 @@ Answers: TypeAlias = Reply | list[Reply] | Callable[[Asked], Reply]
 
 
 class Canned:
-    """A server on a free port of the loopback interface; what is in no table is `connectivity:connection.notfound`."""
+    """A server on a free port of the loopback interface.
+
+    Requests without a response in the tables return `connectivity:connection.notfound`.
+    """
 
     def __init__(self, table: Mapping[str, Answers]) -> None:
         self.table = dict(table)
@@ -137,7 +140,7 @@ class Canned:
             do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815 - the library's names
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nobody reads it."""
+                """Log nothing."""
 
         return Handler
 

@@ -1,4 +1,4 @@
-"""Erasures that only keep what they were asked."""
+"""A fake `Eraser` that only records its requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mappings.ids import EntityId
 
 
 class Erasures:
-    """Keeps what it was asked."""
+    """Records its requests."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[EntityId, str]] = []

@@ -1,4 +1,4 @@
-"""A `Management` on dictionaries, and clients that ask an application in the same process."""
+"""A `Management` on dictionaries, and clients of an application in the same process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _decide(command: Command, subjects: Sequence[str]) -> Decision:
 
 @dataclass
 class FakeManagement:
-    """Keeps every revision, what was asked, and what it was told to refuse."""
+    """Records every revision and request, and refuses as a test configures it."""
 
     stored: dict[str, list[Definition]] = field(default_factory=dict)
     requests: list[tuple[Any, ...]] = field(default_factory=list)
@@ -238,7 +238,7 @@ def _check(document: Mapping[str, Any], permit: Permit, known: Sequence[Connecti
 
 
 def furnished(*, by_file: bool = False, connection_id: str = "site") -> FakeManagement:
-    """One connection; with `by_file` a file owns it."""
+    """A management with one connection; with `by_file`, a file owns it."""
     desk = FakeManagement()
     found = desk._store({**DOCUMENT, "id": connection_id})
     if by_file:
@@ -269,13 +269,13 @@ def app_of(
 
 
 def client_of(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:
-    """A client at this address; close it."""
+    """A client of the application with this address; the caller closes it."""
     transport = httpx.ASGITransport(app=app, client=(address, 4711))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080")
 
 
 class _Relay:
-    """Hands everything on to the desk of the test that asks."""
+    """Forwards every call to the management of the calling test."""
 
     def __init__(self) -> None:
         self.desk: ContextVar[FakeManagement] = ContextVar("desk")
@@ -288,7 +288,7 @@ _RELAY = _Relay()
 
 
 def shared_app(**settings: Any) -> FastAPI:
-    """An application for many tests, each with its own desk (`ask`): to make one takes longer than most tests."""
+    """An application for many tests, each with its own management, because to create one takes long."""
     return app_of(cast(FakeManagement, _RELAY), **settings)
 
 
@@ -300,7 +300,7 @@ def _open_app() -> FastAPI:
 async def ask(
     desk: FakeManagement | None, method: str, path: str, app: FastAPI | None = None, **more: Any
 ) -> httpx.Response:
-    """One request, by default where no token is needed. `more` is what httpx takes."""
+    """Send a request, by default without a token. `more` are further arguments of httpx."""
     token = _RELAY.desk.set(desk or FakeManagement())
     try:
         async with client_of(app or _open_app()) as client:

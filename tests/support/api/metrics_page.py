@@ -1,4 +1,4 @@
-"""What a service with a few counts and connections answers to the command line."""
+"""The metrics of a service with a few counts and connections, for tests of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official parser of AsyncAPI, asked about documents; `tools/asyncapi/install` fetches it."""
+"""The official parser of AsyncAPI, which validates documents; `tools/asyncapi/install` installs it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _INSTALLED = ROOT / ".run" / "asyncapi" / "node_modules"
 
 
 class ParserMissing(RuntimeError):
-    """Node or the installed parser are not there; the message names the command that brings them."""
+    """Node or the parser is not installed; the message has the install command."""
 
 
 def errors_of(files: Iterable[Path]) -> Mapping[str, list[str]]:
-    """Return what the parser says against each file. Raises ParserMissing."""
+    """Return the errors that the parser finds in each file. Raises ParserMissing."""
     node = shutil.which("node")
     if node is None or not _INSTALLED.is_dir():
         raise ParserMissing("no Node, or no parser of AsyncAPI; `make install` brings them")

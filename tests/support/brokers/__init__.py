@@ -1,7 +1,7 @@
-"""Real brokers for tests: one file for each, each started for the tests alone and gone after them.
+"""Real brokers for tests, one module for each, which start and stop with the tests.
 
-A Docker engine is used where one answers, otherwise a private process on a free port with its data in a temporary
-folder. A broker that cannot be had is an error, so the test fails: none is skipped for want of a broker.
+If a Docker engine runs, they are containers; otherwise they are private processes on free ports with their data in
+temporary folders. A test fails if its broker is unavailable; it is never skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENGINE_ANSWERS_WITHIN = 10.0
 
 
 class BrokerMissing(RuntimeError):
-    """Neither a Docker engine nor the program is there; the message names the command that brings it."""
+    """Neither Docker nor the program is installed; the message has the install command."""
 
     def __init__(self, program: str, searched: str) -> None:
         super().__init__(
@@ -31,16 +31,16 @@ class BrokerMissing(RuntimeError):
 
 
 class BrokerFailed(RuntimeError):
-    """The broker was started and did not get ready, or ended by itself; the message holds its last words."""
+    """The broker did not get ready, or exited; the message has the end of its log."""
 
 
 class BrokerSilent(BrokerFailed):
-    """The broker runs and does not answer."""
+    """The broker runs, but does not respond."""
 
 
 @functools.cache
 def docker_answers() -> bool:
-    """Whether a Docker engine can be asked to run brokers."""
+    """Whether a Docker engine responds."""
     # The command, and not the library, which leaves its socket open where nobody answers.
     if (docker := shutil.which("docker")) is None:
         return False
@@ -52,9 +52,9 @@ def docker_answers() -> bool:
 
 
 def free_port() -> int:
-    """A port on the loopback interface that nobody listens at, given to no other test process while this one runs.
+    """A free port of the loopback interface, which no other test process gets while this one runs.
 
-    None of those that the system gives to whoever connects somewhere: such a one could be taken before it is used.
+    It is outside the range from which the system takes ports for outgoing connections, so these cannot take it.
     """
     while True:
         port = _DICE.choice(_NOT_GIVEN)
@@ -69,7 +69,10 @@ def free_port() -> int:
 
 @functools.cache
 def _locks() -> BinaryIO:
-    """One file for all test processes of this user. Who holds the lock on byte n has port n, until the process ends."""
+    """A file of locks for all test processes of this user.
+
+    The process with the lock on byte n owns port n until it ends.
+    """
     return Path(tempfile.gettempdir(), f"connectivity-test-ports-{os.getuid()}").open("wb")
 
 

@@ -1,4 +1,4 @@
-"""A Kafka of one's own, one node that is broker and controller: started on free ports, stopped, killed, started again.
+"""A private Kafka of one node on free ports, which tests can stop, kill and start again.
 
     with Kafka.start(users={"ada": "secret"}) as broker:
         broker.create("orders", partitions=2)
@@ -6,12 +6,11 @@
         broker.kill()
         broker.start_again()
 
-Clients of Kafka go to the address that a broker says it has. So each listener says another one: `port` is the broker's
-own, `proxied_port` is one that says it is at `proxy_port`, for a proxy that the test opens there. Without Docker the
-broker runs from the jars that `tools/kafka` has fetched.
+Clients of Kafka connect to the address that the broker advertises. `port` advertises itself; `proxied_port` advertises
+`proxy_port`, for a proxy of the test. Without Docker, the broker runs from the jars of `tools/kafka`.
 
-`python -m tests.support.brokers.kafka` writes down the classes that such a broker loads (a class-data archive), which `make
-install` does once: each start takes them from there, in two thirds of the time.
+`python -m tests.support.brokers.kafka` creates a Java class data archive of the broker, as part of `make install`: with
+it, a start takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -68,10 +67,12 @@ PREPARED = [f"-XX:SharedArchiveFile={CLASSES}", "-Xshare:auto", "-Xlog:cds=off",
 
 
 class Kafka:
-    """One private broker. Ports: `port` plain, `proxied_port` plain behind `proxy_port`, `login_port` for users; with
-    certificates `tls_port`, `tls_login_port` for users, and `tls_own_port` for those who show a certificate of their own.
-    All are there, whether anybody uses them or not. Whoever does not log in may do everything; users too, but for what
-    `deny` takes away."""
+    """A private broker.
+
+    Ports: `port` is plain, `proxied_port` is plain behind `proxy_port`, `login_port` is for users; with certificates,
+    `tls_port` is for TLS, `tls_login_port` for users, and `tls_own_port` for clients with a certificate. All listeners
+    always exist. Clients without a login have all permissions; users too, except those that `deny` revokes.
+    """
 
     def __init__(
         self,
@@ -96,28 +97,27 @@ class Kafka:
         return f"<Kafka at {self.host}:{self.port}, data in {self._folder}>"
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy makes an administrator's client of its own."""
+        """A copy creates its own administration client."""
         return {**self.__dict__, "_admin": None}
 
     def use_proxy(self, number: int) -> None:
-        """Which of the proxied listeners `proxied_port` and `proxy_port` are: each worker has one."""
+        """Select the listener of `proxied_port` and `proxy_port`, because each worker has its own."""
         self.proxied_port, self.proxy_port = self._proxies[number]
 
     @classmethod
     def start(
         cls, *, users: Mapping[str, str] | None = None, tls: Certificates | None = None, proxies: int = 1
     ) -> Kafka:
-        """A broker that is ready. `users` (name → password) may log in with each of `MECHANISMS`.
+        """A ready broker. `users` (name → password) can log in with each of `MECHANISMS`.
 
-        `proxies` is how many listeners there are behind a proxy.
-
-        Raises BrokerMissing where there is neither a Docker engine nor the jars, BrokerFailed where it will not start.
+        `proxies` is the number of listeners for proxies. Raises BrokerMissing without Docker and without the jars, and
+        BrokerFailed if it does not start.
         """
         return started(lambda: cls(Path(tempfile.mkdtemp(prefix="kafka-")), users or {}, tls, proxies), "in use")
 
     @property
     def bootstrap(self) -> str:
-        """Where clients that need no login begin."""
+        """The bootstrap address for clients without a login."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -168,7 +168,7 @@ class Kafka:
         return runner
 
     def _formatted_folder(self) -> Path:
-        """Where storage with these users and passwords is kept."""
+        """The folder of formatted storage with these users and passwords."""
         users = hashlib.sha256(repr(sorted(self._users.items())).encode()).hexdigest()[:16]
         return JARS.parent / "kafka-formatted" / users
 
@@ -239,7 +239,10 @@ class Kafka:
         }
 
     def _tls_settings(self) -> dict[str, str]:
-        """The files are copied, so that a container sees them too. Kafka wants the key in PKCS#8, first in the file."""
+        """The settings of TLS, with copies of the files for a container.
+
+        Kafka requires the key in PKCS #8 at the beginning of the file.
+        """
         if self._tls is None:
             return {}
         key = load_pem_private_key(self._tls.key.read_bytes(), None)
@@ -258,7 +261,7 @@ class Kafka:
         }
 
     def start_again(self) -> None:
-        """Start on the same ports with the same data, and wait until the broker answers."""
+        """Start on the same ports with the same data, and wait until the broker responds."""
         self._runner.start()
         end = time.monotonic() + READY_WITHIN
 
@@ -288,7 +291,7 @@ class Kafka:
         return self._admin
 
     def create(self, *topics: str, partitions: int = 1, **settings: str) -> None:
-        """Make topics, and return when every listener knows them. `settings` as `max_message_bytes="1000"`."""
+        """Create topics, and wait until every listener knows them. `settings` as `max_message_bytes="1000"`."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
         wanted = [NewTopic(topic, partitions, 1, config=config) for topic in topics]
         for future in self.admin.create_topics(wanted).values():
@@ -308,7 +311,7 @@ class Kafka:
         self._wait_topics(lambda known: not known.keys() & set(topics))
 
     def deny(self, user: str, kind: ResourceType, name: str, what: AclOperation) -> None:
-        """Take a right away from a user: `what` may not be done to the topic or group of this name."""
+        """Revoke a permission of a user: `what` is the operation on the topic or group of this name."""
         rule = AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", what, AclPermissionType.DENY)
         # Without a rule that grants something, one that denies would take the resource from everybody.
         others = AclBinding(
@@ -325,29 +328,29 @@ class Kafka:
         wait_until_sync(is_so, ANSWERS_WITHIN)
 
     def stop(self) -> None:
-        """Ask the broker to end (SIGTERM) and wait."""
+        """Send SIGTERM and wait for the end."""
         self._runner.end(gently=True)
 
     def kill(self) -> None:
-        """End the broker at once (SIGKILL)."""
+        """Send SIGKILL."""
         self._runner.end(gently=False)
 
     def is_running(self) -> bool:
         return self._runner.is_running()
 
     def log(self) -> str:
-        """Everything the broker has said since it was first started."""
+        """The whole output of the broker since its first start."""
         return self._runner.log()
 
     def uri(self, user: str | None = None, password: str | None = None, *, tls: bool = False) -> str:
-        """The address for a connection document; with `user` for those who log in."""
+        """The address for a connection document; with `user` for a login."""
         login = f"{user}:{password or self._users[user]}@" if user else ""
         scheme = "ssl" if tls else "tcp"
         port = (self.tls_login_port if user else self.tls_port) if tls else (self.login_port if user else self.port)
         return f"{scheme}://{login}{self.host}:{port}"
 
     def close(self) -> None:
-        """End the broker and remove its data. Safe to call twice."""
+        """Stop the broker and remove its data. Can be called twice."""
         self._admin = None
         self._runner.end(gently=False)
         self._runner.remove()
@@ -367,7 +370,7 @@ def _line(command: list[str]) -> str:
 
 
 def prepare_classes() -> None:
-    """Run a broker that writes its classes down as it ends. Does nothing where Docker runs brokers."""
+    """Run a broker that writes its class data archive when it ends. Does nothing with Docker."""
     if docker_answers() or CLASSES.exists():
         return
     written = CLASSES.with_suffix(".part")

@@ -1,11 +1,11 @@
-"""A Mosquitto of one's own: started on a free port, told what to do, stopped, killed, started again on the same port.
+"""A private Mosquitto on a free port, which tests can stop, kill and start again on the same port.
 
     with Mosquitto.start(users={"ada": "secret"}) as broker:
         connect(broker.host, broker.port)
         broker.restart()
 
-`stop` is SIGTERM, after which Mosquitto has written its sessions and queues to disk; `kill` is SIGKILL, after which it
-has forgotten what came in since the last save. Both can be followed by `start_again`, which keeps port and data.
+`stop` sends SIGTERM, and Mosquitto writes its sessions and queues to disk. `kill` sends SIGKILL, and Mosquitto loses the
+messages since the last save. After both, `start_again` keeps the port and the data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLUGIN_FOLDERS = ("usr/lib", "usr/lib/*", "usr/local/lib", "opt/homebrew/lib", "
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: the authority that clients are to trust, the broker's certificate with its key, a client's pair."""
+    """PEM files: the authority, the broker's certificate with its key, and a client's pair."""
 
     ca: Path
     certificate: Path
@@ -53,7 +53,7 @@ class Certificates:
     client_key: Path
 
     def client_key_pkcs8(self) -> str:
-        """The client's private key in the only form that connection documents take."""
+        """The client's private key in PKCS #8, which connection documents require."""
         key = serialization.load_pem_private_key(self.client_key.read_bytes(), None)
         return key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -61,9 +61,9 @@ class Certificates:
 
     @classmethod
     def make(cls, folder: Path, *names: str, until: datetime | None = None) -> Certificates:
-        """A new authority in `folder` that vouches for a broker with these host names, by default the loopback's.
+        """A new authority in `folder`, with a certificate for these host names of a broker.
 
-        `until` is when the broker's certificate ends.
+        The default is the loopback interface. `until` is the end of the broker's certificate.
         """
         made = cls(*(folder / name for name in ("ca.pem", "broker.pem", "broker.key", "client.pem", "client.key")))
         authority = trustme.CA()
@@ -78,7 +78,7 @@ class Certificates:
 
 
 class Mosquitto:
-    """One private broker. `port` speaks plain MQTT, `tls_port` MQTT over TLS (0 without certificates)."""
+    """A private broker. `port` is for MQTT, `tls_port` for MQTT over TLS (0 without certificates)."""
 
     def __init__(self, runner: Runner, folder: Path, port: int, tls_port: int, users: Mapping[str, str]) -> None:
         self._runner, self._folder, self._users = runner, folder, users
@@ -98,12 +98,11 @@ class Mosquitto:
         allowed: Sequence[str] | None = None,
         config_lines: Sequence[str] = (),
     ) -> Mosquitto:
-        """A broker that is ready. With `users` (name → password) nobody comes in without one; with `allowed` nobody may
-        subscribe to anything but these topic filters, nor publish to anything else.
+        """A ready broker.
 
-        `config_lines` come last in the configuration, so they also speak for the TLS listener where there is one
-        (`require_certificate true`). Raises BrokerMissing where there is no Mosquitto, BrokerFailed where it will not
-        start.
+        With `users` (name → password), clients must log in; with `allowed`, clients can subscribe and publish only to
+        these topic filters. `config_lines` come last in the configuration, so they apply to the TLS listener if there is
+        one (`require_certificate true`). Raises BrokerMissing without Mosquitto, and BrokerFailed if it does not start.
         """
         return started(
             lambda: cls._made(
@@ -162,20 +161,20 @@ class Mosquitto:
             raise BrokerFailed(f"mosquitto ended while it was starting:\n{self.log()}")
 
     def stop(self) -> None:
-        """Ask the broker to end (SIGTERM) and wait: sessions and queues are then on disk."""
+        """Send SIGTERM and wait for the end: sessions and queues are then on disk."""
         self._runner.end(gently=True)
 
     def kill(self) -> None:
-        """End the broker at once (SIGKILL): what it had not saved is gone."""
+        """Send SIGKILL: unsaved data is lost."""
         self._runner.end(gently=False)
 
     def restart(self) -> None:
-        """Stop in an orderly way and start again on the same port: clients lose their link, sessions stay."""
+        """Stop with SIGTERM and start again on the same port: clients lose their link, sessions remain."""
         self.stop()
         self.start_again()
 
     def set_password(self, user: str, password: str) -> None:
-        """Change the password of a user; the broker reads it when it starts again."""
+        """Change the password of a user, which applies after the next start."""
         self._users = {**self._users, user: password}
         _write_passwords(self._folder, self._users)
 
@@ -183,7 +182,7 @@ class Mosquitto:
         return self._runner.is_running()
 
     def log(self) -> str:
-        """Everything the broker has said since it was first started."""
+        """The whole output of the broker since its first start."""
         return self._runner.log()
 
     def uri(self, user: str | None = None, *, tls: bool = False) -> str:
@@ -192,7 +191,7 @@ class Mosquitto:
         return f"ssl://{login}{self.host}:{self.tls_port}" if tls else f"tcp://{login}{self.host}:{self.port}"
 
     def close(self) -> None:
-        """End the broker and remove its data. Safe to call twice."""
+        """Stop the broker and remove its data. Can be called twice."""
         self._runner.end(gently=False)
         self._runner.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -207,7 +206,7 @@ class Mosquitto:
 
 
 def _general_lines(folder: Path, *, persistence: bool, users: Mapping[str, str]) -> list[str]:
-    """Limits out of the way, so that a test meets the service's bounds and not the broker's."""
+    """High limits, so that tests reach the limits of the service and not those of the broker."""
     lines = [
         "max_inflight_messages 1000",
         "max_queued_messages 0",
@@ -228,7 +227,7 @@ def _general_lines(folder: Path, *, persistence: bool, users: Mapping[str, str])
 
 
 def _write_passwords(folder: Path, users: Mapping[str, str]) -> Path:
-    """Write the broker's password file; its path."""
+    """Write the broker's password file, and return its path."""
     passwords = folder / "passwords"
     passwords.write_text("".join(f"{_password_line(*user)}\n" for user in users.items()), encoding="utf-8")
     passwords.chmod(0o600)
@@ -236,7 +235,7 @@ def _write_passwords(folder: Path, users: Mapping[str, str]) -> Path:
 
 
 def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[str]:
-    """The TLS listener. The files are copied, so that a container sees them too."""
+    """The TLS listener, with copies of the files for a container."""
     if tls is None:
         return []
     files = {"cafile": tls.ca, "certfile": tls.certificate, "keyfile": tls.key}
@@ -247,7 +246,10 @@ def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[st
 
 
 def _access_lines(folder: Path, allowed: Sequence[str] | None, *, in_container: bool) -> list[str]:
-    """The plugin that refuses subscriptions; a plain access list lets them be made and then delivers nothing."""
+    """The plugin that refuses subscriptions.
+
+    With a plain access list, Mosquitto accepts such a subscription, but delivers nothing.
+    """
     if allowed is None:
         return []
     acls = [
@@ -273,7 +275,7 @@ def _access_lines(folder: Path, allowed: Sequence[str] | None, *, in_container: 
 
 
 def _access_plugin(*, in_container: bool) -> Path:
-    """Where the plugin lies that comes with Mosquitto. Raises BrokerMissing."""
+    """The path of the plugin of Mosquitto. Raises BrokerMissing."""
     if in_container:
         return Path("/usr/lib", ACCESS_PLUGIN)
     for folder in PLUGIN_FOLDERS:

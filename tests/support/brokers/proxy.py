@@ -1,11 +1,11 @@
-"""A TCP proxy between a client and a broker, where links break as they do in the world.
+"""A TCP proxy between a client and a broker, which breaks links like a network.
 
     async with Proxy.to(broker.host, broker.port) as proxy:
         connect(proxy.host, proxy.port)
         proxy.cut()
 
-`cut` resets all links at once; `stall` holds back everything, in one direction or both, and keeps the links open, as a dead
-network does; `flow` lets go of what was held back. `ProxyThread` is the same for tests that have no loop of their own.
+`cut` resets all links; `stall` stops the data in one direction or both, and keeps the links open, as a dead network does;
+`flow` continues. `ProxyThread` is the same for tests without an event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 65536
 
 
 class Proxy:
-    """Links through it live until they are cut, one side ends them, or the proxy is closed."""
+    """A proxy whose links live until a cut, until one side ends them, or until the proxy is closed."""
 
     host = "127.0.0.1"
 
@@ -51,7 +51,7 @@ class Proxy:
 
     @classmethod
     def to(cls, host: str, port: int, *, at: int = 0) -> Self:
-        """A proxy that passes on to this address; `at` is the port to listen at, 0 for a free one."""
+        """A proxy to this address; `at` is its own port, or 0 for a free one."""
         return cls((host, port), at)
 
     async def __aenter__(self) -> Self:
@@ -77,30 +77,30 @@ class Proxy:
         self._pairs.clear()
 
     def cut_every(self, sent: int, times: int) -> None:
-        """Reset every link each time that clients have sent this many more bytes, up to so many times."""
+        """Reset every link after this number of further bytes from clients, up to so many times."""
         self._cuts = [self.sent + sent * number for number in range(times, 0, -1)]
 
     def cut_one(self) -> None:
-        """Reset the oldest link, in both directions; the others live on."""
+        """Reset the oldest link in both directions; the other links live on."""
         self._pairs = [pair for pair in self._pairs if not any(writer.is_closing() for writer in pair)]
         for writer in self._pairs.pop(0):
             writer.transport.abort()
             self._writers.discard(writer)
 
     def stall(self, *, to_broker: bool = True, to_client: bool = True) -> None:
-        """Hold back what is sent from now on; the links stay open."""
+        """Hold back all further bytes; the links stay open."""
         if to_broker:
             self._to_broker.clear()
         if to_client:
             self._to_client.clear()
 
     def flow(self) -> None:
-        """Pass on again, beginning with what was held back."""
+        """Forward the held bytes and all further ones."""
         self._to_broker.set()
         self._to_client.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One link from its first byte to its last; whoever leaves here leaves no socket open."""
+        """Serve a link from its first to its last byte, without leaving a socket open."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -128,7 +128,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def _kept(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """Closed in the end, with all that was written; one that hangs there is still the proxy's to cut."""
+        """Close a writer after its output; the proxy can still cut one that hangs."""
         self._writers.add(writer)
         try:
             yield
@@ -155,12 +155,12 @@ class Proxy:
 
 
 class ProxyThread:
-    """A proxy that runs in a thread: every call returns when it is done there."""
+    """A proxy in a thread; every call returns when its effect is complete."""
 
     host = Proxy.host
 
     def __init__(self, host: str, port: int, *, at: int = 0) -> None:
-        """`at` is the port to listen at, 0 for a free one."""
+        """`at` is the port of the proxy, 0 for a free one."""
         self._proxy = Proxy.to(host, port, at=at)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -168,21 +168,21 @@ class ProxyThread:
 
     @property
     def attempts(self) -> list[float]:
-        """When somebody asked for a link, on the monotonic clock."""
+        """The times of connection attempts, on the monotonic clock."""
         return list(self._proxy.attempts)
 
     @property
     def sent(self) -> int:
-        """Bytes from clients to the broker."""
+        """The number of bytes from clients to the broker."""
         return self._proxy.sent
 
     def refuse(self) -> None:
-        """Cut all links, and every new one at once."""
+        """Cut all links, and every new one immediately."""
         self._proxy.is_refusing = True
         self.cut()
 
     def admit(self) -> None:
-        """Let new links be made again."""
+        """Accept new links again."""
         self._proxy.is_refusing = False
 
     def cut(self) -> None:
@@ -192,7 +192,7 @@ class ProxyThread:
         self._do(partial(self._proxy.cut_every, sent, times))
 
     def cut_one(self, *, refusing: bool = False) -> None:
-        """Cut the oldest link; with `refusing`, no new one is made until `admit`."""
+        """Cut the oldest link; with `refusing`, refuse new ones until `admit`."""
         self._proxy.is_refusing = refusing
         self._do(self._proxy.cut_one)
 

@@ -1,16 +1,14 @@
-"""A RabbitMQ of one's own: started on a free port, told what to do, stopped, killed, started again on the same port.
+"""A private RabbitMQ on a free port, which tests can stop, kill and start again on the same port.
 
     with RabbitMQ.start() as broker:
         connect(broker.uri())
         broker.kill()
         broker.start_again()
 
-`stop` is SIGTERM, after which durable queues and their persistent messages are on disk; `kill` is SIGKILL. Both can be
-followed by `start_again`, which keeps port and data. A start takes some five seconds, so share a broker where you can: each
-test can have queues or a virtual host of its own.
-
-RabbitMQ finds its like through a port mapper (epmd), which it would leave behind as a daemon; so a process of ours has one
-too, on a free port, and it ends with the broker.
+`stop` sends SIGTERM, and durable queues with their persistent messages are on disk; `kill` sends SIGKILL. After both,
+`start_again` keeps the port and the data. A start takes about five seconds, so share a broker and use other queues or
+another virtual host. RabbitMQ would start a port mapper (epmd) as a daemon; so each broker gets a port mapper that ends
+with it.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ SEARCHED = os.pathsep.join(
 
 
 class RabbitMQ:
-    """One private broker. `port` speaks plain AMQP, `tls_port` AMQP over TLS (0 without certificates)."""
+    """A private broker. `port` is for AMQP, `tls_port` for AMQP over TLS (0 without certificates)."""
 
     def __init__(
         self,
@@ -79,10 +77,10 @@ class RabbitMQ:
         config_lines: Sequence[str] = (),
         plugins: Sequence[str] = (),
     ) -> RabbitMQ:
-        """A broker that is ready. The user `service` may do everything everywhere; `users` (name → password) nothing.
+        """A ready broker. The user `service` has all permissions; `users` (name → password) have none.
 
-        Names of `plugins` that come with RabbitMQ are enabled. `config_lines` override earlier ones of the same name.
-        Raises BrokerMissing where there is no RabbitMQ, BrokerFailed where it will not start.
+        `plugins` are names of RabbitMQ's own plugins to enable. `config_lines` override earlier ones of the same name.
+        Raises BrokerMissing without RabbitMQ, and BrokerFailed if it does not start.
         """
         return started(lambda: cls._made(users or {}, ("/", *vhosts), tls, config_lines, plugins), "eaddrinuse")
 
@@ -145,20 +143,20 @@ class RabbitMQ:
         return not self._runner.is_running() or is_listening(self.host, self.tls_port or self.port)
 
     def stop(self) -> None:
-        """Ask the broker to end (SIGTERM) and wait: durable queues are then on disk."""
+        """Send SIGTERM and wait for the end: durable queues are then on disk."""
         self._runner.end(gently=True)
 
     def kill(self) -> None:
-        """End the broker at once (SIGKILL)."""
+        """Send SIGKILL."""
         self._runner.end(gently=False)
 
     def restart(self) -> None:
-        """Stop in an orderly way and start again on the same port."""
+        """Stop with SIGTERM and start again on the same port."""
         self.stop()
         self.start_again()
 
     def control(self, *words: str) -> str:
-        """Have `rabbitmqctl` tell the broker something, and what it answers. Takes a second."""
+        """Run `rabbitmqctl`, and return its output. Takes a second."""
         return self._runner.run("rabbitmqctl", "--quiet", *words)
 
     def write_tables(self) -> None:
@@ -170,7 +168,7 @@ class RabbitMQ:
         self.control("eval", "mnesia:sync_log().")
 
     def raise_alarm(self) -> None:
-        """Make the broker run out of memory, as it sees it: it takes no messages until `clear_alarm`."""
+        """Raise the memory alarm: the broker accepts no messages until `clear_alarm`."""
         self.control("set_vm_memory_high_watermark", "absolute", "1")
 
     def clear_alarm(self) -> None:
@@ -180,7 +178,7 @@ class RabbitMQ:
         return self._runner.is_running()
 
     def log(self) -> str:
-        """Everything the broker has said since it was first started."""
+        """The whole output of the broker since its first start."""
         return self._runner.log()
 
     def uri(
@@ -192,7 +190,7 @@ class RabbitMQ:
         return f"{scheme}://{login}@{host or self.host}:{port or own_port}/{quote(vhost, safe='')}"
 
     def close(self) -> None:
-        """End the broker and remove its data. Safe to call twice."""
+        """Stop the broker and remove its data. Can be called twice."""
         self._runner.end(gently=False)
         self._runner.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -207,7 +205,7 @@ class RabbitMQ:
 
 
 def _definitions(users: Mapping[str, str], vhosts: Sequence[str]) -> dict[str, Any]:
-    """What the broker loads at its first start, so that nothing has to be told to it one by one."""
+    """The definitions that the broker imports at its first start."""
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     nothing = {"configure": "", "write": "", "read": ""}
     return {
@@ -225,13 +223,13 @@ def _definitions(users: Mapping[str, str], vhosts: Sequence[str]) -> dict[str, A
 
 
 def _password_hash(password: str) -> str:
-    """RabbitMQ's own: a salt of four bytes and SHA-256 of salt and password."""
+    """RabbitMQ's password hash: a salt of four bytes and SHA-256 of salt and password."""
     salt = secrets.token_bytes(4)
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
 def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[str]:
-    """The TLS listener. The files are copied, so that a container sees them too."""
+    """The TLS listener, with copies of the files for a container."""
     if tls is None:
         return []
     files = {"cacertfile": tls.ca, "certfile": tls.certificate, "keyfile": tls.key}
@@ -244,7 +242,7 @@ def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[st
 
 
 class _Node(Process):
-    """The installed program, with the port mapper that it needs beside it."""
+    """The installed program with its port mapper."""
 
     def __init__(self, program: str, folder: Path) -> None:
         log = folder / "rabbitmq.log"

@@ -1,6 +1,6 @@
-"""How a private broker is run: as a child process of the tests, or in a container where a Docker engine answers.
+"""Runs a private broker as a child process or, if a Docker engine runs, in a container.
 
-Both are started and ended any number of times on the same data and ports, and both keep what the broker says in a log.
+Both can be started and stopped repeatedly on the same data and ports, and write the broker's output to a log.
 """
 
 from __future__ import annotations

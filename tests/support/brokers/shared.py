@@ -1,8 +1,8 @@
-"""Brokers that all workers of a test run share: started when first needed, ended with the run.
+"""Brokers that all workers of a test run share, from their first use to the end of the run.
 
-The process that controls the run owns them. A worker connects to it, says which brokers its tests need, and is given
-copies that know where the broker is; a copy cannot be stopped. Mosquitto starts in a tenth of a second, so each worker has
-its own: its tests may use the same topics as those of another worker.
+The controller process of the run owns them. A worker connects to it, requests the brokers of its tests, and gets objects
+with the brokers' addresses, which cannot stop them. Each worker has its own Mosquitto, which starts in a tenth of a
+second, so tests of different workers may use the same topics.
 """
 
 from __future__ import annotations

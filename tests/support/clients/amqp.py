@@ -1,4 +1,4 @@
-"""A client of the service over AMQP 0.9.1. It outlives its broker: links are made again."""
+"""A client of the service over AMQP 0.9.1, which reconnects if the broker restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody else at an AMQP broker: aio-pika on the test's own loop, with nothing of ours in between."""
+"""Another client of an AMQP broker: aio-pika on the test's event loop, without code of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody else at a Kafka broker: the bare client library in a thread of its own, with nothing of ours in between."""
+"""Another client of a Kafka broker: the bare library in a thread, without code of the service."""
 
 from __future__ import annotations
 

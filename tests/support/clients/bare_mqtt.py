@@ -1,4 +1,4 @@
-"""Somebody else at an MQTT broker: the bare client library in a thread of its own, with nothing of ours in between."""
+"""Another client of an MQTT broker: the bare library in a thread, without code of the service."""
 
 from __future__ import annotations
 

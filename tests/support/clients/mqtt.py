@@ -1,6 +1,6 @@
-"""Clients of the service, for tests: send commands, wait for what comes back.
+"""Clients of the service, for tests: they send commands and wait for responses.
 
-Answers are collected by a thread; `next` and `until` wait for them with a deadline.
+A thread collects received messages; `next` and `until` wait for them with a deadline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client of reactive-streams-io over any broker: an endpoint, the party that carries its messages, what it was told."""
+"""A client of reactive-streams-io over any broker: an endpoint on top of a client of the broker."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A tenant that does its worst beside another one that works: its attacks, the other's load, and the decision."""
+"""A hostile tenant beside a good one: the attacks, the good tenant's load, and the verdict."""

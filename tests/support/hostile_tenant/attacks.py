@@ -1,9 +1,9 @@
-"""The hostile tenant: one attack on one resource of the service, from a process of its own with the lowest priority.
+"""The hostile tenant: an attack on one resource of the service, as a process with the lowest priority.
 
     python -m tests.support.hostile_tenant.attacks NAME WEBSOCKET_PORT TCP_PORT
 
-Its processor time is not what is measured, and so it has `nice 19`. Prints `prepared` when everything exists that the attack
-needs; a line at its input begins the attack, the end of the input ends it. Then one JSON line is printed: how much was done.
+`nice 19` keeps its own processor time out of the measurement. Prints `prepared` when the attack is ready; a line at its
+input starts the attack, and the end of the input stops it. Then it prints one JSON line: the amount of work.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The tenant that works: modifies at a rate, each measured from the time at which it was due.
+"""The good tenant: modifies at a rate, each measured from the time at which it was due.
 
     python -m tests.support.hostile_tenant.good_tenant mqtt|websocket HOST PORT SUBJECT RATE PID
 
-It speaks MQTT to a broker, or WebSocket to the listener of the hostile tenant, as another user. Commands leave at their
-time, answered or not. Prints `ready` once all things exist. SIGTERM stops the sending; then everything sent is waited for,
-and one JSON line is printed: when each command was due (monotonic clock) with its milliseconds, those of processor that the
-service (PID) has used until the answer came, the number of commands that were refused, and of those without an answer.
+It uses MQTT over a broker, or WebSocket at the listener of the hostile tenant, as another user. Commands leave at their
+time, even if responses are pending. Prints `ready` when all things exist. After SIGTERM it waits for all responses, and
+prints one JSON line: the due time of each command (monotonic clock), its milliseconds, the processor milliseconds of the
+service (PID) until the response, and the numbers of refused commands and of commands without a response.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides whether a tenant was harmed by another one. Pure."""
+"""Decides whether a tenant was harmed by another one, as a pure function."""
 
 from __future__ import annotations
 

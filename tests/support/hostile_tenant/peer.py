@@ -1,4 +1,4 @@
-"""A peer of a listener that does its worst with little processor time of its own: raw WebSocket frames, encoded once."""
+"""A hostile peer of a listener with little processor time: raw WebSocket frames, encoded once."""
 
 from __future__ import annotations
 

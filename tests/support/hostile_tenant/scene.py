@@ -1,4 +1,4 @@
-"""A scene: the service and a broker, the tenant that works, first alone, then beside a hostile tenant."""
+"""The service, a broker and a good tenant, first alone, then beside a hostile tenant."""
 
 from __future__ import annotations
 

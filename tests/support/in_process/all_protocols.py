@@ -1,6 +1,6 @@
-"""A site whose sources speak every wire protocol: one lamp with a history, or many to be searched.
+"""A site whose sources use every wire protocol: one lamp with a history, or many lamps for searches.
 
-pier = await Pier.filled(monkeypatch, revisions=10)
+setup = await AllProtocolsSetup.filled(monkeypatch, revisions=10)
 """
 
 from __future__ import annotations

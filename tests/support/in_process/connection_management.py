@@ -1,4 +1,4 @@
-"""Connections under management: a manager with a real journal, and brokers that do as they are told."""
+"""A connection manager with a real journal, and fake brokers that tests control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site whose commands lead to events, and another connection beside it that is sent them."""
+"""A site with commands, and another connection with a target for their events."""
 
 from __future__ import annotations
 

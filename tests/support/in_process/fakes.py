@@ -1,4 +1,4 @@
-"""Stand-ins for what lies next to the part under test: feeds on lists, a reply that keeps what it is given."""
+"""Fakes of the neighbors of the part under test: feeds on lists, a reply that records its messages."""
 
 from __future__ import annotations
 

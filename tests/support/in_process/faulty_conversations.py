@@ -1,11 +1,10 @@
-"""A quay and clients in trouble at it: conversations over wires that make mistakes, one after the other at one desk.
+"""Sessions over faulty wires, one after the other at one session handler.
 
-Each conversation has visitors, whose endpoints speak as they should, wires that do not, a broker that refuses or stalls,
-readers that go, and a well-behaved neighbour, who must get what he asked for. Behind each conversation nothing may be left
-at the desk, so the next one finds it as the first one did.
+Each session has clients with correct endpoints, wires that make mistakes, a broker that refuses or stalls, readers that
+disconnect, and a correct neighbor, who must get every response. After each session, the handler must have no state left.
 
-with Harbour() as harbour:
-    harbour.hold(plan)
+    with ConversationService() as service:
+        service.hold(plan)
 """
 
 from __future__ import annotations

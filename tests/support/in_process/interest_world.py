@@ -1,8 +1,8 @@
-"""Things that change, and who hears of it: a world of decisions, and interests that judge each of its events.
+"""Changing things and the recipients of their events: decisions, and interests that judge each event.
 
-plant = Plant(world)
-plant.apply(action, path, value)         what happened, as an event on its way
-plant.received(Interest([topic], [OWNER])) the events of all that has happened so far
+world = DecisionWorld()
+event = world.apply(action, path, value)
+world.received(interest(filter), [event])    the events that this interest receives
 """
 
 from __future__ import annotations

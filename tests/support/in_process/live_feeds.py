@@ -1,4 +1,4 @@
-"""A store, those who follow what is stored there, and the engine that hands it to them; feeds drawn from as it draws."""
+"""A store, live subscribers, and the engine between them; the feeds are read by the test."""
 
 from __future__ import annotations
 

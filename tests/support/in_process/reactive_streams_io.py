@@ -1,7 +1,8 @@
-"""A site whose sources speak reactive-streams-io: a lamp with a history, a stream, clients known by their addresses.
+"""A site whose sources use reactive-streams-io: a lamp with a history, a stream, clients by address.
 
-quay = await Quay.filled(revisions=3)
-await quay.said("a", H, "11 0d …")
+harness = await RsioHarness.filled(revisions=3)
+harness.send("a", H, "11 0d …")
+await harness.framed("a", 1)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A connection that runs, to a broker of its own inside the process: what tests of the supervisor drive."""
+"""A running connection with a broker in the process, for tests of the supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of searches over a site without brokers: it subscribes, requests, and keeps what it is told.
+"""A client of searches at a site without brokers, which records the received messages.
 
 searcher = Searcher(site)
 key = await searcher.subscribe('eq(attributes/room,"hall")', "size(3)")

@@ -1,10 +1,10 @@
-"""The service's inside without brokers: a site of lamps, its policy, deliveries made by hand, a store whose disk obeys.
+"""The inside of the service without brokers: lamps, a policy, deliveries, a controlled store.
 
-site = ConnectionHarness()
-await site.has_lamp()
-delivery = site.deliver(command("modify", "/attributes/on", True))
-await site.settled(delivery)
-site.answers()
+harness = ConnectionHarness()
+await harness.has_lamp()
+harness.deliver(command("modify", "/attributes/on", True))
+await harness.settled(1)
+harness.answers()
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is kept of sessions, on dictionaries: what of it a service finds that was killed, or that ended in order."""
+"""The stored rows of sessions on dictionaries, as a killed or stopped service leaves them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A search without an index: every state of a journal in memory is looked at, one by one, for every page.
+"""A search without an index, which reads every state of a journal for every page.
 
-Slow, and obvious. What it looks at and how often is kept, so that a test can say when nothing may be looked at.
+It is a slow reference. It counts the states that it reads, so that tests can check when none is read.
 """
 
 from __future__ import annotations

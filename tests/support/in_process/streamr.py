@@ -1,8 +1,8 @@
-"""A site whose sources speak the Streamr protocol: a stream `streamr_harness`, its policy, its clients.
+"""A site whose sources use the Streamr protocol: a stream, its policy, its clients.
 
-tank = await Tank.filled()
-tank.ask("a", subscribe())
-await tank.frames("a", 1)
+harness = await StreamrHarness.filled()
+harness.send("a", subscribe())
+await harness.frames("a", 1)
 """
 
 from __future__ import annotations

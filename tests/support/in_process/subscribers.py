@@ -1,15 +1,14 @@
-"""Subscribers of one lamp over each wire protocol, and on the engine itself: what they ask for, and what they are told.
+"""Subscribers of one lamp over each wire protocol, and at the engine itself.
 
-Those of a search want all lamps instead, one by one, and their `attributes/n` counts as a revision does.
-
-    pier = await Pier.filled(monkeypatch, revisions=10)
-    subscriber = await somebody(pier, "ReactiveStreamsIO").subscribe(demand=3)
+    setup = await AllProtocolsSetup.filled(monkeypatch, revisions=10)
+    subscriber = await somebody(setup, "ReactiveStreamsIO").subscribe(demand=3)
     await subscriber.request(2)
     subscriber.elements
 
-They are alike, so that the rules of reactive streams are told once for all of them. A client of Streamr says no demand: what
-the broker has confirmed is asked for again, so the messages to it are held back until `request`, and its first demand is
-the window of its session.
+Subscribers of a search receive all lamps, one by one, with `attributes/n` in place of the revision. All have the same
+interface, so that one test checks a rule of reactive streams for all of them. The Streamr protocol has no demand: a
+confirm of the broker requests the next message, so messages wait until `request`, and the first demand is the session's
+window.
 """
 
 from __future__ import annotations

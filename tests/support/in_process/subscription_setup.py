@@ -1,4 +1,4 @@
-"""Streams with feeds to order, one subscriber, and a clock that is moved by hand."""
+"""Subscriptions with fake feeds, one subscriber, and a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service whose only way in is a TCP door: all of it in this process, the callers bare sockets that speak in octets."""
+"""A service in this process with only a TCP listener; its clients are bare sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two connections of one service, side by side: `site` asks, `other` declares a label and answers."""
+"""Two connections of one service: `site` sends commands, `other` declares a label and responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doors for tests: a link on a free port, with real clients of the library `websockets`."""
+"""WebSocket listeners for tests: a link on a free port, with clients of the library `websockets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service whose only way in is a WebSocket door: all of it in this process, the clients real ones."""
+"""A service in this process with only a WebSocket listener, and real clients."""
 
 from __future__ import annotations
 

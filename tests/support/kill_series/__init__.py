@@ -1,4 +1,4 @@
-"""Kill tests: a load that keeps an fsynced log of what it was answered, and a checker that compares log and history.
+"""Kill tests: a load with an fsynced log of its responses, and a checker for log and history.
 
-Both are processes of their own, so that nothing that dies with the service can hide what it lost.
+Both are separate processes, so that a kill of the service cannot hide a loss.
 """

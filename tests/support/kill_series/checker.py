@@ -1,9 +1,9 @@
-"""The checker: asks for every thing's whole history over a broker and compares it with the logs of the loads.
+"""The checker: reads the history of every thing over a broker, and compares it with the loads' logs.
 
     python -m tests.support.kill_series.checker URI ASK ANSWERS LOG…
 
-Prints one finding a line, then a line of figures, and ends with 1 if it found something. It asks the running service as
-any client would, so it sees what clients see.
+Prints a line for each finding, then a line of figures. The exit code is 1 if there is a finding. It uses the running
+service as a client, so it sees what clients see.
 """
 
 from __future__ import annotations

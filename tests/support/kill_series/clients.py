@@ -1,4 +1,4 @@
-"""Clients that outlive their broker, by the address of the broker: what load and checker speak through."""
+"""Clients for load and checker that reconnect to their broker, selected by the broker's address."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Operators at work: connections are added, changed, closed, opened and deleted, in files and through the API, by dice.
+"""An operator who randomly adds, edits, closes, opens and deletes connections, in files and by API.
 
-    churn = Churn(service, trial_brokers, dice("churn"), "churn-1")
+    churn = ConnectionChurn(service, trial_brokers, dice("churn"), "churn-1")
     churn.step()
 
-Each step is one thing that an operator does, and waits until it is done. The connections are others than those of a load,
-on the same brokers. What a step asks for is right, so an answer that refuses it is an AssertionError.
+Each step is one action, and waits until it is complete. The connections are on the brokers of a load, but not those of
+the load. All requests are valid, so a refusal is an AssertionError.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Edits of the connections that a load works over: in their files, closed and opened there, closed and opened by the API.
+"""Edits of the connections of a load: in their files, and closed and opened in files and by the API.
 
     edits = ConnectionEdits(service, documents, dice("edits"))
     edits.step()
 
-Each step waits until the connection is open again, while deliveries, commits and retrieves of the past are on their way.
+Each step waits until the connection is open again, while deliveries, commits and retrieves of the past are in progress.
 """
 
 from __future__ import annotations

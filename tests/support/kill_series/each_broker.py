@@ -1,4 +1,4 @@
-"""A long trial on each kind of broker: the parameter `kind`, in the part of the soak that has this broker."""
+"""The parameter `kind` of long tests: each kind of broker, in the part of the soak tests for it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Faults in the service, for tests: reads of the store that fail, and handlers that raise, at random.
+"""Random faults in the service, for tests: reads of the store that fail, and handlers that raise.
 
-A `FaultyService` loads this module in its process before it starts. Faults occur while the file `faults` is in the
-folder of the service. Each adds a line to the file `injected` there, which the checker reads as a log; each start adds one
-to `lives`, and draws others.
+A `FaultyService` loads this module in its process before it starts. Faults occur while the file `faults` is in the folder
+of the service. Each fault adds a line to the file `injected` there, which the checker reads as a log; each start adds a
+line to `lives`, and draws other faults.
 """
 
 from __future__ import annotations

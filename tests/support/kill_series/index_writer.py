@@ -1,9 +1,10 @@
-"""Writes to a journal, and rebuilds its search index meanwhile, until killed.
+"""Writes to a journal and rebuilds its search index at the same time, until it is killed.
 
     python -m tests.support.kill_series.index_writer FILE SEED
 
-Things and policies come, change in places of every kind, go, come again and are erased, several to a transaction. A line is
-printed after each commit. Whoever kills it compares index and states (`spark_store.maintenance.index_check`).
+Things and policies are created, changed in all places, deleted, created again and erased, several in a transaction. It
+prints a line after each commit. After the kill, the test compares index and states
+(`spark_store.maintenance.index_check`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The load: modifies things, retrieves and replays their past over one broker, and logs what it is told, synced.
+"""The load: modifies things, retrieves and replays their past over one broker, with an fsynced log.
 
     python -m tests.support.kill_series.load URI ASK ANSWERS LOG OPTIONS
 
-OPTIONS are `LoadOptions` as JSON. Each modify writes a number that is written never again to `/attributes/n` of one of
-several things. Producers take turns: see `Producer`. Meanwhile several replays run, one after the other for each of some
-things, and some retrieves ask for the past. `log` says what is logged.
+OPTIONS are `LoadOptions` as JSON. Each modify writes a unique number to `/attributes/n` of one of several things, with
+the producers in turn (`Producer`). At the same time, replays run one after the other for each of some things, and some
+retrieves read the past. `log` describes the lines of the log.
 
-SIGTERM stops the sending; the process ends when everything that was sent is answered and every replay has ended, or when
-nothing has come for long: then the checker finds what is not answered.
+After SIGTERM it sends nothing, and ends when it has all responses and every replay has ended, or after a long silence;
+the checker then finds the missing responses.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""The load's log: lines that are on the disk before anything rests on them, and what they say when read again.
+"""The load's log: lines that are on disk before the load continues, and their content when read again.
 
 One JSON object a line:
 
     {"load": …}                                                   the options of the load (`LoadOptions`), first
     {"sent": n, "thing": …, "at": …}                              before a modify is sent; `at` in seconds
-    {"struck": n}                                                 a fault was injected into this modify, or something else
+    {"struck": n}                                                 a fault was injected into this modify, or another request
     {"again": n}                                                  before it is sent again without an idempotency key
-    {"answered": n, "status": …, "revision": …, "at": …}          its response, each time that it comes
+    {"answered": n, "status": …, "revision": …, "at": …}          its response, each time that it arrives
     {"asked": k, "thing": …, "header": …, "value": …, "at": …}    before a retrieve of the past is sent
-    {"shown": k, "status": …, "n": …, "at": …}                    its response, each time that it comes
+    {"shown": k, "status": …, "n": …, "at": …}                    its response, each time that it arrives
     {"promised": n}                                               a target has acknowledged that its broker has the event
-    {"heard": thing, "revision": …, "n": …}                       an event at a target, each time that it comes
-    {"replay": k, "thing": …, "from": …, "known": …}              before a subscribe is sent; `known` is answered already
+    {"heard": thing, "revision": …, "n": …}                       an event at a target, each time that it arrives
+    {"replay": k, "thing": …, "from": …, "known": …}              before a subscribe is sent; `known` has a response already
     {"replay": k, "demanded": …}                                  before a request is sent
-    {"replay": k, "item": revision, "n": …, "digest": …}          an event, each time that it comes
-    {"replay": k, "ended": "complete" or the error, "status": …}  the terminal signal, each time that it comes
+    {"replay": k, "item": revision, "n": …, "digest": …}          an event, each time that it arrives
+    {"replay": k, "ended": "complete" or the error, "status": …}  the terminal signal, each time that it arrives
 """
 
 from __future__ import annotations

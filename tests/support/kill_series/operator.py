@@ -1,10 +1,10 @@
-"""An operator in a process of his own, who changes connections until he is killed and notes every answer, durably.
+"""An operator as a process, which edits connections until it is killed, and logs every response.
 
     python -m tests.support.kill_series.operator FOLDER SEED LOG
 
-Each line of the log is one command: `begun` before it is asked, `done` when it was answered as stored. Connections point
-to a port where nobody listens, so whatever is opened is answered 504, which says that it is stored. `decision` compares the
-log with what the journal has, in the process of the one who killed.
+Each command has two lines in the log: `begun` before the request, and `done` after the response that it is stored. The
+connections use an unused port, so opening one returns 504, which means that it is stored. `decision` compares the log
+with the journal, in the process that has killed the operator.
 """
 
 from __future__ import annotations

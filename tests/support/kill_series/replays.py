@@ -1,7 +1,7 @@
-"""The replays of a load: each follows one subscription from subscribe to its terminal signal, and then comes the next.
+"""The replays of a load: each uses a subscription up to its terminal signal, then the next begins.
 
-A replay asks for a few events at a time. Where nothing comes for a while it asks for one more: a service that was killed
-has forgotten its subscriptions, and says so. What comes is noted as it comes, repeats too; judging is the checker's.
+A replay requests a few events at a time. After a silence it requests one more, because a killed service has lost its
+subscriptions and returns an error. It logs all events as they arrive, including repeated ones; the checker judges them.
 """
 
 from __future__ import annotations

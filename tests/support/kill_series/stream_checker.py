@@ -1,8 +1,8 @@
-"""Compares what was published to a stream, what is stored of it, and what a reader received; `stream_load` logs.
+"""Compares the published, stored and received messages of a stream, from logs of `stream_load`.
 
     python -m tests.support.kill_series.stream_checker PUBLISHED READ STORED
 
-Prints one finding a line and ends with 1, or prints counts and ends with 0.
+Prints a line for each finding and ends with 1, or prints counts and ends with 0.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""A reader of a stream that speaks reactive-streams-io, a process of its own, which logs what it hands on, synced.
+"""A reader of a stream over reactive-streams-io, as a process, with an fsynced log of its elements.
 
     python -m tests.support.kill_series.stream_frame_reader URI ASK ANSWERS LOG
 
-It follows each partition of the stream that `stream_load` writes. Its way to the service leads over a broker or
-through a door (`rsio://host:port`, then ASK and ANSWERS mean nothing), behind a proxy of its own that it resets again and
-again; so links break at any octet, and over MQTT messages are lost meanwhile. It does what the protocol has for that: a
-session whose link is gone, or in which a message is missing, is resumed over another way; one that the service does not know
-any more is begun anew behind the last message that came. Every element is handed on as it comes: what must come once and in
-order is not mended here. SIGTERM ends it.
+It subscribes to each partition of the stream of `stream_load`, over a broker or a TCP listener (`rsio://host:port`,
+without ASK and ANSWERS). A proxy resets its link repeatedly, so links break at any byte, and over MQTT messages are lost.
+If a link or a message is lost, the reader resumes its session over another link; if the service does not know the
+session, it subscribes again after the last message. It logs every element as it arrives, without a correction of order or
+duplicates. SIGTERM ends it.
 
-Its log has the lines of `tests.support.kill_series.stream_load`, and beside them what became of sessions:
+Its log has the lines of `tests.support.kill_series.stream_load`, and lines about sessions:
 
     {"session": "begun"} or "cut", "interrupted", "resumed", "not resumed", "over", with a "reason"
 """

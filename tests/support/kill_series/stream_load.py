@@ -1,18 +1,17 @@
-"""A writer and a reader of a stream, each a process of its own, which log what they know, synced.
+"""A writer and a reader of a stream, each as a process with an fsynced log.
 
     python -m tests.support.kill_series.stream_load write|read|recall URI ASK ANSWERS LOG
 
-The writer publishes numbers, none of them twice, each under a key of its own (`Correlation Data`, `correlation-id`), so what
-the client's own library sends again is one message all the same. The reader follows the stream as the protocol's own clients
-do: it subscribes once, follows the predecessors that messages name, and asks for whatever lies between. `recall` asks for
-all there is, as somebody new, and ends when it has come. SIGUSR1 stops the publishing, SIGTERM ends writer and reader.
-Streamr protocol, client behaviour.
+The writer publishes unique numbers, each with its own key (`Correlation Data`, `correlation-id`), so that a repeated
+publish is one message. The reader works like the protocol's own clients: it subscribes once, and requests missing
+messages by their predecessors. `recall` requests all messages as a new client, and ends when they have arrived. SIGUSR1
+stops the publishing, SIGTERM ends writer and reader. Streamr protocol, client behavior.
 
 One JSON object a line of the logs:
 
     {"published": n}                                                      before it is sent
-    {"got": offset, "partition": …, "previous": …, "n": n, "digest": …}   a message, each time that it comes
-    {"read": offset, "partition": …, "n": n}                              what the client hands on, in its order
+    {"got": offset, "partition": …, "previous": …, "n": n, "digest": …}   a message, each time that it arrives
+    {"read": offset, "partition": …, "n": n}                              a message that the client delivers, in its order
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A trial of a stream: one service, a writer and readers over one broker, things that go wrong meanwhile, and a verdict.
+"""A kill test of a stream: one service, a writer and readers over one broker, faults, and a verdict.
 
-with StreamTrial(tmp_path, trial_broker, READ) as trial:
+with StreamKillSeries(tmp_path, trial_broker, READ) as trial:
     trial.kill_service_after(100)
     trial.restart_broker_after(100)
     print(trial.verdict())

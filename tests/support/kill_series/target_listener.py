@@ -1,8 +1,8 @@
-"""The listener: hears what comes at a target, and logs it, synced.
+"""The listener: receives the events at a target, with an fsynced log.
 
     python -m tests.support.kill_series.target_listener URI ADDRESS LOG
 
-SIGTERM ends it. What it has not logged when it is killed was never heard.
+SIGTERM ends it. After a kill, the events that are not in its log count as not received.
 """
 
 from __future__ import annotations

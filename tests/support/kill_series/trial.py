@@ -1,4 +1,4 @@
-"""A trial: one service, a load over each of some brokers, things that go wrong meanwhile, and the checker's verdict.
+"""A kill test: one service, a load over each of some brokers, faults, and the checker's verdict.
 
 with Trial(tmp_path, trial_broker) as trial:
     trial.kill_service_after(100)

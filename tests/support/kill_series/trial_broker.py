@@ -1,7 +1,7 @@
-"""The broker of a trial, of each kind: how the service and its clients reach it, how it is killed, what is left there.
+"""The broker of a kill test, of each kind: its addresses, how it is killed, and what it keeps.
 
-RabbitMQ and Kafka keep what they have confirmed through SIGTERM and SIGKILL. Mosquitto writes what it holds only when it is
-asked to end: what it has confirmed and not written is lost by a SIGKILL, sessions too.
+RabbitMQ and Kafka keep confirmed messages after SIGTERM and SIGKILL. Mosquitto writes its messages only at SIGTERM: a
+SIGKILL loses confirmed messages that are not written, and sessions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A store that trims its journal and takes changes meanwhile, until it is killed.
+"""A store that trims its journal and executes changes at the same time, until it is killed.
 
     python -m tests.support.kill_series.trimming_store FOLDER
 
-In a process of its own. Prints `trimmed N` after each step that took events away, and `durable R` when the revision R of
-`LATE` is durable. When nothing is left to trim it prints `done` and ends.
+It runs as a process. Prints `trimmed N` after each step that removed events, and `durable R` when the revision R of
+`LATE` is durable. When there is nothing left to trim, it prints `done` and ends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Says whether a lake is its journal, row for row: a process of its own, which shares no code with who wrote either.
+"""Checks whether a lake equals its journal, row by row, as a process without code of the writers.
 
     python -m tests.support.lake.checker DATA_DIR [--after-kill]
 
-It reads the journal's file with SQLite and the tables with deltalake, prints what is wrong, one line each, and ends with 1
-if anything is. After everything has been moved, `events` holds each event of the journal exactly once and `latest` each
-entity's state. `--after-kill` asks for less: `events` is the journal's beginning, at least as far as the watermark says,
-without a hole and without a repeat, and `latest` is nowhere older than the watermark, nor newer than the journal. In
-either case every partition of `full_snapshots` has each thing once that was there by its event, or newer.
+It reads the journal with SQLite and the tables with deltalake, and prints a line for each difference. The exit code is 1
+if there is one. When everything has been moved, `events` has each event of the journal exactly once, and `latest` the
+state of each entity. With `--after-kill`, `events` is the beginning of the journal, at least up to the watermark, without
+gaps and duplicates, and `latest` is not older than the watermark and not newer than the journal. In both cases, every
+partition of `full_snapshots` has each thing once, in its state at that event or a later one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A data folder with a real journal, the pipeline as a process, and the question whether lake and journal are equal."""
+"""A data folder with a real journal, the pipeline as a process, and a comparison of lake and journal."""
 
 from __future__ import annotations
 

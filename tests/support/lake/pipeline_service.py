@@ -1,4 +1,4 @@
-"""A service whose pipeline runs at normal priority, with more options, and may be killed at a point of a batch."""
+"""A service with a pipeline of normal priority and more options, which can be killed within a batch."""
 
 from __future__ import annotations
 

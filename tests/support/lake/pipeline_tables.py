@@ -1,4 +1,4 @@
-"""A lake as Spark would have written it, written without Spark: for tests of code that reads or changes it."""
+"""A lake as Spark writes it, but without Spark, for tests of code that reads or changes it."""
 
 from __future__ import annotations
 

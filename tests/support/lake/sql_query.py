@@ -1,4 +1,4 @@
-"""A query of the lake as SQL text, which names its tables."""
+"""A query of the lake as SQL text with the names of its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a lake written without Spark, for tests of whoever reads them."""
+"""Tables of a lake written without Spark, for tests of readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes as the service makes them: each state is what its events fold to."""
+"""Changes as the service makes them: each state is the fold of its events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A writer of a lake as a process, which takes no lock: `python -m tests.support.lake.writer_process FOLDER`.
+"""A writer of a lake as a process without a lock.
 
-At each line of its input it moves everything that the journal has, and prints how that ended. So one Spark serves many
-rounds. The line may name a point at which it stops itself. `LakeWriterProcess` starts, stops and continues it.
+    python -m tests.support.lake.writer_process FOLDER
+
+For each line of its input it moves all events of the journal, and prints the result, so that one Spark serves many
+rounds. The line can name a point at which the writer stops itself. `LakeWriterProcess` starts, stops and continues it.
 """
 
 from __future__ import annotations

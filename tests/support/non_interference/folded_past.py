@@ -1,4 +1,4 @@
-"""Searches of the past without Spark: the events of the journal, folded in this process by what Spark's workers run."""
+"""Searches of the past without Spark: this process folds the events with the code of Spark's workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What subjects learn in a world: their answers and the signals sent to them, word by word, over every protocol.
+"""The observations of subjects in a world: their responses and signals, over every protocol.
 
     learned = await observe(world, inquiry)
     learned["3 retrieve …"]

@@ -1,7 +1,7 @@
-"""Random questions over every protocol, about what is in a world and what is not.
+"""Random requests over every protocol, about existing and missing parts of a world.
 
-Guesses are drawn from the world itself, so that conditions, filters and entity tags meet what is there, also where it may
-not be read.
+Values are drawn from the world itself, so that conditions, filters and entity tags match, also where the subject lacks
+read permission.
 """
 
 from __future__ import annotations

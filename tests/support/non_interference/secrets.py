@@ -1,10 +1,11 @@
-"""What subjects may not read of a world, and the same world with something else there.
+"""The secrets of a world for some subjects, and the same world with other secrets.
 
-A value is secret if none of the subjects may read it, or anything below it, at any time from its writing on at which they
-look: while they watch, and when they ask. `other_world` replaces secret values, removes and adds them, and leaves out
-entities on which the subjects have no right at all. It keeps what is visible by design, and nothing else (`KEPT`).
+A value is secret if none of the subjects can read it, or anything below it, at any time at which they look after it was
+written: while they watch, and when they send requests. `other_world` replaces, removes and adds secret values, and leaves
+out entities on which the subjects have no permission. It keeps the values that are visible by design (`KEPT`), and
+nothing else.
 
-Permissions are worked out by `tests.support.oracles.permissions`, not by the service's own enforcer.
+The permissions come from `tests.support.oracles.permissions`, not from the service's own enforcer.
 """
 
 from __future__ import annotations

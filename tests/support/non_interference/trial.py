@@ -1,4 +1,4 @@
-"""One trial: a world beside the same world with other secrets, asked the same; and the smallest one that differs.
+"""A comparison of a world with the same world with other secrets, and the smallest world that differs.
 
 trial = a_trial(dice("non-interference", 17))
 differences = await trial.differences()

@@ -1,8 +1,8 @@
 """Random histories of things and policies, as commands that all succeed.
 
-Policies have imports, references, namespaces, expiring subjects, and grants and revokes at all depths; they change, go and
-come again, and so do things. Everything is written by `ROOT`, or by one who takes over an ID; `World.subjects` are those who
-will ask.
+Policies have imports, references, namespaces, expiring subjects, and grants and revokes at all depths. Policies and
+things are changed, deleted and created again. `ROOT`, or a subject that takes over an ID, writes everything;
+`World.subjects` are the subjects that send requests later.
 """
 
 from __future__ import annotations

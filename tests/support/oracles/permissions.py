@@ -1,7 +1,7 @@
-"""The rule of permissions a second time, slow and obvious: what the enforcer and the imports are compared with.
+"""A second implementation of permissions, slow and simple, for comparison with the enforcer.
 
-Every statement of a policy is a row, and every question a search through all rows. Policies here need neither imports nor
-anything else; `flattened` is the obvious way to work those out first. `a_value` throws dice for what is asked about.
+Every statement of a policy is a row, and every question a search through all rows. The policies have no imports and
+references; `flattened` resolves those first, in the simplest way. `a_value` draws a random value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random things, policies and filters, and the obvious rule that says what a search of them finds and shows."""
+"""Random things, policies and filters, and a simple reference for the result of a search."""
 
 from __future__ import annotations
 

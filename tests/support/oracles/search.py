@@ -1,4 +1,4 @@
-"""A file with things and its index, and what a search over it has to answer: worked out slowly and plainly."""
+"""A file with things and their index, and the expected results of a search, computed slowly."""
 
 from __future__ import annotations
 

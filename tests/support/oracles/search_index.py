@@ -1,4 +1,4 @@
-"""The search index of a journal's file, and what it has to be: worked out from the states, slowly and plainly."""
+"""The search index of a journal's file, and its expected content, computed slowly from the states."""
 
 from __future__ import annotations
 

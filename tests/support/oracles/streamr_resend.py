@@ -1,6 +1,6 @@
-"""Which messages a resend brings, on a list: the protocol's options in their plainest form.
+"""The messages of a resend from a list: a simple reference for the protocol's options.
 
-Whatever reads from a store has to bring the same ones.
+Every reader of a store must return the same messages.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Streamr's public clients, unmodified: a Node process each, steered by a test.
+"""Streamr's public clients, unmodified: Node processes that a test controls.
 
-`tools/streamr_client` fetches them. Where they are not there the test fails and says so: none is skipped for want of Node.
+`tools/streamr_client` installs them. Without them, or without Node, the test fails; it is never skipped.
 
-async with PublicClient.started("0.12.2", wire.url) as client:
-    await client.subscribe("a", stream="tank", resend_all=True)
-    await client.until(lambda: client.offsets("a") == [1, 2])
+    async with PublicClient.started("0.12.2", wire.url) as client:
+        await client.subscribe("a", stream="tank", resend_all=True)
+        await client.until(lambda: client.offsets("a") == [1, 2])
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A small server of Streamr's protocol on the loopback, which shows that the clients are steered and watched rightly.
+"""A small server of the Streamr protocol, which proves that tests control and observe the clients.
 
-It keeps messages in memory and knows one key and no partitions. Told to forget, it goes wrong in the way that
-drives old clients into asking without end: it still names what it can no longer resend.
+It keeps messages in memory, with one key and no partitions. Its option to forget messages reproduces an error that makes
+old clients send requests without end: it still names messages that it can no longer resend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wire between a client and a door, for tests: every frame is kept, some can be lost, and the sockets can be cut."""
+"""A proxy between a client and a listener, for tests: it records frames, drops some, and cuts sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nothing(_frame: Frame) -> bool:
 
 
 class Wire:
-    """A proxy of WebSockets. `requests` go to the door, `frames` come from it, those that were lost are not among them."""
+    """A proxy of WebSockets: `requests` to the listener, `frames` from it without the dropped ones."""
 
     def __init__(self, door: str) -> None:
         self.url = ""
@@ -40,7 +40,7 @@ class Wire:
     @classmethod
     @asynccontextmanager
     async def to(cls, door: str) -> AsyncIterator[Self]:
-        """A wire to the door at this address."""
+        """A proxy to the listener at this address."""
         wire = cls(door)
         async with serve(wire._carry, "127.0.0.1", 0, compression=None) as server:
             port = next(iter(server.sockets)).getsockname()[1]
@@ -52,7 +52,7 @@ class Wire:
         return [each for each in self.requests if each["type"] == kind]
 
     def cut(self) -> None:
-        """All sockets are gone, without a word."""
+        """Close all sockets without a closing handshake."""
         for near in tuple(self._near):
             near.transport.abort()
 
@@ -91,7 +91,7 @@ class Wire:
 
 
 class Peer:
-    """Somebody at a door who writes the frames himself. `frames` grows by itself."""
+    """A client of a listener that writes frames itself. Received frames are added to `frames`."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.frames: list[Frame] = []
@@ -120,7 +120,7 @@ class Peer:
         await wait_until(condition, within)
 
     async def publish(self, stream: str, *contents: Any, partition: int = 0, **fields: Any) -> list[int]:
-        """Publish, one after the other; their offsets, as soon as each can be resent."""
+        """Publish messages one by one, and return their offsets when each can be resent."""
         wanted = {"stream": stream, "partition": partition, **fields}
         await self.ask("subscribe", **wanted)
         heard = len(self._broadcasts(stream))

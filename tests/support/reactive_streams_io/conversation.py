@@ -1,4 +1,4 @@
-"""One end of a connection with what uses it: the test publishers behind it, its events, and a clock that moves when told."""
+"""One end of a connection with the test publishers, its events, and a clock that tests move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked examples of reactive-streams-io, and what the tests of its parts share."""
+"""The worked examples of reactive-streams-io, and common parts of its tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A wire that makes mistakes: what two ends say is changed, lost and doubled, comes twice, late, or in other pieces.
+"""A wire with faults: bytes are changed, lost, repeated, delayed or split differently.
 
-What an end says is right, so a conversation over such a wire gets far before it goes wrong, and it goes wrong in the middle
-of what both ends believe: tokens are real, streams are open, parts are waiting to be joined.
+Both ends are correct, so a session over such a wire gets far before it fails, and it fails in a realistic state: tokens
+are valid, streams are open, parts wait to be joined.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Conversations with mistakes in them, and what must hold of each: it goes on, or ends in the documented goodbye.
+"""Sessions with mistakes, and their required results: they continue, or end with a documented goodbye.
 
-A conversation is a hello and frames of peers, right or wrong, in any order; then bytes are changed, lost, doubled and
+A session is a hello and frames of peers, valid or invalid, in any order; then bytes are changed, lost, repeated and
 inserted, and it is read in pieces of any size.
 """
 

@@ -1,8 +1,8 @@
-"""Two endpoints over wires that make mistakes, and what must be true of both however the talk goes.
+"""Two endpoints over faulty wires, and the invariants of both.
 
-Each of the two subscribes at the other one, asks for more, cancels, waits, loses its transport and comes back with its
-ticket. What it says must be frames that a strict reader understands, it parts with a documented goodbye and says nothing
-behind it, every stream ends once, what is kept stays below the limits, and in the end nothing is kept.
+Each of them subscribes to the other, requests more, cancels, waits, loses its transport and reconnects with its ticket.
+Its output must be frames that a strict reader accepts, it ends with a documented goodbye and no output after it, every
+stream ends once, its state stays below the limits, and no state remains at the end.
 """
 
 from __future__ import annotations

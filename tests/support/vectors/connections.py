@@ -1,4 +1,4 @@
-"""Vectors of connection documents: a base document, changes to it, and the problems that each of them leads to."""
+"""Vectors of connection documents: a base document, changes to it, and the problems of each change."""
 
 from __future__ import annotations
 

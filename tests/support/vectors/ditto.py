@@ -1,9 +1,8 @@
-"""The vector files of the Ditto protocol: messages, and what they mean.
+"""The vector files of the Ditto protocol: messages and their meanings.
 
-`commands.json`, `streaming.json` and `search.json` pair a message with the signal that it is, `live.json` with several,
-`refused.json` with the error that it ends in, `ignored.json` lists messages that mean nothing; `said.json` pairs a signal
-with the messages that say it. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are no
-text (`hex`).
+`commands.json`, `streaming.json` and `search.json` have a message and its signal, `live.json` a message and several
+signals, `refused.json` a message and its error, `ignored.json` messages without a meaning, and `said.json` a signal and
+its messages. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are no text (`hex`).
 """
 
 from __future__ import annotations

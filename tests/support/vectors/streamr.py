@@ -1,8 +1,8 @@
-"""The vector files of the Streamr protocol: messages, and what they mean.
+"""The vector files of the Streamr protocol: messages and their meanings.
 
-`requests.json` pairs a request with what it is read as, `refused.json` with the error that it ends in; `frames.json` pairs a
-frame with its wire form, for a peer of a certain style. A row begins with the case of the specification that it is, where
-it is one. What a JSON object cannot hold stands as `text`.
+`requests.json` has a request and its decoded form, `refused.json` a request and its error; `frames.json` has a frame and
+its bytes for a certain style of peer. A row begins with its case in the specification, if there is one. The field `text`
+is for messages that a JSON object cannot hold.
 """
 
 from __future__ import annotations
