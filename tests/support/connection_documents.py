@@ -104,7 +104,7 @@ def running(service: ServiceProcess) -> ServiceProcess:
 
 
 def client(broker: Mosquitto, name: str, **more: Any) -> MqttClient:
-    """The party that speaks through the source of this name."""
+    """A client of the source with this name."""
     return MqttClient(broker.host, broker.port, ask=f"{name}/ask", answers=f"{name}/answers", **more)
 
 

@@ -22,7 +22,7 @@ _COPIED = (
     "etc/apt/apt.conf.d/*proxy*",
     "usr/local/share/ca-certificates/*.crt",
 )
-"""What tells programs how this machine reaches the network."""
+"""Files with the network settings of this machine."""
 
 _ENTER = """
 set -e
@@ -52,7 +52,7 @@ class Debian:
         return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(self._root), str(self._shared), *arguments]
 
     def run(self, *arguments: str) -> str:
-        """What a command inside prints. Raises AssertionError with its output if it fails."""
+        """Run a command inside, and return its output. Raises AssertionError with its output if it fails."""
         ended = subprocess.run(
             self.command(*arguments), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )

@@ -60,7 +60,7 @@ class FourSources(ABC):
     def uri(self) -> str: ...
 
     def reply_address(self, place: str) -> str:
-        """What a document says to have answers published to this place; also for a template of one."""
+        """The address in a document that publishes responses to this place, or its template."""
         return place
 
     def document(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class FourSources(ABC):
         """Somebody who speaks through a source."""
 
     def carried(self, **headers: str) -> dict[str, Any]:
-        """How `Party.send` is told to put headers around a message; `_` in a name stands for `-`, except in `device_id`."""
+        """The keywords of `send` for transport headers; `_` stands for `-`, except in `device_id`."""
         return {"headers": self.table({name.replace("_", "-"): value for name, value in headers.items()})}
 
     def table(self, headers: dict[str, str]) -> Any:
@@ -115,12 +115,12 @@ class FourSources(ABC):
         return headers
 
     def speak_for(self, requester: BrokerClient, device: str) -> dict[str, Any]:
-        """How a party says, around the message, that it is the device `acme.site:<device>`."""
+        """The transport headers of the device `acme.site:<device>`."""
         return self.carried(device_id=f"acme.site:{device}")
 
     @abstractmethod
     def look_on(self) -> None:
-        """Begin to hear everything that is published, or forget what was heard."""
+        """Begin to receive all published messages, or forget the received ones."""
 
     @abstractmethod
     def published(self) -> set[str]:
@@ -212,7 +212,7 @@ class Mqtt5FourSources(MqttFourSources):
 
 
 class AmqpFourSources(FourSources):
-    """In a virtual host, all of whose publishing is traced to the onlooker."""
+    """RabbitMQ, with a virtual host whose messages are all traced to the observer."""
 
     kind = "amqp-091"
     vhost = "fleet"
@@ -259,7 +259,7 @@ class AmqpFourSources(FourSources):
 
 
 class _Tracer(AmqpClient):
-    """Hears of every message that anybody publishes, also of those that no queue gets."""
+    """Receives every published message, including those that no queue receives."""
 
     def __init__(self, uri: str, *, ask: str, answers: str) -> None:
         self.addresses: list[str] = []

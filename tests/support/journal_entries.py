@@ -67,7 +67,7 @@ def revisions(events: list[Event]) -> list[int]:
 
 
 class NanoClock:
-    """Nanoseconds since 1970 that move when told."""
+    """Nanoseconds since 1970 that tests move."""
 
     def __init__(self) -> None:
         self.now = 1_900_000_000_000_000_000

@@ -65,7 +65,10 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one source, and what each client's present link has not settled. `again`: numbers to be marked."""
+    """The waiting messages of one source, and the unsettled ones of each client's link.
+
+    `again`: the numbers of messages to mark as redelivered.
+    """
 
     addresses: frozenset[str]
     waiting: deque[Message] = field(default_factory=deque)

@@ -67,7 +67,7 @@ class Place:
         }
 
     def audience(self, *topics: str, subject: str = OPERATOR) -> dict[str, Any]:
-        """Another connection, with one target: what happens to topics is published where `listener` hears it."""
+        """Another connection with one target, which publishes the events of topics to `listener`."""
         target = {"address": self._written(self.address("audience", "res")), "topics": list(topics), "qos": 1}
         document = {**self.document({}), "id": f"{self.name}-audience", "sources": []}
         return {**document, "targets": [{**target, "authorizationContext": [subject]}]}
@@ -90,7 +90,7 @@ class Place:
         return AmqpClient(self._rabbitmq.uri(), ask=ask, answers=answers)
 
     def prepare(self) -> None:
-        """What has to be there before the service connects."""
+        """Create what must exist before the service connects."""
         if self.kind == "kafka":
             ends = [self.address(name, "res") for name in ("one", "two", "audience")]
             self._kafka.create(self.address("operator", "ask"), self.address("operator", "answers"))

@@ -202,7 +202,7 @@ def nearly_usable(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _change(draw: st.DrawFn, value: Any, schema: Mapping[str, Any]) -> None:
-    """Change one member of an object, or of what is in it. What is put there is a copy: it may be changed next."""
+    """Change one member of an object or of its parts. The new value is a copy, which may be changed next."""
     schema = _resolved(schema, value)
     if isinstance(value, list) and value:
         index = draw(st.integers(0, len(value) - 1))

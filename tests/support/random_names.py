@@ -63,7 +63,7 @@ _REFUSED: Final = re.compile(r"[\x00-\x1F\x7F-\xFF/]")
 """Characters that no key of a thing may have."""
 
 _PUNCTUATION: Final = re.compile(r"""[,()"\\]|^ | $|^\*$""")
-"""What filters write with an escape and field selectors not at all, blanks that selectors ignore, and the wildcard."""
+"""Characters that filters escape and field selectors exclude, blanks that selectors ignore, and the wildcard."""
 
 
 def _is_key(name: str) -> bool:

@@ -134,7 +134,7 @@ VALUE_FIELDS: st.SearchStrategy[Field] = st.one_of(
     ),
     PATHS.map(lambda path: _document("_metadata", "attributes", *path)),
 )
-"""What can be compared."""
+"""Properties that can be compared."""
 
 FIELDS: st.SearchStrategy[Field] = st.one_of(
     VALUE_FIELDS,
@@ -142,7 +142,7 @@ FIELDS: st.SearchStrategy[Field] = st.one_of(
     st.builds(lambda id, part: _document("features", id, part), KEYS, _FEATURE_PARTS),
     st.sampled_from([_document("features", "*"), _document("features", "*", "properties")]),
 )
-"""What can be asked for with `exists` and `empty`."""
+"""Properties for `exists` and `empty`."""
 
 SORTABLE_FIELDS = VALUE_FIELDS.filter(
     lambda field: (
@@ -209,7 +209,7 @@ def orders(max_size: int = 2) -> st.SearchStrategy[tuple[SortField, ...]]:
 
 
 def rights() -> st.SearchStrategy[Callable[[Sequence[str]], bool]]:
-    """What somebody may read: some places are granted or revoked, and the nearest one above a place decides."""
+    """The readable paths: some are granted or revoked, and the nearest one above a path decides."""
     places = st.sampled_from(
         [("attributes",), ("features",), ("definition",), ("policyId",), ("_revision",), ("_modified",), ("_metadata",)]
     )

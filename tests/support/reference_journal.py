@@ -39,7 +39,7 @@ class _State(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """What an open transaction will have changed."""
+    """The changes of an open transaction."""
 
     events: list[Event]
     states: dict[EntityId, _State]

@@ -36,10 +36,10 @@ class ServiceProcess:
     """
 
     program: Sequence[str] = ()
-    """What starts it, where it is not forked."""
+    """The command that starts it, if it is not forked."""
 
     wrapper = ""
-    """What is installed in the forked process before the service starts; see `ForkedService`."""
+    """The function that runs in the forked process before the service starts; see `ForkedService`."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class ServiceProcess:
             try:
                 self.wait_ready()
             except BaseException:
-                # Whoever wanted a service has none to stop.
+                # The caller gets no service that it could stop.
                 self.kill()
                 raise
 

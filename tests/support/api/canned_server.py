@@ -22,7 +22,7 @@ PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "from connectivity.cli.main import main; main()",
 )
-"""`connectivity` as a process that can be interrupted, even where whoever runs the tests cannot."""
+"""`connectivity` as a process that accepts SIGINT, even if the test run ignores it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Reply:
 
 
 HTML = Reply(body=b"<html><h1>Welcome to nginx!</h1></html>", content_type="text/html")
-"""What another server says."""
+"""The response of another server."""
 
 
 def fault(status: int, error: str, message: str, **more: Any) -> Reply:
@@ -66,7 +66,7 @@ def fault(status: int, error: str, message: str, **more: Any) -> Reply:
 
 
 Answers: TypeAlias = Reply | list[Reply] | Callable[[Asked], Reply]
-"""What a line is answered with: the same each time, one after the other with the last for ever, or as it comes."""
+"""The response to a request: constant, a sequence that repeats its last item, or a function."""
 
 
 class Canned:

@@ -139,7 +139,7 @@ class RabbitMQ:
             raise BrokerFailed(f"RabbitMQ ended while it was starting:\n{self.log()[-4000:]}")
 
     def _is_settled(self) -> bool:
-        # Somebody else's port would answer too: only a broker of ours that runs counts.
+        # Another process may use the port, so the broker itself must run.
         return not self._runner.is_running() or is_listening(self.host, self.tls_port or self.port)
 
     def stop(self) -> None:

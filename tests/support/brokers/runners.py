@@ -169,7 +169,7 @@ class Container:
         for name, value in (environment or {}).items():
             self._container.with_env(name, value)
         for port in ports:
-            # A fixed port outside too: with a chosen one, Docker would choose anew at each start.
+            # A fixed port, because Docker would select another one at each start.
             self._container.with_bind_ports(port, port)
         self.host = self._container.get_container_host_ip()
         self._is_made = False

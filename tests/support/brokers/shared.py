@@ -49,7 +49,7 @@ STARTS: Mapping[str, Callable[[Path, int], Broker]] = {"mosquitto": _mosquitto, 
 
 
 PER_WORKER = {"mosquitto"}
-"""What is not shared."""
+"""Brokers that are not shared."""
 
 
 class Source(Protocol):

@@ -54,8 +54,10 @@ class AmqpClient(BrokerClient):
     """
 
     def __init__(self, uri: str, *, ask: str, answers: str, says_where: bool = True, **arguments: Any) -> None:
-        """`says_where`: whether messages say in `reply-to` where answers go, unless told otherwise. `arguments`: of the
-        queue of answers, as `x-max-length`."""
+        """`says_where`: whether messages have the property `reply-to` by default.
+
+        `arguments` are those of the response queue, such as `x-max-length`.
+        """
         super().__init__()
         self.ask, self.answers = ask, answers
         self.messages: list[AbstractIncomingMessage] = []
@@ -141,7 +143,7 @@ class AmqpClient(BrokerClient):
             await asyncio.sleep(PAUSE)
 
     async def _prepare(self, answers: AbstractQueue) -> None:
-        """What else there has to be before answers come."""
+        """Declare what must exist before responses arrive."""
 
     async def _hear(self, message: AbstractIncomingMessage) -> None:
         self.messages.append(message)

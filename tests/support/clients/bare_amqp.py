@@ -22,7 +22,7 @@ PROPERTIES = {"content-type": "content_type", "correlation-id": "correlation_id"
 
 
 class BareAmqpClient:
-    """Declares queues, sends to them, hears everything that comes into one of them. `heard` grows by itself."""
+    """Declares queues, publishes to them, and consumes one of them into the list `heard`."""
 
     def __init__(self, uri: str) -> None:
         self.received: list[Envelope] = []

@@ -19,7 +19,7 @@ def text_headers(message: Message) -> dict[str, str]:
 
 
 class BareKafkaClient:
-    """Hears everything in one topic from its beginning, and sends. `heard` and `messages` grow by themselves."""
+    """Publishes, and reads a topic from its beginning into the lists `heard` and `messages`."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int = 1) -> None:
         self.received: list[Envelope] = []

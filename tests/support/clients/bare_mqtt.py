@@ -19,7 +19,7 @@ WINDOW = 100
 
 
 class BareMqttClient:
-    """Hears everything at one topic, and sends. `heard` grows by itself."""
+    """Publishes, and receives the messages of a topic filter into the list `heard`."""
 
     def __init__(self, host: str, port: int, topic: str, *, is_5: bool = False, qos: int = 2) -> None:
         self.received: list[Envelope] = []

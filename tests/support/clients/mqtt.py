@@ -133,7 +133,7 @@ class BrokerClient(ABC):
 
 
 class MqttClient(BrokerClient):
-    """One party: publishes to `ask`, receives everything on `answers`."""
+    """A client: it publishes to `ask`, and receives everything on `answers`."""
 
     def __init__(
         self,

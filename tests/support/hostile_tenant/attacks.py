@@ -44,7 +44,7 @@ def _search(word: str, value: Any) -> dict[str, Any]:
 
 
 class Attack(ABC):
-    """What the hostile tenant does: `prepare`, then all of `peers` at the same time, again and again."""
+    """An attack: `prepare`, then all of `peers` repeatedly at the same time."""
 
     peers = 8
 

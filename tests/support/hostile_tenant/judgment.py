@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What the service may use beside a hostile tenant, in bytes."""
+    """The memory and disk that the service may use beside a hostile tenant, in bytes."""
 
     memory: int
     """By how much its memory may grow."""
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a tenant found in a scene: its commands alone and beside the other, and what failed."""
+    """The measurements of a tenant: its commands alone and beside the other, and its failures."""
 
     alone: Sequence[Answered]
     beside: Sequence[Answered]
@@ -93,7 +93,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 
 def failures(measured: Measured, bounds: Bounds) -> list[str]:
-    """What failed for a tenant, and which bounds the service exceeded."""
+    """The failures of a tenant, and the limits that the service exceeded."""
     found = []
     if measured.refused:
         found.append(f"{measured.refused} commands refused, expected none")

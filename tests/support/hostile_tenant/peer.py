@@ -31,7 +31,7 @@ def frame(document: dict[str, Any]) -> bytes:
 
 
 class Peer:
-    """A connected WebSocket. What comes is read by `receive` or `discard`, or never."""
+    """A connected WebSocket. `receive` and `discard` read its input; otherwise nothing does."""
 
     def __init__(self, port: int, path: str, host: str = "127.0.0.1") -> None:
         """`host`: the address that it connects from; at a listener without tokens, each is a user."""

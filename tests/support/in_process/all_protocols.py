@@ -126,7 +126,7 @@ class AllProtocolsSetup(ConnectionHarness):
         self.patch.setattr(self.search, "page", page)
 
     def hold_next_page(self) -> Gate:
-        """Whoever reads next waits for the gate; everybody else does not."""
+        """The next read waits for the gate; other reads do not."""
         gate = Gate()
         place: Any = self.searching if self._is_searched else self.store
         name = "look" if self._is_searched else "page"
@@ -142,6 +142,6 @@ class AllProtocolsSetup(ConnectionHarness):
         return gate
 
     def next_number(self) -> int:
-        """What the next subscription is called."""
+        """The number in the name of the next subscription."""
         self._subscriptions += 1
         return self._subscriptions

@@ -37,7 +37,7 @@ NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
 def agree(_revision: int | None) -> None:
-    """Whatever is there may be replaced."""
+    """Permit every replacement."""
 
 
 def only(wanted: int | None) -> Judge:
@@ -90,7 +90,7 @@ class FakeSupervisor:
 
 
 class Bench:
-    """A manager with a real journal, and brokers that do as they are told."""
+    """A manager with a real journal, and fake brokers that tests control."""
 
     def __init__(self, folder: Path, keys: tuple[bytes, ...]) -> None:
         self.folder = folder / "connections"
@@ -98,7 +98,7 @@ class Bench:
         self.reported: list[str] = []
         self.monitor = PrometheusRegistry()
         self.logs: list[str] = []
-        """What was done with logs."""
+        """The actions on logs."""
         self.broker: tuple[Status, str] | None = (Status.OPEN, "connected")
         self.may_close = asyncio.Event()
         self.may_close.set()
@@ -153,7 +153,7 @@ class Bench:
         return told
 
     async def settled(self) -> list[str]:
-        """What was done when nothing is left to do."""
+        """Wait until no work is left, and return the completed actions."""
         await self.registry.refresh()
         return self.done()
 

@@ -50,7 +50,7 @@ def revisions(harness: ConnectionHarness) -> list[int]:
 
 
 def events(harness: ConnectionHarness) -> list[dict[str, Any]]:
-    """What a connection was sent that is no answer."""
+    """The messages to a connection, without responses."""
     return [said for said in harness.answers() if "/events/" in said["topic"]]
 
 

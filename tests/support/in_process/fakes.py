@@ -14,7 +14,7 @@ from mappings.model.signals import Next, Outbound
 
 
 class Link:
-    """A link that confirms when told."""
+    """A link that confirms when the test requests it."""
 
     lost: asyncio.Future[LinkError]
     condition = None

@@ -56,13 +56,13 @@ ELEMENT = 200_000
 VISITORS = 2
 ROUNDS = 300
 WORN = 300
-"""After so many conversations there is a new desk, since the lamp's past has become long."""
+"""After so many sessions there is a new handler, because the history of the lamp has become long."""
 
 NEIGHBOUR = "02 00 03 01 02 03 81 01 00 82 01 01 31 82 01 01 32"
 
 
 class Step(NamedTuple):
-    """What one visitor does next, or what happens to it. Then all speak, `rounds` times at most."""
+    """An action of a client, or a fault. Then all exchange frames, for `rounds` rounds at most."""
 
     visitor: int
     what: str
@@ -167,7 +167,7 @@ class RoamingClient:
 
 
 class ConversationService:
-    """A desk, and the loop that it runs in."""
+    """A session handler, and its event loop."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -185,7 +185,10 @@ class ConversationService:
         self._runner.__exit__(None, None, None)
 
     def hold(self, plan: Plan) -> None:
-        """A whole conversation. AssertionError where a promise is broken; then the desk is a new one."""
+        """Run a whole session.
+
+        Raises AssertionError for a broken property; the next session then has a new handler.
+        """
         self._runner.run(self._hold(plan))
 
     async def _close(self) -> None:
@@ -271,7 +274,7 @@ class Conversation:
                 visitor.requester.react(endpoint.lose(rsio_harness.clock.now()))
                 visitor.come(self._ticket(visitor))
             case "turn":
-                # A lane that waits for confirms holds the answer too.
+                # A queue that waits for confirms holds the response too.
                 if rsio_harness.link.confirms and rsio_harness.link.refuses is None:
                     await rsio_harness.dispatch(turn(step.much))
             case "refuse":
@@ -319,7 +322,7 @@ class Conversation:
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
     def check(self) -> None:
-        """What was said is whole frames that end in documented goodbyes; and nothing is left."""
+        """Check that all output is whole frames that end in documented goodbyes, and that no state remains."""
         for visitor in self.visitors:
             # A session that goes on elsewhere has begun its streams before.
             sizes = dict.fromkeys(range(1, 100), 0)
@@ -343,7 +346,7 @@ class Conversation:
 
 
 def left(rsio_harness: RsioHarness) -> list[object]:
-    """What is still kept at a quay without clients."""
+    """The remaining state of a handler without clients."""
     desk: Any = rsio_harness.handlers["reactive_streams_io"]
     found: list[object] = [*rsio_harness.streams, *rsio_harness.streams._scopes, *rsio_harness.following._lines]
     if len(desk._reader_access._all):

@@ -60,7 +60,7 @@ class FollowedStore:
         return self.following.feed(query.entity, query.after, may_skip=query.may_skip)
 
     def follow_with(self, leeway: LagTolerance) -> None:
-        """Have followers leap when they are behind by more than this."""
+        """Make live subscriptions skip ahead when they are behind by more than this."""
         self.following = LiveFeeds(self.store, leeway=leeway, clock=self.clock.now)
 
     async def store_up_to(self, last: int, entity: EntityId = LAMP) -> None:

@@ -52,7 +52,7 @@ OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OWNER], "replyT
 
 
 def raw(*said: str | bytes | Frame) -> bytes:
-    """Octets as hexadecimal digits, as they are, or as the frames that they are."""
+    """Bytes from hexadecimal digits, from bytes, or from frames."""
     return b"".join(
         bytes.fromhex(each) if isinstance(each, str) else each if isinstance(each, bytes) else encode(each)
         for each in said
@@ -64,7 +64,7 @@ def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> Subscribe
 
 
 def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
-    """What subscribes to a test publisher."""
+    """A subscribe for a test publisher."""
     return raw(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
@@ -103,11 +103,11 @@ class RsioHarness(ConnectionHarness):
         self.deliver(raw(*said), source=source, **told, **headers)
 
     def messages(self, address: str) -> list[bytes]:
-        """What was sent to an address so far, message by message."""
+        """The messages to an address so far."""
         return [each.envelope.payload for each in self.link.published if each.address == address]
 
     async def received(self, address: str, expected: str | bytes) -> None:
-        """Wait for exactly these octets at an address."""
+        """Wait for exactly these bytes at an address."""
         wanted = raw(expected)
         await until(lambda: len(b"".join(self.messages(address))) >= len(wanted))
         await pause()
@@ -115,7 +115,7 @@ class RsioHarness(ConnectionHarness):
         assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
 
     def frames(self, address: str) -> list[Frame]:
-        """What was sent to an address so far, as frames."""
+        """The frames to an address so far."""
         known = CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA4, 0xA8, 0xA9, 0xB0}
         # A session that goes on has begun its streams elsewhere.
         reader = Decoder(EndpointLimits(), known, 0x02, dict.fromkeys(range(100), 0))
@@ -141,7 +141,7 @@ def goodbye(frames: Sequence[Frame]) -> str:
 
 
 def elements(frames: Sequence[Frame]) -> list[bytes]:
-    """What came one by one."""
+    """The received elements, one by one."""
     return [frame.element for frame in frames if isinstance(frame, OnNext)]
 
 

@@ -87,7 +87,7 @@ class Running:
         return self.correlations(address)
 
     def unsettled(self, source: int = 0) -> int:
-        """What the broker still waits for."""
+        """The deliveries that the broker waits for."""
         queue = self.broker._queues[self.connection.id, source]
         return len(queue.waiting) + sum(map(len, queue.unsettled.values()))
 

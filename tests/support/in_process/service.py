@@ -445,13 +445,13 @@ class ConnectionHarness:
         return [json.loads(event.value) for event in self.history(entity)[1:] if event.value is not None]
 
     def count(self, direction: str, outcome: str) -> float:
-        """What `connectivity_deliveries_total` says."""
+        """The value of `connectivity_deliveries_total`."""
         labels = {"connection": self.connection.id, "direction": direction, "outcome": outcome}
         return self.monitor.registry.get_sample_value("connectivity_deliveries_total", labels) or 0.0
 
 
 class ConfirmingLink(Link):
-    """Confirms in the same turn, in order, unless told to wait, or refuses what it is given with `refuses`.
+    """Confirms immediately and in order, unless it has to wait; with `refuses`, it refuses messages.
 
     It also refuses messages to the addresses in `unroutable`.
     """

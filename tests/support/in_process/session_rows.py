@@ -10,8 +10,11 @@ from spark_store.records import SessionKey, SessionRow
 
 
 class KeptRows(SessionRepository):
-    """Rows of one protocol. What was noted as sent is written down by `sweep`; `queue` is called for every other change,
-    which is durable with what is stored next."""
+    """The rows of one protocol.
+
+    `sweep` writes what was noted as sent. `queue` is called for every other change, which is durable with the next
+    commit.
+    """
 
     def __init__(self, rows: dict[SessionKey, SessionRow] | None = None) -> None:
         self.written = dict(rows or {})
@@ -24,7 +27,7 @@ class KeptRows(SessionRepository):
         return self
 
     def crashed(self) -> KeptRows:
-        """What a service finds that follows one that was killed."""
+        """The rows that a service finds after a kill."""
         return KeptRows(self.written)
 
     def rows(self, connection_id: str) -> list[SessionRow]:

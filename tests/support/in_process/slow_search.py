@@ -47,7 +47,7 @@ class SlowSearch:
         self.slice: int | None = None
         """So many things are found at once at most, as if more took too long."""
         self.error: StoreUnavailable | BudgetExceeded | None = None
-        """What happens instead."""
+        """The replacement of the search."""
         self.is_closed = False
         self.gate = threading.Event()
         """A page is not answered before this is set."""

@@ -46,7 +46,7 @@ def definition(**more: Any) -> dict[str, Any]:
 
 
 def policy() -> dict[str, Any]:
-    """Who may what: the key's holder everything, the writer write, anybody read the public stream."""
+    """A policy: the key's holder has all permissions, the writer writes, anyone reads the public stream."""
 
     def entry(subject: str, **resources: dict[str, Any]) -> dict[str, Any]:
         return {"subjects": {subject: {"type": "test"}}, "resources": resources}
@@ -97,14 +97,14 @@ class StreamrHarness(ConnectionHarness):
         return streamr_harness
 
     async def ask_ditto(self, payload: bytes) -> dict[str, Any]:
-        """The answer to a command of the operator, whoever else is sent something meanwhile."""
+        """The response to a command of the operator, among messages to others."""
         before = len(self.reported())
         self.deliver(payload, source=len(self.readers) - 1)
         await until(lambda: len(self.reported()) > before)
         return self.reported()[before]
 
     def reported(self) -> list[dict[str, Any]]:
-        """What the operator was sent so far."""
+        """The messages to the operator so far."""
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == "out"]
 
     async def publish(self, count: int, stream: str = "tank", first: int = 1) -> None:
@@ -121,7 +121,7 @@ class StreamrHarness(ConnectionHarness):
         self.deliver(*payloads, source=source, **told, **headers)
 
     def received(self, address: str) -> list[Frame]:
-        """What was sent to an address so far."""
+        """The frames to an address so far."""
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
 
     async def frames(self, address: str, number: int) -> list[Frame]:
@@ -135,7 +135,7 @@ class StreamrHarness(ConnectionHarness):
     async def exchange(
         self, address: str, request: dict[str, Any] | bytes, number: int = 1, **more: Any
     ) -> list[Frame]:
-        """What a client is sent because of a request: so many frames."""
+        """Send a request of a client, and wait for so many frames to it."""
         before = len(self.received(address))
         self.send(address, request, **more)
         return (await self.frames(address, before + number))[before:]
@@ -171,7 +171,7 @@ def unsubscribed(stream: str = "tank", partition: int = 0) -> Frame:
 
 
 def error(frame: Frame) -> dict[str, Any]:
-    """What an error frame says."""
+    """The content of an error frame."""
     layer, type, sub, said = frame
     assert (layer, type, sub) == (0, 7, ""), frame
     assert isinstance(said, dict)

@@ -68,7 +68,7 @@ _STATUSES = {EndReason.NOT_FOUND: 404, EndReason.IDLE: 408}
 
 
 class Wanted(NamedTuple):
-    """What somebody subscribes to: the history of a thing from a revision on, or what happens from now on."""
+    """The subject of a subscription: a thing's history from a revision, or new events."""
 
     entity: EntityId
     first: int | None
@@ -83,7 +83,7 @@ class Sign(Enum):
 
 
 class Told(NamedTuple):
-    """What a subscriber was told: `number` is the revision of an element, the status of a failure."""
+    """A signal to a subscriber: `number` is the revision of an element, or the status of a failure."""
 
     sign: Sign
     number: int = 0
@@ -106,7 +106,7 @@ class ProtocolSubscriber(ABC):
     says_demand: ClassVar[bool] = True
     """Whether a client of the protocol says how many elements it wants."""
     needs_request: ClassVar[bool] = False
-    """Whether no end is told before the first request."""
+    """Whether no end is reported before the first request."""
     knows_empty: ClassVar[bool] = True
     """Whether it is known before anything is wanted that there is nothing."""
     begins_refused: ClassVar[bool] = True
@@ -197,22 +197,22 @@ class ProtocolSubscriber(ABC):
 
     @property
     def orders(self) -> set[str | None]:
-        """What keeps the order of its messages on the way, each of them."""
+        """The ordering key of each of its messages."""
         return {each.order for each in self.pier.holding.by_address[self.address]}
 
     @property
     @abstractmethod
     def reported(self) -> list[Told]:
-        """What it was told so far."""
+        """The signals to it so far."""
 
     @property
     def elements(self) -> list[int]:
-        """The revisions that it was told of so far."""
+        """The revisions that it has received so far."""
         return [told.number for told in self.reported if told.sign is Sign.ELEMENT]
 
     @property
     def signs(self) -> list[Sign]:
-        """What it was told so far, each kind once in a row."""
+        """The kinds of the signals so far, without repetitions in a row."""
         signs = [told.sign for told in self.reported]
         return [sign for at, sign in enumerate(signs) if at == 0 or signs[at - 1] is not sign]
 

@@ -46,7 +46,7 @@ def document(port: int, **more: Any) -> dict[str, Any]:
 
 
 class Caller:
-    """A client: what it sends and what it has heard, as octets."""
+    """A client: the bytes that it sends and that it has received."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sizes: dict[int, int] | None = None
@@ -54,7 +54,7 @@ class Caller:
         """`sizes`: of elements of streams that go on."""
         self.reader, self.writer = reader, writer
         self.received: list[Frame] = []
-        """What was read as frames."""
+        """The received frames."""
         # A session that goes on has begun its streams elsewhere.
         self._decoder = Decoder(EndpointLimits(), CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA9}, 0x02, sizes or {})
 
@@ -67,7 +67,7 @@ class Caller:
         self.writer.write(raw(*said))
 
     async def send_slowly(self, said: str | bytes) -> None:
-        """One octet at a time."""
+        """Send one byte at a time."""
         for byte in raw(said):
             self.writer.write(bytes([byte]))
             await self.writer.drain()
@@ -93,20 +93,20 @@ class Caller:
         return await asyncio.wait_for(self.reader.readexactly(number), PATIENCE)
 
     async def take_some(self, most: int) -> bytes:
-        """What is there, or comes next; so many octets at most. Raises EOFError when the other side has ended it."""
+        """The available or next bytes, at most so many. Raises EOFError if the other side has closed."""
         found = await asyncio.wait_for(self.reader.read(most), PATIENCE)
         if not found:
             raise EOFError("the other side has hung up")
         return found
 
     async def expect(self, expected: str | bytes) -> None:
-        """The next octets are these."""
+        """Check that these are the next bytes."""
         wanted = raw(expected)
         found = await self.take(len(wanted))
         assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
 
     async def hears_nothing_more(self) -> None:
-        """Whatever was said before has led to nothing else: what is asked for now is answered next."""
+        """Check that no bytes arrive before the response to a new request."""
         self.send(MARK)
         await self.expect(MARKED)
 
@@ -126,7 +126,10 @@ class Caller:
         return said
 
     async def goodbye(self, reason: str = "") -> str:
-        """The next octets are a goodbye with a reason that begins so, and then the other side ends it; the reason."""
+        """Check that the next bytes are a goodbye with a reason that begins so, and that the socket is closed.
+
+        Returns the reason.
+        """
         said = await self.rest()
         assert said[:1] == b"\x03", said.hex(" ")
         position = 2 if said[1] < 0x80 else 3
@@ -148,7 +151,7 @@ def squeeze(transport: asyncio.BaseTransport) -> None:
 
 
 class TcpService:
-    """A service with one door for streams. The site's clock is that of the sessions."""
+    """A service with one TCP listener. The clock of the site is the clock of the sessions."""
 
     def __init__(self, rsio_harness: RsioHarness, **more: Any) -> None:
         self.rsio_harness = rsio_harness
@@ -177,7 +180,7 @@ class TcpService:
         await wait_until(lambda: self.supervisor.status is Status.OPEN)
 
     async def caller(self, **options: Any) -> Caller:
-        """Somebody who has connected, and has heard nothing yet."""
+        """A client that has connected, and has received nothing."""
         made = await Caller.at(self.port, **options)
         self._callers.append(made)
         return made
@@ -217,7 +220,7 @@ class TcpService:
         self.rsio_harness.sweep_sessions()
 
     async def close(self) -> None:
-        # Who is still there would be waited for.
+        # The server would wait for open sockets.
         for caller in self._callers:
             await caller.leave()
         await self.supervisor.close()

@@ -40,7 +40,7 @@ def key_of(certificate: trustme.LeafCert) -> str:
 
 
 def own(certificate: trustme.LeafCert) -> dict[str, str]:
-    """The certificate that a door shows, as its document says it."""
+    """The certificate of a listener, as in its document."""
     return {"type": "client-cert", "cert": certificate.cert_chain_pems[0].bytes().decode(), "key": key_of(certificate)}
 
 
@@ -54,7 +54,7 @@ def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ss
 
 
 def let_pass(link: ListenerLink[Any], seconds: float) -> None:
-    """Let so many seconds pass for what is known of all sockets, then look at them as the door does each second."""
+    """Let so many seconds pass for all sockets, then run the check that the listener runs each second."""
 
     def earlier(at: float | None) -> float | None:
         return None if at is None else at - seconds
@@ -86,7 +86,7 @@ def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: 
 
 
 class OpenListener:
-    """An open door, who takes its deliveries, and the clients that were made."""
+    """An open listener, the consumer of its deliveries, and its clients."""
 
     def __init__(self, link: WebSocketLink, connection: Connection) -> None:
         self.link, self.connection = link, connection

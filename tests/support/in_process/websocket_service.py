@@ -19,7 +19,10 @@ from tests.support.wait import PATIENCE, wait_until
 
 
 class WebSocketService:
-    """A service with one door. `site` has another connection, by which twins can be changed without it."""
+    """A service with one WebSocket listener.
+
+    `site` has another connection, by which tests change twins.
+    """
 
     def __init__(self, harness: ConnectionHarness, **more: Any) -> None:
         self.harness = harness

@@ -28,7 +28,7 @@ LONGEST_WAIT = 60.0
 
 
 class Fault(StrEnum):
-    """What a finding is counted as."""
+    """The kind of a finding."""
 
     LOST = "lost"
     DOUBLED = "doubled"
@@ -197,7 +197,7 @@ def _in_past(name: str, asked: PastRetrieve, history: Sequence[Entry], tolerated
 
 
 def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[Finding]:
-    """A target hears of every event, the first time in order; what it acknowledges it has heard of."""
+    """A target receives every event, the first time in order, including those that it acknowledges."""
     highest: dict[str, int] = {}
     values = {thing: {entry.revision: entry.value for entry in history} for thing, history in histories.items()}
     for heard in log.received:
@@ -223,7 +223,7 @@ def replay(client: BrokerClient, thing: str) -> list[Entry]:
     client.command(streaming(thing, "request"), value={**created["value"], "demand": 10_000_000})
     entries = []
     while not (answer := client.next())["topic"].endswith(f"/{COMPLETE}"):
-        # What the load was answered may come once more, in between: a broker that was killed may have it twice.
+        # A response may arrive again in between, because a killed broker may deliver it twice.
         if "/streaming/" in answer["topic"]:
             assert answer["topic"].endswith("/next"), answer
             item = answer["value"]["item"]

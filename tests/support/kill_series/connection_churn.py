@@ -69,7 +69,7 @@ class ConnectionChurn:
         return {**document, "id": f"churn-{self._made}", "connectionStatus": status}
 
     def _change(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The same connection with something that needs a link anew."""
+        """The same connection with a change that needs a new link."""
         (source,) = document["sources"]
         return {**document, "sources": [{**source, "authorizationContext": [f"acme:churn-{self._dice.random()}"]}]}
 
@@ -154,7 +154,7 @@ class ConnectionChurn:
         return sum(it["event"] == "connected" and it["connection"] == name for it in self._service.records())
 
     def _break(self) -> None:
-        """What is no document changes nothing of what runs."""
+        """Write an invalid document, which changes no running connection."""
         name = self._chosen(self._in_files)
         before = len(self._problems(name))
         self._save(name, json.dumps(self._in_files[name])[: self._dice.randrange(1, 80)])

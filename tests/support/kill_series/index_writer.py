@@ -27,7 +27,7 @@ ENTITIES = 40
 
 
 class Writer:
-    """What happens is a matter of chance, and the same for the same seed and the same beginning."""
+    """Writes random changes, equal for the same seed and the same initial journal."""
 
     def __init__(self, journal: Journal, seed: int) -> None:
         self._journal = journal

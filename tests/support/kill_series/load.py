@@ -72,9 +72,12 @@ class Producer(StrEnum):
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`first`: the first number. `label`: each command asks for this acknowledgement beside `twin-persisted`, and is told
-    both together. `tolerated`: the statuses of injected faults. `is_lossy`: the broker forgets what it has confirmed, so
-    that all are retried until they are answered, nothing else is asked for, and there is no order."""
+    """The options of a load; `first` is the first number.
+
+    `label`: each command requests this acknowledgement beside `twin-persisted`, and receives both together. `tolerated`:
+    the statuses of injected faults. `is_lossy`: the broker loses confirmed messages, so all commands are retried until
+    they have a response, without other requests and without an order.
+    """
 
     first: int = 0
     producers: tuple[Producer, ...] = tuple(Producer)
@@ -115,7 +118,7 @@ def command(thing: str, action: str) -> str:
 
 
 class Load:
-    """What one party sends and is told."""
+    """The requests and responses of one client."""
 
     def __init__(self, requester: BrokerClient, log: LogWriter, options: LoadOptions) -> None:
         self._party, self._log, self._options = requester, log, options
@@ -271,7 +274,7 @@ class Load:
 
 
 def what_came(received: queue.Queue[dict[str, Any]], within: float = LOOKS) -> list[dict[str, Any]]:
-    """What is there already, or comes in a moment; often nothing."""
+    """The messages that are there or arrive soon; often none."""
     came: list[dict[str, Any]] = []
     with contextlib.suppress(queue.Empty):
         came.append(received.get(timeout=within))

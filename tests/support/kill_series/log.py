@@ -54,7 +54,7 @@ class Item:
 
 @dataclass(slots=True)
 class Replay:
-    """What one replay got, in order. `ends`: how many items had come at each terminal signal, and what it was."""
+    """The items of one replay, in order. `ends`: each terminal signal, and the number of items before it."""
 
     thing: str
     start: int
@@ -87,12 +87,12 @@ class PastRetrieve:
 
 @dataclass(slots=True)
 class Log:
-    """What was sent (number → thing), what was answered with success (number → revisions) and what with an error.
+    """The sent commands (number → thing), those with success (number → revisions) and those with an error.
 
-    `again`: how often a command was sent again without an idempotency key; `sent_at` and `answered_at`: seconds, of the
-    first time. `promised`: what a target has acknowledged; `received`: what came at one, in order. `tolerated`: the
-    statuses of injected faults, `struck` the commands that met one; `is_ordered`: whether the broker keeps what it has
-    confirmed.
+    `again`: how often a command was sent again without an idempotency key; `sent_at` and `answered_at`: seconds of the
+    first time. `promised`: events that a target has acknowledged; `received`: events at a target, in order. `tolerated`:
+    the statuses of injected faults, `struck`: the commands with a fault; `is_ordered`: whether the broker keeps confirmed
+    messages.
     """
 
     sent: dict[int, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Log:
         return log
 
     def add(self, line: dict[str, Any], owner: str) -> None:
-        """Take one line; `owner` tells the replays and retrieves of several loads apart."""
+        """Add a line; `owner` distinguishes the replays and retrieves of several loads."""
         match line:
             case {"load": options}:
                 self.tolerated.update(options["tolerated"])

@@ -35,7 +35,7 @@ STORED = 504
 
 
 class Asked(NamedTuple):
-    """A command: what is wanted of a connection. `topic` tells documents apart."""
+    """A command for a connection. `topic` distinguishes documents."""
 
     action: str
     connection: str
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a connection of the API is: None for the topic of one that is not there."""
+    """The state of a connection of the API: None for a missing one, otherwise its topic."""
 
     topic: str | None
     status: str | None
@@ -124,7 +124,7 @@ async def carry_out(service: Service, asked: Asked) -> None:
 
 
 def decision(folder: Path, log: Path) -> list[str]:
-    """What is wrong."""
+    """The findings."""
     stored = asyncio.run(_stored(folder))
     return [
         f"{id}: found {stored[id]}, expected one of {wanted}"

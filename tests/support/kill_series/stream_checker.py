@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Known:
-    """What a log says: numbers that were published; by partition, what came, and what was handed on as (offset, n)."""
+    """A log: published numbers; by partition, received and delivered messages as (offset, n)."""
 
     published: list[int] = field(default_factory=list)
     got: dict[int, list[Message]] = field(default_factory=dict)

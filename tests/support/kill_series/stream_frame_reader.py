@@ -63,7 +63,7 @@ LIMITS = EndpointLimits(hello_timeout=5.0, silence_before_ping=1.0, silence_befo
 """It is sooner than usual to miss a service that has been killed."""
 
 CONFIRMED_WITHIN = 5.0
-"""Seconds after which a message counts as lost. The MQTT library may lose one that is sent while its link is made again."""
+"""Seconds until a message is lost. The MQTT library may lose a message during a reconnect."""
 
 LIVES = (0.2, 2.5)
 """For how many seconds a link may live."""
@@ -84,7 +84,7 @@ class Way(ABC):
 
     @abstractmethod
     def receive(self) -> list[bytes]:
-        """What is there, or comes in a moment. Raises Lost."""
+        """The bytes that are there or arrive soon. Raises Lost."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -55,7 +55,7 @@ Note = Callable[[dict[str, Any]], None]
 
 
 def line_of(message: list[Any], partition: int) -> dict[str, Any]:
-    """What is logged of a message that has come."""
+    """The line in the log for a received message."""
     _, _, _, _, _, offset, previous, _, content = message
     digest = blake2b(json.dumps(message).encode(), digest_size=8).hexdigest()
     number = json.loads(content)["n"]
@@ -63,7 +63,7 @@ def line_of(message: list[Any], partition: int) -> dict[str, Any]:
 
 
 class Partition:
-    """What a reader knows of one partition."""
+    """The state of a reader of one partition."""
 
     def __init__(self, number: int, send: Send, note: Note, *, recalls: bool = False) -> None:
         self.number = number
@@ -110,7 +110,7 @@ class Partition:
         elif sub != f"{self.number}-{self._subs}":
             return
         self.is_recalled = self.is_recalled or kind in (5, 6)
-        # What could not be had is asked for again a little later.
+        # Request missing messages again a little later.
         self._asked = now - AGAIN + 1.0 if kind == 7 else None
         self.look(now)
 
@@ -155,7 +155,7 @@ class Reader:
 
 
 def frames_of(requester: BrokerClient) -> list[list[Any]]:
-    """What is there already, or comes in a moment; often nothing."""
+    """The frames that are there or arrive soon; often none."""
     came: list[Any] = []
     with contextlib.suppress(queue.Empty):
         came.append(requester.received.get(timeout=LOOKS))
@@ -183,7 +183,7 @@ def read(requester: BrokerClient, log_path: Path, stopping: threading.Event, *, 
 
 
 def write(requester: BrokerClient, log_path: Path, stopping: threading.Event) -> None:
-    """Publish until told to stop. The client's library goes on until the broker has everything."""
+    """Publish until SIGUSR1. The library continues until the broker has everything."""
     enough = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: enough.set())
     log = LogWriter(log_path)
@@ -198,7 +198,7 @@ def write(requester: BrokerClient, log_path: Path, stopping: threading.Event) ->
             requester.send(message, wait=False, correlation_id=f"key-{number}")
         elif isinstance(requester, MqttClient):
             requester.send(message, wait=False, CorrelationData=f"key-{number}".encode())
-        # What comes back is for the reader to judge.
+        # The reader judges the responses.
         with contextlib.suppress(queue.Empty):
             while True:
                 requester.received.get_nowait()

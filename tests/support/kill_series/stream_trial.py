@@ -29,7 +29,7 @@ from tests.support.wait import wait_until_sync
 
 MAKE, WRITE, RECALL = "make", "write", "recall"
 READ, FRAMES, OCTETS = "read", "frames", "octets"
-"""Those who read: as clients of Streamr, and in frames of reactive-streams-io, over the broker and through a door."""
+"""The readers: Streamr, and reactive-streams-io over the broker and over a TCP listener."""
 
 _STREAMS = {STREAM: {"partitions": PARTITIONS, "policyId": STREAM}}
 OPTIONS = {"streams": _STREAMS, "sessionCatchUpMax": 100}
@@ -45,7 +45,7 @@ POLICY = {
 
 
 def connection(trial_broker: KillSeriesBroker, name: str, *readers: str) -> dict[str, Any]:
-    """A source for each party of the stream that comes by this broker."""
+    """A source for each client of the stream over this broker."""
     parties = [WRITE, RECALL, *(reader for reader in readers if reader != OCTETS)]
     document = trial_broker.connection(name, *parties)
     meant = trial_broker.reply_address(trial_broker.beside(trial_broker.addresses(name, FRAMES)[1], "*"))
@@ -85,7 +85,7 @@ class StreamKillSeries:
         self.trial_broker = trial_broker
         self.readers = readers
         self.kills: Counter[str] = Counter()
-        """What was killed, how often."""
+        """The number of kills, by kind."""
         self._port = free_port()
         self._name = f"trial-{secrets.token_hex(4)}"
         self._logs = {part: folder / f"{part}.log" for part in (WRITE, *readers, RECALL)}
@@ -146,7 +146,7 @@ class StreamKillSeries:
             raise AssertionError(f"{reader}: {self.sessions(reader)}, {self._story()}") from error
 
     def sessions(self, reader: str) -> Counter[str]:
-        """What became of a reader's sessions so far."""
+        """The log lines about a reader's sessions so far."""
         log = self._logs[reader]
         return Known.of(log).sessions if log.exists() else Counter()
 
@@ -189,7 +189,7 @@ class StreamKillSeries:
         return "\n".join(said)
 
     def check(self, log: Path) -> subprocess.CompletedProcess[str]:
-        """What the checker, a process of its own, says of a reader's log."""
+        """The output of the checker process for a reader's log."""
         logs = [str(self._logs[WRITE]), str(log), str(self._logs[RECALL])]
         command = [sys.executable, "-m", "tests.support.kill_series.stream_checker", *logs]
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

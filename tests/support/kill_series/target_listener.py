@@ -2,7 +2,7 @@
 
     python -m tests.support.kill_series.target_listener URI ADDRESS LOG
 
-SIGTERM ends it. After a kill, the events that are not in its log count as not received.
+SIGTERM ends it. After a kill, the events that are not in its log were never received.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.kill_series.log import LogWriter
 
 
 def line_of(event: dict[str, Any]) -> dict[str, Any]:
-    """What is logged of an event."""
+    """The line in the log for an event."""
     return {"heard": event["topic"].split("/")[1], "revision": event["revision"], "n": event.get("value")}
 
 
@@ -34,7 +34,7 @@ def main(uri: str, address: str, log_path: Path) -> int:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     with join(uri, f"{address}-none", address) as requester:
-        # Whoever sees the log knows that somebody listens.
+        # The existence of the log shows that the listener is ready.
         log = LogWriter(log_path)
         listen(requester, log, stopping)
         log.close()

@@ -34,7 +34,7 @@ from tests.support.kill_series.trial_broker import SUBJECT, KillSeriesBroker, he
 from tests.support.wait import TimedOut, wait_until_sync
 
 MAKE, LOAD, CHECK = "make", "load", "check"
-"""Each has addresses of its own: after a kill, whoever listens at one of them may be answered again."""
+"""Each has its own addresses, because after a kill a client may receive a response again."""
 
 PATIENCE = 90.0
 CHECKED_WITHIN = 300.0
@@ -46,10 +46,13 @@ PAUSES = {"min": "0.1s", "max": "1s"}
 
 
 class Trial:
-    """`proxies`: what stands between the service and a broker. `hearer`: where somebody hears of all events at a target,
-    which every command then wants to be acknowledged. `is_faulty`: reads fail and handlers raise at random. `is_lossy`: a
-    broker forgets what it has confirmed. `kills`: what was killed or changed, how often; `redelivered`: how many deliveries
-    the service recognized as redelivered."""
+    """A kill test. `proxies` are between the service and a broker.
+
+    `hearer`: the address of a target that receives all events, and that every command requires to acknowledge.
+    `is_faulty`: reads fail and handlers raise at random. `is_lossy`: a broker loses confirmed messages. `kills`: the
+    numbers of kills and changes, by kind; `redelivered`: the number of deliveries that the service recognized as
+    redelivered.
+    """
 
     def __init__(
         self,
@@ -268,9 +271,11 @@ class Trial:
         )
 
     def decision(self) -> str:
-        """A line of figures, after the loads have ended. Raises AssertionError with the checker's findings, for an answer
-        that a broker is said to have refused: it may have been told again, and by luck; where the search index does not
-        say what the states say; and where deliveries are left at a broker."""
+        """A line of figures, after the loads have ended.
+
+        Raises AssertionError with the checker's findings, for a response that a broker refused, for differences between
+        search index and states, and for deliveries left at a broker.
+        """
         self.finish()
         checked = self.check()
         self._count_again()

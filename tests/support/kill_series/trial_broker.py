@@ -28,7 +28,7 @@ SUBJECT = "acme:load"
 
 
 class KillSeriesBroker(ABC):
-    """A broker, and the names of one trial's addresses there."""
+    """A broker, and the addresses of one test there."""
 
     kind: str
     server: str
@@ -38,7 +38,7 @@ class KillSeriesBroker(ABC):
     """Whether the broker keeps through SIGKILL what it has confirmed."""
 
     options: dict[str, Any]
-    """What `specificConfig` says, so that a dead link is noticed soon."""
+    """Values of `specificConfig` with which a dead link is noticed soon."""
 
     _separator: str
 
@@ -66,7 +66,7 @@ class KillSeriesBroker(ABC):
         return ProxyThread(self.broker.host, self.broker.port)
 
     def addresses(self, trial: str, part: str) -> tuple[str, str]:
-        """Where the commands of one part of a trial go to, and where its answers come from."""
+        """The addresses of the commands and responses of one part of a test."""
         base = f"{trial}{self._separator}{part}"
         return f"{base}{self._separator}ask", f"{base}{self._separator}answers"
 
@@ -242,4 +242,4 @@ class KafkaKillSeriesBroker(KillSeriesBroker):
 
 
 BrokerOfKind = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
-"""Gives a broker of this kind to a trial."""
+"""Creates a broker of this kind for a test."""

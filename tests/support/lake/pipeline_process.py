@@ -119,7 +119,7 @@ TRIES = 5
 
 
 def differences(data_folder: DataFolder) -> list[str]:
-    """What `verify` finds."""
+    """The findings of `verify`."""
     return [str(it) for it in verify(data_folder.lake, VerifyOptions()).differences]
 
 
@@ -175,7 +175,7 @@ class PipelineProcess:
         return Path(self.said_file.name).read_text(encoding="utf-8", errors="replace")
 
     def messages(self, event: str | None = None) -> list[dict[str, Any]]:
-        """What it has told so far, or all of one kind."""
+        """Its messages so far, all or of one kind."""
         lines = [json.loads(line) for line in self.output().splitlines() if line.startswith('{"event"')]
         return [line for line in lines if event is None or line["event"] == event]
 

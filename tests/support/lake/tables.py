@@ -62,7 +62,7 @@ def _row(seq: int, event: Event) -> dict[str, object]:
 
 
 def spoil_page(table: Path) -> Path:
-    """Write a file of a table anew as Spark does, with checksums beside its pages, and then some wrong octets into one."""
+    """Rewrite a file of a table with checksums of its pages, like Spark, and corrupt some bytes of one."""
     file = next(table.glob("*.parquet"))
     size = file.stat().st_size
     rows = pq.read_table(file, partitioning=None)

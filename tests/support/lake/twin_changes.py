@@ -19,7 +19,7 @@ from tests.support.lake.pipeline_process import DataFolder, lamp
 
 
 class Past:
-    """What happens to some entities, one second after the other."""
+    """The changes of some entities, one per second."""
 
     def __init__(self, data_folder: DataFolder) -> None:
         self._site = data_folder

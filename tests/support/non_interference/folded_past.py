@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FoldQuery(NamedTuple):
-    """What is asked of the past, instead of a query for Spark."""
+    """A query of the past that replaces a query for Spark."""
 
     question: ThingQuery
     before: datetime

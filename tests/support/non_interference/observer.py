@@ -37,7 +37,7 @@ KEY = "K"
 """The key of a Streamr client, whose own subject no policy names."""
 
 Learned = dict[str, list[str]]
-"""What was learned by each question, and by watching."""
+"""The observations by each question, and by watching."""
 
 
 class Question(Protocol):

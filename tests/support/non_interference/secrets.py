@@ -54,7 +54,7 @@ KEPT: Final = {
     "size": "that the whole thing would become too large, unreadable parts included",
     "objects on the way": "whether the value above this part is an object",
 }
-"""What stays equal although it depends on something that the subjects may not read, as the security page has it."""
+"""Values that stay equal although they depend on secrets; the security page lists them."""
 
 Path = tuple[str, ...]
 MISSING: Final[Any] = object()
@@ -63,7 +63,10 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Sight:
-    """What subjects may read and write of an entity at some moments: its policies then, each worked out and flat."""
+    """The permissions of subjects for an entity at some times.
+
+    They come from its policies at these times, each with its imports resolved.
+    """
 
     def __init__(self, policies: Sequence[Policy], subjects: Sequence[str]) -> None:
         about = [_about(policy, subjects) for policy in policies]
@@ -133,10 +136,10 @@ class Look(NamedTuple):
 
 
 def looks_at(world: World, entity: EntityId, step: int) -> list[Look]:
-    """Return when subjects can see what step `step` has written to an entity.
+    """Return when subjects can see the change of an entity by step `step`.
 
-    Moment n is that after step n; the last one is that of the questions. What a deletion has ended is shown to those whom
-    the last policy before it let read, at whatever time they ask.
+    Time n is after step n; the last time is that of the questions. Subjects with read permission under the last policy
+    before a deletion can see what the deletion has ended, at any time.
     """
     last = len(world.steps)
     first = min(max(step, _first_look(world)), last)
@@ -155,7 +158,7 @@ def _is_deletion(step: Step, entity: EntityId) -> bool:
 
 
 class Secrets:
-    """What is secret in a world."""
+    """The secrets of a world."""
 
     def __init__(self, world: World, course: Course) -> None:
         self.world = world

@@ -19,11 +19,11 @@ from tests.support.non_interference.worlds import World, a_world, course_of
 
 QUESTIONS = 14
 TRIES = 150
-"""How many smaller trials are tried at most."""
+"""The most attempts to find a smaller comparison."""
 
 
 class Difference(NamedTuple):
-    """What a question, or watching, has shown in one world and not in the other."""
+    """An observation, by a question or by watching, in only one of the worlds."""
 
     question: str
     one: str | None

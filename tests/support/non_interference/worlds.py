@@ -99,7 +99,7 @@ class World(NamedTuple):
 
 
 class Course:
-    """What becomes of a history, step by step: `moments[n]` is the time after step n."""
+    """The states of a history, step by step: `moments[n]` is the time after step n."""
 
     def __init__(self) -> None:
         self._world = TwinWorld()

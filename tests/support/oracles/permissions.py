@@ -75,7 +75,7 @@ def obvious_view(policy: Policy, subjects: Sequence[str], value: Any, path: tupl
 
 
 def obvious_root(policy: Policy, subjects: Sequence[str], value: dict[str, Any]) -> Any:
-    """What is seen of a whole thing: some members come along for whoever sees any part."""
+    """The visible part of a whole thing: some members are visible with any part."""
     seen = obvious_view(policy, subjects, value, ("thing",))
     if seen is DROP:
         return DROP
@@ -101,7 +101,7 @@ def resolved(policy: Policy, policies: Mapping[str, Policy]) -> list[tuple[str, 
 def imported(
     policy: Policy, wanted: Sequence[str], policies: Mapping[str, Policy], visited: set[str], level: int
 ) -> list[tuple[str, Policy]]:
-    """What the wanted ones of a policy's imports bring. Not what is on the way there; at most ten levels."""
+    """The entries of a policy's wanted imports, without intermediate policies; at most ten levels."""
     found = []
     for id, about in policy["imports"].items():
         if id not in wanted or id not in policies:

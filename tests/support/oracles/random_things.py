@@ -33,7 +33,7 @@ class Names(NamedTuple):
     z: str = "z"
 
     def places(self) -> list[str]:
-        """What a policy grants or revokes."""
+        """The resources that a policy grants or revokes."""
         return [
             *("", "attributes", "features", "thingId", "policyId", "_revision"),
             *(f"attributes/{place}" for place in (self.x, f"{self.x}/{self.y}", self.y)),
@@ -41,12 +41,12 @@ class Names(NamedTuple):
         ]
 
     def fields(self) -> list[str]:
-        """What a thing is ordered by. A name is not escaped here."""
+        """The properties by which things are sorted, without escapes."""
         attributes = [f"attributes/{place}" for place in (self.x, f"{self.x}/{self.y}", self.y)]
         return [*attributes, *(f"features/{name}/properties/{self.y}" for name in (self.x, self.y))]
 
     def comparable(self) -> list[str]:
-        """What a filter compares."""
+        """The properties that a filter compares."""
         return [*self.fields(), f"features/*/properties/{self.y}", "_revision", "policyId", "thingId"]
 
 

@@ -27,7 +27,7 @@ class Indexed(NamedTuple):
 
 
 def found(file: sqlite3.Connection | Path) -> Indexed:
-    """What is in the index. No path has a row twice, and wildcards are as they should be."""
+    """The content of the index. Checks that no path has two rows, and that wildcards are correct."""
     if isinstance(file, Path):
         with closing(sqlite3.connect(file)) as connection:
             return found(connection)
@@ -54,7 +54,7 @@ def found(file: sqlite3.Connection | Path) -> Indexed:
 
 
 def expected(file: sqlite3.Connection | Path) -> Indexed:
-    """What has to be in the index, as far as it has been built."""
+    """The expected content of the index, as far as it has been built."""
     if isinstance(file, Path):
         with closing(sqlite3.connect(file)) as connection:
             return expected(connection)

@@ -121,11 +121,11 @@ class PublicClient:
         await self._do("publish", stream=stream, content=content)
 
     def happened(self, event: str, name: str | None = None) -> list[Happened]:
-        """What happened of one kind, to one subscription or to the client."""
+        """The events of one kind, of one subscription or of the client."""
         return [each for each in self.events if each["event"] == event and each.get("as") == name]
 
     def course(self, name: str) -> list[str | int]:
-        """What happened to a subscription, in order: messages as their offsets, all else as its word."""
+        """The events of a subscription, in order: messages as their offsets, other events as their words."""
         of = [each for each in self.events if each.get("as") == name]
         return [each["offset"] if each["event"] == "message" else each["event"] for each in of]
 

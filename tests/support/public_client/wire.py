@@ -32,7 +32,7 @@ class Wire:
         self.lost: list[Frame] = []
         self.loses: Callable[[Frame], bool] = nothing
         self.flows = asyncio.Event()
-        """While it is not set, frames from the door wait, in order."""
+        """While it is not set, frames from the listener wait, in order."""
         self.flows.set()
         self._door = door
         self._near: set[ServerConnection] = set()
@@ -67,7 +67,7 @@ class Wire:
                     each.cancel()
                 await asyncio.gather(there, back, return_exceptions=True)
         except OSError:
-            # Nobody is at the door: whoever has come is sent away again.
+            # The listener is down, so the client is disconnected.
             await near.close()
         finally:
             self._near.discard(near)

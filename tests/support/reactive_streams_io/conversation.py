@@ -53,9 +53,9 @@ class Feed:
 
 
 class EndpointClient:
-    """An endpoint and its application. `hears` gives it octets and returns what it says because of them.
+    """An endpoint and its application. `hears` passes bytes to it, and returns its output.
 
-    `pages` bounds what the test publishers offer in all, whatever is asked for.
+    `pages` limits the elements of all test publishers, whatever the demand.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class EndpointClient:
         return f"<EndpointClient {self.endpoint}, {self.events[-5:]}>"
 
     def expect(self, text: str | bytes) -> bytes:
-        """What it says after these octets, given as hex or as they are."""
+        """The output after these bytes, given as hexadecimal digits or as bytes."""
         heard = raw(text) if isinstance(text, str) else text
         self.react(self.endpoint.receive(heard, self.clock.now()))
         return self.sends()
@@ -87,7 +87,7 @@ class EndpointClient:
         return said
 
     def waits(self, seconds: float) -> bytes:
-        """What it says after so long, if `tick` is called whenever it is due."""
+        """The output after so many seconds, if `tick` is called whenever it is due."""
         end = self.clock.now() + seconds
         while (due := self.endpoint.due) is not None and due <= end:
             self.clock.advance(max(0.0, due - self.clock.now()))
@@ -142,7 +142,7 @@ class EndpointClient:
             else:
                 self.endpoint.session.end(stream, errors.write(fault))
 
-    # What a subscriber was told.
+    # Signals to a subscriber.
 
     def elements(self, stream: int) -> list[bytes]:
         told = (event for event in self.events if isinstance(event, ElementsReceived) and event.stream == stream)
@@ -174,7 +174,7 @@ def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[Endpo
 
 
 def is_goodbye(said: bytes, reason: str = "protocol error") -> bool:
-    """Whether these octets end with a goodbye whose reason begins so."""
+    """Whether these bytes end with a goodbye whose reason begins so."""
     return any(said[at] == 3 and _is_one(said[at:], reason) for at in range(len(said)))
 
 
@@ -187,7 +187,7 @@ def _is_one(said: bytes, reason: str) -> bool:
 
 
 def pipe(one: EndpointClient, other: EndpointClient, *, piece: int = 1 << 20) -> None:
-    """Carry octets between two until both are silent."""
+    """Carry bytes between two ends until both are silent."""
     while True:
         forth, back = one.sends(), other.sends()
         if not forth and not back:

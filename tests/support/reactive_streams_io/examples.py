@@ -83,11 +83,11 @@ EXAMPLES = [
     Example(Pong(b"\x07"), "a9 01 07"),
     Example(Seq(1), "b0 01"),
 ]
-"""Each frame at least once, with its octets."""
+"""Each frame at least once, with its bytes."""
 
 
 def raw(text: str) -> bytes:
-    """`01 00 00` → three octets."""
+    """`01 00 00` → three bytes."""
     return bytes.fromhex(text)
 
 

@@ -85,7 +85,7 @@ STRAY = [
     raw("55"),
     b"",
 ]
-"""What neither end has said, and what may yet come: right in some places, wrong in others."""
+"""Bytes that neither end has sent, partly valid."""
 
 
 class WireFault(NamedTuple):
@@ -108,11 +108,11 @@ slips = st.lists(
     max_size=3,
 )
 sizes = st.lists(st.sampled_from([1, 2, 7, 40, 5000]), min_size=1, max_size=4)
-"""In what pieces a stream of octets comes, over and over."""
+"""The sizes of the pieces of a byte stream, repeatedly."""
 
 
 def changed(said: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
-    """Octets of which some were changed, lost, doubled or inserted: in what way, where, and with what."""
+    """Bytes with changed, lost, repeated or inserted parts: the kind, the position, and the value."""
     found = bytearray(said)
     for kind, place, value in changes:
         at = place % (len(found) + 1)
@@ -129,7 +129,7 @@ def changed(said: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
 
 
 def pieces(said: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """The octets in pieces of these sizes, over and over."""
+    """The bytes in pieces of these sizes, repeatedly."""
     found, at, turn = [], 0, 0
     while at < len(said):
         size = sizes[turn % len(sizes)]
@@ -152,7 +152,7 @@ class Wire:
         return f"<Wire, {self._carried} carried, {self._slips} to come>"
 
     def carry(self, said: Iterable[bytes]) -> list[bytes]:
-        """What comes out of it."""
+        """The bytes that come out of the wire."""
         arrived: list[bytes] = []
         for message in said:
             for piece in pieces(message, self._sizes) if self._sizes else [message]:

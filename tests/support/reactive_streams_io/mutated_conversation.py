@@ -103,7 +103,7 @@ CHANGES = st.lists(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[EndpointRole, bool, list[bytes]]:
-    """A role to play, whether the transport has messages, and what is heard."""
+    """A role, whether the transport has messages, and the input."""
     role = draw(st.sampled_from(EndpointRole))
     listed = draw(HELLOS)
     hello = encode(ClientHello(0, listed) if role is EndpointRole.SERVER else ServerHello(0, listed))
@@ -119,7 +119,7 @@ def conversations(draw: st.DrawFn) -> tuple[EndpointRole, bool, list[bytes]]:
 
 
 def frames_of(said: bytes) -> list[Frame]:
-    """What was said, which has to be whole frames."""
+    """The output as frames, which must be complete."""
     reader = decoder(limits=EndpointLimits())
     found = list(reader.feed(said))
     assert not reader.waiting
@@ -135,7 +135,7 @@ def is_bounded(requester: EndpointClient) -> bool:
 
 
 def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
-    """Hear a conversation, and hold what is said and told against the promises."""
+    """Pass a session to an endpoint, and check its output and events."""
     role, has_messages, heard = conversation
     options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is EndpointRole.SERVER else {}
     requester = EndpointClient(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)

@@ -54,7 +54,7 @@ LIMITS = EndpointLimits(
 """Small ones, so that conversations of some dozen frames meet them."""
 
 BOUND = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.incomplete_elements
-"""What may be kept for a peer besides the elements that it has asked for."""
+"""The most state for a peer besides its requested elements."""
 
 NAMES = [
     *["tck/range?n=5", "tck/never", "tck/fail?after=2", "tck/fixed?n=30&size=2"] * 2,
@@ -73,7 +73,7 @@ ROUNDS = 400
 
 
 class Step(NamedTuple):
-    """What one side does next: `which` of its streams or names, and how much. Then they speak, `rounds` times at most."""
+    """An action of one side: `which` of its streams or names, and how much; then up to `rounds` exchanges."""
 
     role: EndpointRole
     what: str
@@ -170,7 +170,7 @@ class Side(EndpointClient):
         return self.endpoint.session.subscribing.streams
 
     def check(self, sizes: dict[int, int]) -> None:
-        """What this end has said on its transport is whole frames, and ends in the documented goodbye if it has ended."""
+        """Check that the output of this end is whole frames, with a documented goodbye at its end."""
         reader = decoder(sizes, EndpointLimits())
         found: list[Frame] = list(reader.feed(b"".join(self.said)))
         assert not reader.waiting
