@@ -1,16 +1,22 @@
-"""Checks a batch of changes and computes the resulting states, before it is stored. Pure.
+"""Checks a batch of changes, computes the resulting states, and divides what is to be stored into steps. Pure.
 
 Every event must follow its entity's newest one, and every entity must have a state after its newest event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from mappings.ids import EntityId
 from mappings.json_values import encode_state
 from spark_store.errors import RevisionConflict, Unstorable
 from spark_store.records import Change, Snapshot
+
+T = TypeVar("T")
+
+_STEP, _STEP_BYTES = 8, 64 << 10
+"""How many entities, events or answers are written in one step, and after how many bytes it ends."""
 
 
 def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, Snapshot]:
@@ -50,3 +56,25 @@ def encode(snapshot: Snapshot) -> bytes | None:
         return encode_state(snapshot.state)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error
+
+
+def batched(items: Iterable[T], size: Callable[[T], int] = lambda _: 0) -> Iterator[Sequence[T]]:
+    """Divide items into those of one step; `size` returns the bytes of one."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        part.append(item)
+        total += size(item)
+        if len(part) >= _STEP or total >= _STEP_BYTES:
+            yield part
+            part, total = [], 0
+    if part:
+        yield part
+
+
+def answer_owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:
+    """Return the columns `entity` and `others`: the entities whose erasure deletes the answer."""
+    if not change.events:
+        return None, None
+    first, *others = dict.fromkeys(keys[event.entity] for event in change.events)
+    return first, f",{','.join(map(str, others))}," if others else None

@@ -16,7 +16,7 @@ import itertools
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ from spark_store.errors import (
     translate_sqlite_error,
 )
 from spark_store.journal import creators, incarnations, schema, statements
-from spark_store.journal.batch import encode, plan
+from spark_store.journal.batch import answer_owners, batched, encode, plan
 from spark_store.records import (
     Change,
     DeliveryName,
@@ -136,9 +136,6 @@ _WRITER_PRAGMAS = (
     "journal_size_limit = 67108864",
 )
 _READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
-
-_STEP, _STEP_BYTES = 8, 64 << 10
-"""How many entities, events or answers are written in one step, and after how many bytes it ends."""
 
 _NOT_ITS_FAULT = (
     TypeError,
@@ -409,7 +406,7 @@ class Journal:
                 if name.partition:
                     log = name.connection, name.source, name.partition
                     self._newest_answered[log] = max(name.offset, self._newest_answered.get(log, -1))
-                answers.append((at, *name, stored.answer, *_owners(change, keys)))
+                answers.append((at, *name, stored.answer, *answer_owners(change, keys)))
             self._writer.executemany(_INSERT_ANSWER, answers)
             yield
 
@@ -583,28 +580,6 @@ class Journal:
             self._writer.close()
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
-
-
-def batched(items: Iterable[T], size: Callable[[T], int] = lambda _: 0) -> Iterator[Sequence[T]]:
-    """Divide items into those of one step; `size` returns the bytes of one."""
-    part: list[T] = []
-    total = 0
-    for item in items:
-        part.append(item)
-        total += size(item)
-        if len(part) >= _STEP or total >= _STEP_BYTES:
-            yield part
-            part, total = [], 0
-    if part:
-        yield part
-
-
-def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:
-    """Return the columns `entity` and `others`: the entities whose erasure deletes the answer."""
-    if not change.events:
-        return None, None
-    first, *others = dict.fromkeys(keys[event.entity] for event in change.events)
-    return first, f",{','.join(map(str, others))}," if others else None
 
 
 def _connect(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:

@@ -459,11 +459,24 @@ def _told(world: World, step: Step | None, moment: Moment, time: Moment) -> Any:
     return step.action, step.path, None if seen is DROP else seen
 
 
-def _leaves(said: Any, path: Path = ()) -> list[Any]:
-    """Return the leaves of metadata with their paths."""
+def _metadata(policy: Policy, subjects: Sequence[str], said: Any, data: Any, path: Path) -> list[Any]:
+    """Return the leaves of the visible metadata of a part with their paths: that of parts which are readable as a whole."""
+    if obvious_unrestricted(policy, subjects, "READ", path):
+        return _leaves(said, path)
+    if not isinstance(data, Mapping):
+        return []
+    return [
+        leaf
+        for name, member in said.items()
+        if isinstance(member, Mapping) and name in data
+        for leaf in _metadata(policy, subjects, member, data[name], (*path, name))
+    ]
+
+
+def _leaves(said: Any, path: Path) -> list[Any]:
     if isinstance(said, Mapping):
         return [leaf for name, member in said.items() for leaf in _leaves(member, (*path, name))]
-    return [] if said is DROP else [path, said]
+    return [[path, said]]
 
 
 def _shown(world: World, moment: Moment) -> list[Any]:
@@ -481,7 +494,8 @@ def _shown(world: World, moment: Moment) -> list[Any]:
         if not obvious_partial(policy, world.subjects, "READ", (entity.type.value,)):
             continue
         document = {name: value for name, value in snapshot.state.items() if name != METADATA}
-        said = obvious_view(policy, world.subjects, snapshot.state.get(METADATA, {}), (entity.type.value,))
+        said = snapshot.state.get(METADATA, {})
         seen = obvious_view(policy, world.subjects, document, (entity.type.value,))
-        found.append([snapshot.revision, {} if seen is DROP else seen, _leaves(said)])
+        shown = _metadata(policy, world.subjects, said, document, (entity.type.value,))
+        found.append([snapshot.revision, {} if seen is DROP else seen, shown])
     return found
