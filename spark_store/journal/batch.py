@@ -1,4 +1,4 @@
-"""Checks a batch of changes, computes the resulting states, and divides what is to be stored into steps. Pure.
+"""Checks a batch of changes, computes the resulting states, and divides the work into steps. Pure.
 
 Every event must follow its entity's newest one, and every entity must have a state after its newest event.
 """
