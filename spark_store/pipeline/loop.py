@@ -39,8 +39,7 @@ from spark_store.lake.watermark import (
     publish_watermark,
     read_watermark,
 )
-from spark_store.pipeline import erasure, fault_injection, retention, snapshots, table_maintenance, tables
-from spark_store.pipeline.fault_injection import FaultPoint
+from spark_store.pipeline import erasure, retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.query_jobs import running_queries
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due
@@ -207,9 +206,9 @@ class PipelineLoop:
         """
         known = self._watermark
         if reached < known.seq:
-            self._notify(seq=reached, appended=0)
+            self._publish(seq=reached, appended=0)
         if (erased := erasure.last_done(self._target.lake)) < known.erased:
-            self._notify(erased=erased, erased_at=None)
+            self._publish(erased=erased, erased_at=None)
 
     def _resume_maintenance(self) -> None:
         """Schedule maintenance as if the former process had gone on."""
@@ -254,7 +253,6 @@ class PipelineLoop:
     def _append(self, last: int) -> None:
         """Append one batch: the events up to this one."""
         with self._appending:
-            fault_injection.reach(FaultPoint.BEFORE_READ, self._target.spark)
             begun, first = time.monotonic(), self._watermark.visible + 1
             tables.append_events(self._target, first, last)
             batch = BatchProgress(last - first + 1, round(time.monotonic() - begun, 3))
@@ -307,11 +305,7 @@ class PipelineLoop:
         self._merged = time.monotonic()
         self._say("merged", seq=last, seconds=round(self._merged - begun, 3))
 
-    def _publish(self, **positions: Any) -> None:
-        fault_injection.reach(FaultPoint.BEFORE_WATERMARK, self._target.spark)
-        self._notify(**positions)
-
-    def _notify(self, **changes: Any) -> None:
+    def _publish(self, **changes: Any) -> None:
         """Make what was written durable, and publish it."""
         durability.sync(self._target.lake)
         with self._publishing:
@@ -319,7 +313,7 @@ class PipelineLoop:
             publish_watermark(self._target.lake.watermark, self._watermark)
 
     def _remember(self, **changes: Any) -> None:
-        """Publish it with the next `_notify`."""
+        """Publish it with the next `_publish`."""
         with self._publishing:
             self._watermark = msgspec.structs.replace(self._watermark, **changes)
 
@@ -348,7 +342,7 @@ class PipelineLoop:
             self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
             failure = str(translate_error(error))
         self._note("erasure", failure)
-        self._notify()
+        self._publish()
         if failure is None:
             self._say("erased", erasures=[it.id for it in todo])
         else:
@@ -383,7 +377,7 @@ class PipelineLoop:
             reason = str(translate_error(error))
             self._end(kind, reason)
             with contextlib.suppress(StoreError):
-                self._notify()
+                self._publish()
             self._say("maintenance failed", reason=reason)
 
     def _carry_out(self, kind: str) -> None:
@@ -396,7 +390,7 @@ class PipelineLoop:
         }[kind]()
         self._end(kind, None)
         self._count_files()
-        self._notify()
+        self._publish()
         self._say("maintenance", kind=kind, seconds=round(time.monotonic() - begun, 3))
 
     def _end(self, kind: str, failure: str | None) -> None:

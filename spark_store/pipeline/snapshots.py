@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
@@ -17,8 +16,6 @@ from pyspark.sql import functions as sql
 from mappings.ids import EntityType
 from spark_store.lake import reader
 from spark_store.lake.tables import APP, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
-from spark_store.pipeline import fault_injection
-from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.tables import LakeWriter, append_once
 
 EVERY_REVISIONS = 100
@@ -65,8 +62,7 @@ def take_full_snapshot(target: LakeWriter, seq: int) -> int:
     things = target.read(LATEST).where(sql.col("entity_type") == EntityType.THING.value)
     rows = things.withColumn("as_of", sql.lit(seq).cast("long")).select(*FULL_SNAPSHOTS.column_names)
     before = reader.rows(target.lake, FULL_SNAPSHOTS)
-    with fault_injection.during(FaultPoint.DURING_FULL_SNAPSHOT, target.spark, Path(target.lake.path(FULL_SNAPSHOTS))):
-        append_once(target, FULL_SNAPSHOTS, rows, APP, seq)
+    append_once(target, FULL_SNAPSHOTS, rows, APP, seq)
     return reader.rows(target.lake, FULL_SNAPSHOTS) - before
 
 

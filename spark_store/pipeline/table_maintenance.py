@@ -22,8 +22,6 @@ from spark_store.errors import StoreUnavailable
 from spark_store.lake import durability
 from spark_store.lake.tables import TABLES, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
-from spark_store.pipeline import fault_injection
-from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.retention_rules import RetentionRules
 from spark_store.pipeline.tables import LakeWriter, complete_statistics
 
@@ -106,8 +104,7 @@ def optimize(target: LakeWriter) -> None:
         # For tables of earlier versions.
         complete_statistics(target, table)
     for table in (table for table in TABLES if table.clustered_by):
-        with fault_injection.during(FaultPoint.DURING_COMPACTION, target.spark, Path(target.lake.path(table))):
-            target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()
+        target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()
 
 
 def vacuum(target: LakeWriter) -> None:

@@ -22,8 +22,6 @@ from spark_store.errors import LakeBusy, LakeUnfit, StoreUnavailable
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import APP, EVENTS, LATEST, TABLES, Lake, Table
-from spark_store.pipeline import fault_injection
-from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.source import SOURCES, events_of, states_of
 
 
@@ -194,7 +192,6 @@ def append_events(target: LakeWriter, first: int, last: int) -> None:
     """
     few = events_of(target.lake.journal, first, last, FEW_EVENTS)
     entries = target.journal("journal_events", first, last) if few is None else target.spark.createDataFrame(few)
-    delta, option = target.delta, target.option
     transaction = target.log(EVENTS).startTransaction()
     if transaction.readVersion() < 0:
         # One that vanished must not come into being again with only these rows.
@@ -204,13 +201,16 @@ def append_events(target: LakeWriter, first: int, last: int) -> None:
             f"{target.lake.path(EVENTS)}: expected its last event to be {first - 1}, found {found}: another pipeline has "
             "appended; end one of the two"
         )
-    files = transaction.writeFiles(event_rows(entries)._jdf)
-    fault_injection.reach(FaultPoint.BEFORE_COMMIT, target.spark)
+    commit_append(target, transaction, transaction.writeFiles(event_rows(entries)._jdf), last)
+
+
+def commit_append(target: LakeWriter, transaction: Any, files: Any, last: int) -> None:
+    """Commit written files of events; `last` is the number of the last one."""
+    delta, option = target.delta, target.option
     number = delta.actions.SetTransaction(APP, last, option.apply(time.time_ns() // 1_000_000))
     append = target.spark._jvm.org.apache.spark.sql.SaveMode.Append  # type: ignore[union-attr]
     operation = getattr(delta, "DeltaOperations$Write")(append, *[option.empty()] * _WRITE_OPTIONS)
     transaction.commit(files.appended(number), operation)
-    fault_injection.reach(FaultPoint.AFTER_APPEND, target.spark)
 
 
 def delete_rows(target: LakeWriter, table: Table, gone: DataFrame, condition: str) -> None:
@@ -285,4 +285,3 @@ def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand
         # Other writes are not concerned. (A concurrent append has a number of its own, which has precedence.)
         for key in settings:
             target.spark.conf.unset(key)
-    fault_injection.reach(FaultPoint.AFTER_MERGE, target.spark)

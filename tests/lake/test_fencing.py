@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.dice import dice
+from tests.support.lake.fault_injection import FaultPoint
 from tests.support.lake.pipeline_process import DataFolder, take_all
 from tests.support.lake.pipeline_tables import write_all_tables
 from tests.support.lake.writer_process import LakeWriterProcess

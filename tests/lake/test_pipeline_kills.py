@@ -1,6 +1,6 @@
 """Exactly once, shown: driver, Java process and service are killed at every point of a batch, and the lake is the journal.
 
-The points are in `spark_store.pipeline.fault_injection`. After each kill the checker, a process of its own, looks at the
+The points are in `tests.support.lake.fault_injection`. After each kill the checker, a process of its own, looks at the
 lake as it was left: the journal's beginning, without hole or repeat. At the end everything is moved, and both are compared
 in full.
 """
@@ -14,9 +14,9 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.fault_injection import VARIABLE, FaultPoint
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from tests.support.lake.checker import assert_whole
+from tests.support.lake.fault_injection import VARIABLE, FaultPoint
 from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, take_all
 from tests.support.lake.pipeline_service import PipelineService
 from tests.support.wait import wait_until_sync

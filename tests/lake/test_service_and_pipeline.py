@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from spark_store.lake.tables import EVENTS
 from spark_store.lake.watermark import read_watermark
-from spark_store.pipeline.fault_injection import VARIABLE, FaultPoint
 from tests.support.lake.checker import check
+from tests.support.lake.fault_injection import VARIABLE, FaultPoint
 from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder, take_all
 from tests.support.lake.pipeline_service import PipelineService
 from tests.support.lake.pipeline_tables import write_all_tables

@@ -47,8 +47,13 @@ CHEAP = {
 """Settings of the sessions in `make test`: they save a third of their CPU time. The product does not have them, nor does
 `make soak`; nor do the pipeline processes of tests."""
 
-MAIN = "import sys; from spark_store.pipeline.__main__ import main; sys.exit(main())"
-"""Without the low priority that `python -m spark_store.pipeline` gives itself: other tests would keep it from its work."""
+_ROOT = str(Path(__file__).parents[3])
+MAIN = (
+    f"import sys; sys.path.insert(0, {_ROOT!r}); from tests.support.lake.fault_injection import plant; plant(); "
+    "from spark_store.pipeline.__main__ import main; sys.exit(main())"
+)
+"""Without the low priority that `python -m spark_store.pipeline` gives itself: other tests would keep it from its work. With
+the points at which a test kills it."""
 
 AT_ONCE = ("--interval", "0.2", "--merge-every", "0")
 """Options of pipelines that tests wait for; later ones override them."""

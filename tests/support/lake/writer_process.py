@@ -21,10 +21,10 @@ from typing import Any, Self
 import psutil
 
 from spark_store.errors import StoreError
-from spark_store.pipeline.fault_injection import VARIABLE, FaultPoint
 from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.session import SessionOptions, start_session
 from spark_store.pipeline.tables import LakeWriter
+from tests.support.lake.fault_injection import VARIABLE, FaultPoint, plant
 from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, WITHIN, DataFolder
 from tests.support.wait import wait_until_sync
 
@@ -32,6 +32,8 @@ _TRIGGER = "pause"
 
 
 def _serve(folder: Path) -> None:
+    os.environ[VARIABLE] = ""
+    plant()
     writer = LakeWriter.of(start_session(SessionOptions(master="local[1]", settings=CHEAP)), folder)
     print("ready", flush=True)
     for line in sys.stdin:

@@ -133,7 +133,7 @@ def test_an_erasure_that_a_table_lacks_is_repeated(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reader, "last_transaction", noted)
-    monkeypatch.setattr(PipelineLoop, "_publish", killed)
+    monkeypatch.setattr(PipelineLoop, "_resume_maintenance", killed)
     with pytest.raises(KeyboardInterrupt):
         loop_of(target)._catch_up()
     kept = read_watermark(target.lake.watermark)
