@@ -29,9 +29,6 @@ from spark_store.lake.watermark import TableSize, read_watermark
 CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
 """How data files are read: a page whose checksum does not match is an error."""
 
-_CUT_ENDS = ("\x7f", "\U0010ffff")
-"""Delta's ends of a cut text, above every other one."""
-
 CUT = timedelta(milliseconds=1)
 """By how much the log cuts times."""
 
@@ -192,12 +189,6 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
             )
             found = pc.min(rows["seq"]).as_py() or found
     return found
-
-
-def has_cut_statistics(lake: Lake, table: Table) -> bool:
-    """Whether a file's greatest ID is cut in the log. Raises StoreUnavailable, LakeUnfit."""
-    with open_table(lake, table) as delta:
-        return any(id is not None and id.endswith(_CUT_ENDS) for (id,) in file_facts(delta, "max.entity"))
 
 
 def size(lake: Lake, table: Table) -> TableSize:

@@ -23,7 +23,7 @@ from spark_store.lake import durability
 from spark_store.lake.tables import TABLES, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline.retention_rules import RetentionRules
-from spark_store.pipeline.tables import LakeWriter, complete_statistics
+from spark_store.pipeline.tables import LakeWriter
 
 GRACE = timedelta(minutes=1)
 """How long overdue maintenance waits at a start: new events come first, even if maintenance crashes."""
@@ -100,9 +100,6 @@ def resume_times(
 
 def optimize(target: LakeWriter) -> None:
     """Compact and cluster all tables, except partitioned ones."""
-    for table in TABLES:
-        # For tables of earlier versions.
-        complete_statistics(target, table)
     for table in (table for table in TABLES if table.clustered_by):
         target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()
 

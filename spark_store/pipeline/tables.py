@@ -227,15 +227,6 @@ def delete_rows(target: LakeWriter, table: Table, gone: DataFrame, condition: st
     ).collect()
 
 
-def complete_statistics(target: LakeWriter, table: Table) -> None:
-    """Compute the statistics of a table's files again if IDs are cut in them. No row changes."""
-    if reader.has_cut_statistics(target.lake, table):
-        statistics = getattr(getattr(target.delta.stats, "StatisticsCollection$"), "MODULE$")
-        all_of_them = [getattr(statistics, f"recompute$default${number}")() for number in (4, 5)]
-        log = target.log(table)
-        statistics.recompute(target.spark._jsparkSession, log, target.option.empty(), *all_of_them)
-
-
 def write_checkpoint(target: LakeWriter, table: Table) -> int:
     """Write a checkpoint of a table's newest version, and return its number."""
     log = target.log(table)

@@ -21,12 +21,10 @@ from spark_store.lake.reader import full_snapshot_before, last_transaction
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, LOG_RETENTION, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
-from spark_store.pipeline.session import STATISTICS_LENGTH
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import (
     LakeWriter,
     append_events,
-    complete_statistics,
     merge_latest,
     merge_rows,
     write_checkpoint,
@@ -306,9 +304,7 @@ def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSess
 
 
 @pytest.mark.soak(shard="lake")
-def test_statistics_have_whole_ids_also_in_tables_whose_ids_were_cut(
-    spark: SparkSession, data_folder: DataFolder
-) -> None:
+def test_statistics_have_whole_ids(spark: SparkSession, data_folder: DataFolder) -> None:
     """IDs that begin alike differ behind what Delta keeps by default: no file could be skipped."""
 
     def greatest() -> set[str]:
@@ -317,16 +313,8 @@ def test_statistics_have_whole_ids_also_in_tables_whose_ids_were_cut(
 
     first, second = (EntityId(EntityType.THING, "acme.site", f"{'x' * 120}-{number}") for number in (1, 2))
     write_all_tables(data_folder.folder)
-    whole = str(spark.conf.get(STATISTICS_LENGTH))
-    spark.conf.set(STATISTICS_LENGTH, "32")
-    try:
-        data_folder.append([counted(first, 1)])
-        take_all(spark, data_folder)
-    finally:
-        spark.conf.set(STATISTICS_LENGTH, whole)
-    assert greatest() == {f"{str(first)[:32]}\x7f"}
-    for table in TABLES:
-        complete_statistics(LakeWriter.of(spark, data_folder.folder), table)
+    data_folder.append([counted(first, 1)])
+    take_all(spark, data_folder)
     assert greatest() == {str(first)}
     data_folder.append([counted(second, 1)])
     take_all(spark, data_folder)
