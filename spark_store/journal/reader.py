@@ -47,7 +47,6 @@ ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
 """
 """The events numbered ?1 to ?2 with the columns of `JournalEntry`, by entity (as text) and revision."""
 
-_LONG_ENTRIES = f"{ENTRIES_BY_ENTITY} AND max(coalesce(length(value), 0), length(headers)) > ?3"
 _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
 # An erased entity keeps a row that says nothing.
 _ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
@@ -205,10 +204,6 @@ class JournalReader:
     def entries_by_entity(self, first: int, last: int) -> Iterator[JournalEntry]:
         """The same events, by entity and revision: a large range is read much faster this way."""
         return map(JournalEntry._make, self._rows(ENTRIES_BY_ENTITY, (first, last)))
-
-    def long_entries(self, first: int, last: int, longer: int) -> Iterator[JournalEntry]:
-        """Yield those of the same events whose value or headers have more than that many bytes."""
-        return map(JournalEntry._make, self._rows(_LONG_ENTRIES, (first, last, longer)))
 
     def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[EntityState]:
         """Yield the present states of the entities with events of these numbers, each once.

@@ -19,33 +19,25 @@ import pyarrow.compute as pc
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.reader import ENTRIES_BY_ENTITY, JournalReader
 
-LONG: Final = 16_384
-"""Events with larger values or headers are read elsewhere: batches are bounded by rows only."""
+SHORT: Final = 16_384
+"""The longest values and headers that large batches have: they are bounded by rows only."""
 
-BATCH_ROWS: Final = 4_000
-
-EVENTS: Final = pa.schema(
-    {
-        **dict.fromkeys(("entity_type", "entity"), pa.string()),
-        **dict.fromkeys(("revision", "seq"), pa.int64()),
-        "timestamp": pa.timestamp("us", "UTC"),
-        **dict.fromkeys(("action", "path", "value", "headers"), pa.string()),
-    }
-)
-"""The columns of events for all readers."""
+BATCH_ROWS, LONG_BATCH_ROWS = 4_000, 16
 
 # Types are guessed from the first rows, so nothing may be null there; JSON is never empty.
 _TYPED_ENTRIES = ENTRIES_BY_ENTITY.replace("entries.value", "coalesce(entries.value, x'')", 1)
-_SHORT_ENTRIES = (
-    f"{_TYPED_ENTRIES} AND coalesce(length(entries.value), 0) <= {LONG} AND length(entries.headers) <= {LONG}"
+_IS_SHORT = f"coalesce(length(entries.value), 0) <= {SHORT} AND length(entries.headers) <= {SHORT}"
+_STATEMENTS = (
+    (f"{_TYPED_ENTRIES} AND {_IS_SHORT}", BATCH_ROWS),
+    (f"{_TYPED_ENTRIES} AND NOT ({_IS_SHORT})", LONG_BATCH_ROWS),
 )
 _ROWS = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
 _WAITING = "PRAGMA busy_timeout = 10000"
 _FAULTS = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 
 
-def short_events(path: Path, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """The events with these numbers, both inclusive, that are not `LONG`, by entity and revision.
+def read_events(path: Path, first: int, last: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The events with these numbers, both inclusive: first the short ones, each by entity and revision.
 
     Raises StoreUnavailable.
     """
@@ -58,14 +50,19 @@ def short_events(path: Path, first: int, last: int) -> Iterator[pa.RecordBatch]:
             with adbc_driver_manager.AdbcStatement(connection) as statement:
                 statement.set_sql_query(_WAITING)
                 _rows(statement).close()
-            with adbc_driver_manager.AdbcStatement(connection) as statement:
-                statement.set_options(**{_ROWS: str(BATCH_ROWS)})
-                statement.set_sql_query(_SHORT_ENTRIES)
-                statement.bind(pa.record_batch([[first], [last]], names=["first", "last"]))
-                with _rows(statement) as rows:
-                    for batch in rows:
-                        if batch.num_rows:
-                            yield _events(batch)
+            found = 0
+            for query, most in _STATEMENTS:
+                if found > last - first:
+                    break
+                with adbc_driver_manager.AdbcStatement(connection) as statement:
+                    statement.set_options(**{_ROWS: str(most)})
+                    statement.set_sql_query(query)
+                    statement.bind(pa.record_batch([[first], [last]], names=["first", "last"]))
+                    with _rows(statement) as rows:
+                        for batch in rows:
+                            if batch.num_rows:
+                                found += batch.num_rows
+                                yield _events(batch, schema)
     except _FAULTS as error:
         _read_again(path, first, last)
         raise StoreUnavailable(f"{path}: {error}") from error
@@ -76,13 +73,13 @@ def _rows(statement: adbc_driver_manager.AdbcStatement) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(stream)
 
 
-def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _events(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [
         pc.if_else(pc.equal(pc.binary_length(column), 0), None, column) if field.name == "value" else column
-        for column, field in zip(batch.columns, EVENTS, strict=True)
+        for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(
-        [column.cast(field.type) for column, field in zip(columns, EVENTS, strict=True)], schema=EVENTS
+        [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
 
 

@@ -22,7 +22,7 @@ from spark_store.errors import LakeBusy, LakeUnfit, StoreUnavailable
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import APP, EVENTS, LATEST, TABLES, Lake, Table
-from spark_store.pipeline.source import SOURCES, events_of, states_of
+from spark_store.pipeline.source import read_events, read_states
 
 
 def event_rows(entries: DataFrame) -> DataFrame:
@@ -66,16 +66,9 @@ def _namespace(entity: Expression) -> Expression:
     return sql.when(entity.contains(":"), sql.substring_index(entity, ":", 1)).otherwise(sql.lit(""))
 
 
-FEW = 20_000
-"""Up to how many states are read in this process: planning and writing a source takes longer."""
-
-FEW_EVENTS = 2_000
-"""The same for events, which have to be fetched and sorted."""
-
 _WRITE_OPTIONS = 8
 """The optional parameters of Delta's description of a write."""
 
-_WRITTEN_DOWN = "spark.databricks.delta.merge.materializeSource"
 _NUMBERED_BY = "spark.databricks.delta.write.txnAppId"
 _NUMBER = "spark.databricks.delta.write.txnVersion"
 """The form in which a merge gets the options of an append."""
@@ -83,21 +76,20 @@ _NUMBER = "spark.databricks.delta.write.txnVersion"
 
 @dataclass(frozen=True, slots=True)
 class LakeWriter:
-    """A lake and the session that writes it. `parallelism`: how many partitions a large batch is read in."""
+    """A lake and the session that writes it."""
 
     spark: SparkSession
     lake: Lake
-    parallelism: int
 
     @classmethod
     def of(cls, spark: SparkSession, data_dir: Path) -> LakeWriter:
-        """Makes the journal readable for the session, too."""
-        for source in SOURCES:
-            spark.dataSource.register(source)
+        """Also set what only this session needs."""
+        # Two readings of a source could differ, for example of the journal's states.
+        spark.conf.set("spark.databricks.delta.merge.materializeSource", "all")
         # Adaptive execution makes each stage a job, which costs more than it saves here. (Spark queries have sessions of
         # their own.)
         spark.conf.set("spark.sql.adaptive.enabled", "false")
-        return cls(spark, Lake(data_dir), spark.sparkContext.defaultParallelism)
+        return cls(spark, Lake(data_dir))
 
     def name(self, table: Table) -> str:
         """A table as SQL names it."""
@@ -119,17 +111,6 @@ class LakeWriter:
     def log(self, table: Table) -> Any:
         """A table's log there."""
         return self.delta.DeltaLog.forTable(self.spark._jsparkSession, self.lake.path(table))
-
-    def journal(self, name: str, first: int, last: int) -> DataFrame:
-        """A range of the journal, by the name of one of its sources."""
-        return (
-            self.spark.read.format(name)
-            .option("path", str(self.lake.journal.absolute()))
-            .option("parallelism", self.parallelism)
-            .option("first", first)
-            .option("last", last)
-            .load()
-        )
 
 
 def prepare(target: LakeWriter) -> None:
@@ -190,8 +171,6 @@ def append_events(target: LakeWriter, first: int, last: int) -> None:
     Raises LakeBusy where it does not: another pipeline writes the lake. The number is read within the transaction, and Delta
     refuses one whose number another commit has changed meanwhile. The public writer knows only "skip what is not above".
     """
-    few = events_of(target.lake.journal, first, last, FEW_EVENTS)
-    entries = target.journal("journal_events", first, last) if few is None else target.spark.createDataFrame(few)
     transaction = target.log(EVENTS).startTransaction()
     if transaction.readVersion() < 0:
         # One that vanished must not come into being again with only these rows.
@@ -201,7 +180,8 @@ def append_events(target: LakeWriter, first: int, last: int) -> None:
             f"{target.lake.path(EVENTS)}: expected its last event to be {first - 1}, found {found}: another pipeline has "
             "appended; end one of the two"
         )
-    commit_append(target, transaction, transaction.writeFiles(event_rows(entries)._jdf), last)
+    rows = event_rows(read_events(target.spark, target.lake.journal, first, last))
+    commit_append(target, transaction, transaction.writeFiles(rows._jdf), last)
 
 
 def commit_append(target: LakeWriter, transaction: Any, files: Any, last: int) -> None:
@@ -240,23 +220,14 @@ def merge_latest(target: LakeWriter, first: int, last: int) -> None:
 
     Earlier ones have been merged: the table is complete up to `last` then.
     """
-    states = states_of(target.lake.journal, first, last, FEW)
-    if states is None:
-        merge_rows(target, latest_rows(target.journal("journal_states", first, last)), last)
-    else:
-        merge_rows(target, latest_rows(target.spark.createDataFrame(states)), last, is_at_hand=True)
+    merge_rows(target, latest_rows(read_states(target.spark, target.lake.journal, first, last)), last)
 
 
-def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand: bool = False) -> None:
-    """Merge rows into `latest` if they are newer; the table is complete up to event `last` then.
-
-    `is_at_hand`: the rows are the same at every reading. Others are written to a file first: two readings of the journal's
-    states could differ.
-    """
-    settings = {_WRITTEN_DOWN: "none" if is_at_hand else "all"}
+def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0) -> None:
+    """Merge rows into `latest` if they are newer; the table is complete up to event `last` then."""
     # Delta would ignore a number that is not above the last one. But merges are also repeated, or with an earlier journal.
-    if last > reader.last_transaction(target.lake, LATEST, APP):
-        settings |= {_NUMBERED_BY: APP, _NUMBER: str(last)}
+    is_further = last > reader.last_transaction(target.lake, LATEST, APP)
+    settings = {_NUMBERED_BY: APP, _NUMBER: str(last)} if is_further else {}
     view = "journal_latest_rows"
     # Each column by its name: a table may have others, which a later version has added.
     names = LATEST.column_names

@@ -28,6 +28,7 @@ from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.pipeline import tables
 from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.source import read_events, read_states
 from spark_store.pipeline.tables import LakeWriter, event_rows, latest_rows
 from tests.bench.harness import processor_seconds_of_all
 
@@ -86,8 +87,8 @@ def fill_prepared(target: LakeWriter, other: LakeWriter, rows: int, batch: int, 
     tables.prepare(other)
     for last in range(batch, rows + 1, batch):
         first = last - batch + 1
-        events = cached(event_rows(target.journal("journal_events", first, last)))
-        states = cached(latest_rows(target.journal("journal_states", first, last)))
+        events = cached(event_rows(read_events(target.spark, target.lake.journal, first, last)))
+        states = cached(latest_rows(read_states(target.spark, target.lake.journal, first, last)))
         with timed(seconds, "batch"):
             tables.append_once(other, EVENTS, events, APP, last)
             tables.merge_rows(other, states, last)
@@ -102,7 +103,7 @@ def main(folder: Path, rounds: int) -> int:
     with JournalReader.open(folder / "journal.db") as follower:
         rows = follower.newest()
     spark = start_session(SessionOptions())
-    target, other = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "prepared"), 2)
+    target, other = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "prepared"))
     spent: Spent = {}
     for number in range(rounds + 1):
         for lake in (target.lake, other.lake):

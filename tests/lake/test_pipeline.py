@@ -124,7 +124,7 @@ def test_the_tables_match_the_journal_after_losses(spark: SparkSession, data_fol
 def test_states_that_are_too_many_for_one_process_are_read_by_spark(
     spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_store.pipeline.tables.FEW", 3)
+    monkeypatch.setattr("spark_store.pipeline.source.FEW_STATES", 3)
     data_folder.write(20, entities=7)
     take_all(spark, data_folder)
     data_folder.assert_equal()

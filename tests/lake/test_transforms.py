@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_store.lake.tables import EVENTS, LATEST
-from spark_store.pipeline.source import EVENTS_SCHEMA, STATES_SCHEMA
+from spark_store.pipeline import source
 from spark_store.pipeline.tables import event_rows, latest_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak(shard="lake")]
@@ -26,7 +27,7 @@ def test_an_entry_becomes_a_row_with_its_namespace_and_its_time_to_the_microseco
             ("thing", ":lamp", 1, 13, AT, "created", "/", '{"a": 1.50}', "{}"),
             ("thing", long_id, 1, 14, AT, "created", "/", "{}", "{}"),
         ],
-        EVENTS_SCHEMA,
+        from_arrow_schema(source.EVENTS),
     ).coalesce(1)
     rows = event_rows(entries)
     assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in EVENTS.columns}
@@ -45,7 +46,7 @@ def test_a_state_becomes_a_row_and_a_missing_state_marks_a_deleted_entity(spark:
             ("thing", "acme.site:lamp", "acme.site:pol", 5, 17, AT, AT, '{"attributes":{}}'),
             ("policy", "acme.site:pol", None, 2, 12, AT, AT, None),
         ],
-        STATES_SCHEMA,
+        from_arrow_schema(source.STATES),
     )
     rows = latest_rows(states)
     assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in LATEST.columns}
@@ -56,8 +57,9 @@ def test_a_state_becomes_a_row_and_a_missing_state_marks_a_deleted_entity(spark:
 
 
 def test_times_that_are_texts_become_times_to_the_microsecond(spark: SparkSession) -> None:
-    schema = STATES_SCHEMA.replace("TIMESTAMP", "STRING")
-    row = ("thing", "acme.site:lamp", None, 5, 17, "2030-01-15T07:30:00.250001Z", "2030-01-15T07:30:00.250001Z", "{}")
+    schema = [field.name for field in source.STATES]
+    at = "2030-01-15T07:30:00.250001Z"
+    row = ("thing", "acme.site:lamp", "acme.site:pol", 5, 17, at, at, "{}")
     rows = latest_rows(spark.createDataFrame([row], schema))
     assert dict(rows.dtypes)["created"] == "timestamp"
     assert rows.select(rows["modified"].cast("string")).collect()[0][0] == "2030-01-15 07:30:00.250001"

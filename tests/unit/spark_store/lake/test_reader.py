@@ -160,4 +160,4 @@ def test_an_event_of_another_past_is_recognized_by_its_time_or_value(
         JournalReader.open(place.journal) as follower,
         pytest.raises(LakeUnfit, match=said) if said else contextlib.nullcontext(),
     ):
-        check_same_journal(LakeWriter(cast(Any, None), place, 1), follower, 5)
+        check_same_journal(LakeWriter(cast(Any, None), place), follower, 5)

@@ -37,7 +37,7 @@ def filled(folder: Path, events: list[datetime], kept: dict[int, datetime]) -> t
         write_deltalake(place.path(EVENTS), pa.table({"ts": pa.array(some, instants)}), mode="append")
     table = pa.table({"as_of": pa.array(kept, pa.int64()), "modified": pa.array(kept.values(), instants)})
     write_deltalake(place.path(FULL_SNAPSHOTS), table, partition_by=["as_of"])
-    return LakeWriter(cast(Any, spark), place, 1), spark
+    return LakeWriter(cast(Any, spark), place), spark
 
 
 NEWEST = datetime(2030, 3, 31, 12, 30, tzinfo=UTC)

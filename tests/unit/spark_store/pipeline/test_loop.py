@@ -66,7 +66,7 @@ def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(durability, "clean_log", lambda *_: done.append("log"))
     monkeypatch.setattr(snapshots, "thin", lambda _: 0)
     spark: Any = Spark(done)
-    return LakeWriter(spark, place, 1)
+    return LakeWriter(spark, place)
 
 
 def loop_of(target: LakeWriter) -> PipelineLoop:
