@@ -9,6 +9,7 @@ faster.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -69,11 +70,11 @@ def run(data: Path, into: Path) -> list[str]:
     """
     lake = Lake(data)
     options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(into))} -XX:TieredStopAtLevel=1"
-    command = [sys.executable, "-m", "spark_store.pipeline", "run", "--data-dir", str(data), "--interval", "0.1"]
-    frequent = ["--batch-rows", str(BATCH), "--optimize-batches", "2", "--full-snapshot-events", str(BATCH)]
+    command = [sys.executable, "-m", "spark_store.pipeline", "run", "--data-dir", str(data)]
+    frequent = {"interval": 0.1, "max_batch_rows": BATCH, "optimize_batches": 2, "full_snapshot_events": BATCH}
     output: list[str] = []
     with subprocess.Popen(
-        [*command, *frequent, "--with-parent"],
+        [*command, "--settings", json.dumps(frequent), "--with-parent"],
         env={**os.environ, "JDK_JAVA_OPTIONS": options},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 
 from connectivity.config.settings import PREFIX, Settings, SparkMode
@@ -33,6 +34,8 @@ from spark_store.errors import StoreError
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import MAINTENANCE, LakeLag, Watermark, measure_lag, read_watermark
+from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
+from spark_store.pipeline.settings import PipelineSettings
 
 log = structlog.get_logger(__name__)
 
@@ -83,42 +86,27 @@ def environment() -> dict[str, str]:
 
 def command(settings: Settings, action: str, *options: str) -> list[str]:
     """Return the command line of a pipeline process."""
-    spark = settings.spark
     found = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(settings.data_dir)]
-    found += _schedule(settings)
-    found += ["--master", spark.master, "--memory", spark.memory]
-    if spark.jars is not None:
-        found += ["--jars", str(spark.jars)]
-    if spark.mirror is not None:
-        found += ["--mirror", spark.mirror]
-    if retention := _retention(settings):
-        found += ["--retention", json.dumps(retention)]
-    if spark.remote is not None:
-        # Another Spark answers Spark queries.
-        found.append("--no-connect")
-    return [*found, *options]
+    return [*found, "--settings", msgspec.json.encode(_pipeline_settings(settings)).decode(), *options]
 
 
-def _schedule(settings: Settings) -> list[str]:
-    """Return when maintenance is due: times in seconds."""
-    kept = settings.lake
-    return [
-        f"--interval={kept.interval.total_seconds():.15g}",
-        f"--optimize-every={kept.optimize_every.total_seconds():.15g}",
-        f"--optimize-files={kept.optimize_files}",
-        f"--vacuum-every={kept.vacuum_every.total_seconds():.15g}",
-        f"--retention-every={kept.retention_every.total_seconds():.15g}",
-    ]
-
-
-def _retention(settings: Settings) -> Mapping[str, Mapping[str, float]]:
-    """Return `{namespace or "default": {"seconds": …, "revisions": …}}`; empty without retention."""
-    found: dict[str, dict[str, float]] = {}
-    for name, kept in settings.lake.retention.rules.items():
-        found[name] = {} if kept.days is None else {"seconds": kept.days.total_seconds()}
-        if kept.revisions is not None:
-            found[name]["revisions"] = kept.revisions
-    return found if any(found.values()) else {}
+def _pipeline_settings(settings: Settings) -> PipelineSettings:
+    spark, lake = settings.spark, settings.lake
+    rules = {name: RetentionRule(kept.days, kept.revisions) for name, kept in lake.retention.rules.items()}
+    return PipelineSettings(
+        master=spark.master,
+        memory=spark.memory,
+        jars=None if spark.jars is None else str(spark.jars),
+        mirror=spark.mirror,
+        # With `spark.remote`, another Spark does.
+        answers_queries=spark.remote is None,
+        interval=lake.interval.total_seconds(),
+        optimize_files=lake.optimize_files,
+        optimize_every=lake.optimize_every,
+        vacuum_every=lake.vacuum_every,
+        retention_every=lake.retention_every,
+        retention=RetentionRules(rules.pop("default"), rules),
+    )
 
 
 def ask(

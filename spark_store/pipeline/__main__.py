@@ -2,8 +2,9 @@
 
 `run` follows the journal until SIGTERM or SIGINT, finishes its batch, and answers Spark queries meanwhile. `optimize`
 compacts the tables, `retention` deletes expired events (or shows them), `rebuild` rebuilds `latest` from `events`. Without
-Spark, `verify` compares the tables with the journal and `status` shows their state. Each line on standard output is a JSON
-object with `event`; output of Java goes to standard error. With `--with-parent` the process ends with its standard input.
+Spark, `verify` compares the tables with the journal, and `install` fetches Delta's jars. Each line on standard output is a
+JSON object with `event`; output of Java goes to standard error. With `--with-parent` the process ends with its standard
+input.
 
 Exit codes: 0 done, or stopped; 1 failed, may succeed later (with `verify`: differences); 2 invalid arguments; 3 another
 pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal do not match.
@@ -21,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,16 +43,15 @@ from spark_store.lake import durability
 from spark_store.lake.clock import look, uptime
 from spark_store.lake.tables import EVENTS, TABLES, Lake
 from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_failure
-from spark_store.records import EXPECTED_MASTER, LOCAL_MASTER, now_text
+from spark_store.pipeline.settings import PipelineSettings, decode_settings
+from spark_store.records import now_text
 
 if TYPE_CHECKING:
-    from spark_store.pipeline.retention_rules import RetentionRules
     from spark_store.pipeline.session import ConnectOptions
     from spark_store.pipeline.tables import LakeWriter
 
 
-EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
-_WITHOUT_SPARK = {"verify", "status"}
+EXIT_FAILED, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 3, 4, 5
 NICE = 15
 """The niceness of the pipeline: clients wait for the service, and not for the lake."""
 
@@ -72,15 +72,13 @@ def say(event: str, **fields: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one action; the exit code."""
     given = _parser().parse_args(arguments)
-    if LOCAL_MASTER.fullmatch(given.master) is None:
-        say("failed", reason=f"spark.master: found {given.master}, expected {EXPECTED_MASTER}", kind="Unusable")
-        return EXIT_UNUSABLE
+    given.settings = decode_settings(*given.settings)
     if given.with_parent and given.action != "run":
         _watch_parent(threading.Event())
     try:
         return _ACTIONS[given.action](given)
     except ImportError as error:
-        extra = "lake" if given.action in _WITHOUT_SPARK else "spark"
+        extra = "lake" if given.action == "verify" else "spark"
         reason = f"expected the extra '{extra}', found {error}; {INSTALL_EXTRA.format(extra)}"
         say("failed", reason=reason, kind="SparkMissing")
         return EXIT_MISSING
@@ -113,55 +111,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("action", choices=sorted(_ACTIONS))
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of journal and lake")
-    parser.add_argument("--master", default="local[*]", help="Spark's master")
-    parser.add_argument("--jars", type=Path, help="folder of Delta's jars")
-    parser.add_argument("--mirror", help="with `install`: address of a Maven repository instead of the central one")
-    parser.add_argument("--memory", default="1g", help="memory of the Java process")
     parser.add_argument(
-        "--retention",
-        type=json.loads,
-        default={},
-        help='JSON: {namespace or "default": {"seconds": …, "revisions": …}}',
+        "--settings", action="append", default=[], metavar="JSON", help="the settings; of several, later ones override"
     )
     parser.add_argument(
         "--preview", action="store_true", help="with `retention`: show what would be deleted, change nothing"
     )
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between the starts of two batches")
-    parser.add_argument(
-        "--merge-every", type=_seconds, default=_seconds("120"), help="seconds between two merges of states"
-    )
-    parser.add_argument("--batch-rows", type=int, default=500_000, help="the most events in one batch")
-    parser.add_argument("--optimize-batches", type=int, default=64, help="compact the tables after this many batches")
-    parser.add_argument("--optimize-files", type=int, default=256, help="or after this many new files")
-    parser.add_argument(
-        "--full-snapshot-events", type=int, default=200_000, help="take a full snapshot after this many events"
-    )
-    parser.add_argument("--optimize-every", type=_seconds, default=_seconds("600"), help="or after this many seconds")
-    parser.add_argument("--vacuum-every", type=_seconds, default=_seconds("600"), help="seconds between two vacuums")
-    parser.add_argument("--retention-every", type=_seconds, default=_seconds("3600"), help="seconds between two checks")
-    parser.add_argument("--once", action="store_true", help="end when all events are in the lake")
-    parser.add_argument("--no-connect", action="store_true", help="do not offer Spark queries")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input is closed")
-    parser.add_argument("--lock-seconds", type=float, help="how long another pipeline may take to end")
     parser.add_argument(
         "--all",
         action="store_true",
         help="verify: replay the events of every entity, not of a sample, and read every page",
     )
     parser.add_argument("--restart", action="store_true", help="start an interrupted command from the beginning")
-    parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
     return parser
-
-
-def _seconds(text: str) -> timedelta:
-    return timedelta(seconds=float(text))
-
-
-def _status(given: argparse.Namespace) -> int:
-    from spark_store.lake.status import read_status
-
-    say("status", **read_status(Lake(given.data_dir), datetime.now(UTC)))
-    return 0
 
 
 def stop_at_signals(stopping: threading.Event) -> None:
@@ -184,10 +147,9 @@ def stop_at_signals(stopping: threading.Event) -> None:
 def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.check import expect_lake
     from spark_store.lake.connect_address import local_address, publish_address
-    from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+    from spark_store.pipeline.loop import PipelineLoop
     from spark_store.pipeline.query_jobs import abandoned_jobs_ended
     from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
-    from spark_store.pipeline.table_maintenance import MaintenancePlan
 
     # Without Spark, which takes long to start, since it may be tried for hours.
     expect_lake(Lake(given.data_dir))
@@ -195,19 +157,8 @@ def _run(given: argparse.Namespace) -> int:
     stop_at_signals(stopping)
     if given.with_parent:
         _watch_parent(stopping)
-    maintenance_options = MaintenancePlan(
-        batches=given.optimize_batches,
-        files=given.optimize_files,
-        merge_every=given.merge_every,
-        optimize_every=given.optimize_every,
-        full_snapshot_events=given.full_snapshot_events,
-        vacuum_every=given.vacuum_every,
-        forget_every=given.retention_every,
-        retention=_retention(given),
-    )
-    connect = None if given.once or given.no_connect else ConnectOptions()
-    answers_queries = connect is not None
-    options = PipelineOptions(given.batch_rows, given.interval, given.once, answers_queries, maintenance_options)
+    settings: PipelineSettings = given.settings
+    connect = ConnectOptions() if settings.answers_queries and not settings.once else None
     with _target(given, stopping, connect=connect) as target, contextlib.ExitStack() as serving:
         put_first(target.spark)
         if connect is not None:
@@ -217,7 +168,7 @@ def _run(given: argparse.Namespace) -> int:
             serving.enter_context(publish_address(target.lake.connect, address))
             say("spark queries", port=port)
         if not stopping.is_set():
-            PipelineLoop(target, say, options, stopping).run()
+            PipelineLoop(target, say, settings, stopping).run()
     say("stopped")
     return 0
 
@@ -241,7 +192,7 @@ def _optimize(given: argparse.Namespace) -> int:
 def _forget(given: argparse.Namespace) -> int:
     from spark_store.pipeline import retention, table_maintenance, tables
 
-    rules, now = _retention(given), datetime.now(UTC)
+    rules, now = given.settings.retention, datetime.now(UTC)
     lake = Lake(given.data_dir)
     if given.preview and not lake.has(EVENTS):
         expect_journal(lake.journal)
@@ -279,7 +230,7 @@ def _rebuild(given: argparse.Namespace) -> int:
 def _verify(given: argparse.Namespace) -> int:
     from spark_store.maintenance.verify import VerifyOptions, verify
 
-    retention = _retention(given)
+    retention = given.settings.retention
     options = VerifyOptions(
         lambda entry, newest: retention.has_expired(entry, newest, datetime.now(UTC)),
         fold_all=given.all,
@@ -311,7 +262,7 @@ def _install(given: argparse.Namespace) -> int:
     from spark_store.pipeline.delta_jars import install_jars
 
     folder = _jars(given)
-    say("installed", fetched=install_jars(folder, given.mirror), folder=str(folder))
+    say("installed", fetched=install_jars(folder, given.settings.mirror), folder=str(folder))
     return 0
 
 
@@ -322,7 +273,6 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "retention": _forget,
     "rebuild": _rebuild,
     "verify": _verify,
-    "status": _status,
 }
 
 
@@ -352,7 +302,8 @@ def _target(
     lake = Lake(given.data_dir)
     begun = time.monotonic()
     is_by_hand = given.action != "run"
-    seconds = given.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
+    settings: PipelineSettings = given.settings
+    seconds = settings.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
     if is_by_hand and not lake.has(EVENTS):
         # Neither exists: probably a wrong folder, so create nothing in it.
         expect_journal(lake.journal)
@@ -361,19 +312,19 @@ def _target(
         wait_for_lock(lake, seconds)
     with scratch_folder(lake) as scratch:
         options = SessionOptions(
-            master=given.master,
+            master=settings.master,
             jars=_jars(given),
-            memory=given.memory,
+            memory=settings.memory,
             connect=connect,
             scratch=scratch,
             settings={
                 # Spark makes this folder at its start, wherever it is; nothing comes into it.
                 "spark.sql.warehouse.dir": (lake.pipeline / "warehouse").absolute().as_uri(),
-                **dict(setting.partition("=")[::2] for setting in given.setting),
+                **settings.spark,
             },
         )
         spark = start_session(options)
-        say("spark", version=spark.version, master=given.master, seconds=round(time.monotonic() - begun, 3))
+        say("spark", version=spark.version, master=settings.master, seconds=round(time.monotonic() - begun, 3))
         try:
             # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
             with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
@@ -393,13 +344,8 @@ def _target(
 def _jars(given: argparse.Namespace) -> Path:
     from spark_store.pipeline.delta_jars import default_folder
 
-    return given.jars or default_folder()
-
-
-def _retention(given: argparse.Namespace) -> RetentionRules:
-    from spark_store.pipeline.retention_rules import RetentionRules
-
-    return RetentionRules.of(given.retention)
+    jars: str | None = given.settings.jars
+    return default_folder() if jars is None else Path(jars)
 
 
 def _watch_parent(stopping: threading.Event) -> None:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -42,7 +41,8 @@ from spark_store.lake.watermark import (
 from spark_store.pipeline import erasure, retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.query_jobs import running_queries
 from spark_store.pipeline.session import put_first
-from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due
+from spark_store.pipeline.settings import PipelineSettings
+from spark_store.pipeline.table_maintenance import MaintenanceState, due
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.warm_up import warm_up
 from spark_store.records import now_text
@@ -103,20 +103,6 @@ _NO_ANSWER = "Answer from Java side is empty"
 """The error of Py4J for a Java process that is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineOptions:
-    """`interval`: seconds from one batch's begin to the next, 0 for at once.
-
-    `once`: end when all events are in the lake. `answers_queries`: warm Spark up for them.
-    """
-
-    max_batch_rows: int = 500_000
-    interval: float = 5.0
-    once: bool = False
-    answers_queries: bool = False
-    maintenance: MaintenancePlan = field(default_factory=MaintenancePlan)
-
-
 class PipelineLoop:
     """One run of the pipeline on the locked lake."""
 
@@ -124,7 +110,7 @@ class PipelineLoop:
         self,
         target: LakeWriter,
         say: Say,
-        options: PipelineOptions,
+        settings: PipelineSettings,
         stopping: threading.Event,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -134,7 +120,7 @@ class PipelineLoop:
         """
         self._target = target
         self._say = say
-        self._options = options
+        self._settings = settings
         self._stopping = stopping
         self._clock = clock
         self._appending = threading.Lock()
@@ -158,7 +144,7 @@ class PipelineLoop:
         """
         try:
             newest = self._catch_up()
-            if self._options.once:
+            if self._settings.once:
                 self._follow(lambda: newest, lambda: self._watermark.visible >= newest)
                 self._maintain(is_end=True)
             else:
@@ -177,7 +163,7 @@ class PipelineLoop:
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
             self._look = look_at_clock(looked.reading, self._time(), uptime())
-        if self._options.maintenance.retention.is_forever:
+        if self._settings.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
         self._newest_snapshot = reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP)
@@ -212,10 +198,10 @@ class PipelineLoop:
 
     def _resume_maintenance(self) -> None:
         """Schedule maintenance as if the former process had gone on."""
-        now, plan = datetime.now(UTC), self._options.maintenance
+        now = datetime.now(UTC)
         made = reader.created_at(self._target.lake, EVENTS) or now
-        grace = timedelta(0) if self._options.once else table_maintenance.GRACE
-        times = table_maintenance.resume_times(self._watermark, made, now, plan, grace)
+        grace = timedelta(0) if self._settings.once else table_maintenance.GRACE
+        times = table_maintenance.resume_times(self._watermark, made, now, self._settings, grace)
         self._state = self._state._replace(done=times)
 
     def _last_watermark(self) -> Watermark:
@@ -242,9 +228,9 @@ class PipelineLoop:
             begun = time.monotonic()
             last = newest()
             if last > self._watermark.visible:
-                self._append(min(last, self._watermark.visible + self._options.max_batch_rows))
+                self._append(min(last, self._watermark.visible + self._settings.max_batch_rows))
             if last <= self._watermark.visible and not is_over():
-                self._stopping.wait(max(_POLL_SECONDS, begun + self._options.interval - time.monotonic()))
+                self._stopping.wait(max(_POLL_SECONDS, begun + self._settings.interval - time.monotonic()))
 
     def _newest(self) -> int:
         with JournalReader.open(self._target.lake.journal) as journal_reader:
@@ -261,7 +247,7 @@ class PipelineLoop:
         self._say("batch", seq=last, rows=batch.rows, seconds=batch.seconds)
 
     def _maintain_until(self, ended: threading.Event) -> None:
-        begun, is_warm = time.monotonic(), not self._options.answers_queries
+        begun, is_warm = time.monotonic(), not self._settings.answers_queries
         while not ended.wait(_LOOK_SECONDS):
             self._maintain()
             if not is_warm and time.monotonic() - begun >= _WARM_UP_SECONDS and not self._is_behind():
@@ -272,7 +258,7 @@ class PipelineLoop:
 
     def _is_behind(self) -> bool:
         """Whether more events wait than one batch may have."""
-        return self._newest() - self._watermark.visible > self._options.max_batch_rows
+        return self._newest() - self._watermark.visible > self._settings.max_batch_rows
 
     def _warm_up(self) -> None:
         """Warm Spark up, unless a query runs, which does that itself."""
@@ -296,8 +282,8 @@ class PipelineLoop:
         """Merge the states of entities whose events were appended since the last merge, if it is due."""
         first, last = self._watermark.seq + 1, self._watermark.visible
         waited = timedelta(seconds=time.monotonic() - self._merged)
-        is_many = last - self._watermark.seq >= self._options.max_batch_rows
-        if first > last or not (is_many or is_end or waited >= self._options.maintenance.merge_every):
+        is_many = last - self._watermark.seq >= self._settings.max_batch_rows
+        if first > last or not (is_many or is_end or waited >= self._settings.merge_every):
             return
         begun = time.monotonic()
         tables.merge_latest(self._target, first, last)
@@ -371,7 +357,7 @@ class PipelineLoop:
             self._state = self._state._replace(
                 batches=self._batches - self._compacted, events=self._watermark.seq - self._newest_snapshot
             )
-            for kind in due(self._state, datetime.now(UTC), self._options.maintenance):
+            for kind in due(self._state, datetime.now(UTC), self._settings):
                 self._carry_out(kind)
         except (PySparkException, Py4JJavaError, StoreError) as error:
             reason = str(translate_error(error))
@@ -422,7 +408,7 @@ class PipelineLoop:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=utc_text(look.believed))
         # Delta would refuse one of the two: rows are deleted by what the table has.
         with self._appending:
-            events = retention.forget(self._target, self._options.maintenance.retention, look.until)
+            events = retention.forget(self._target, self._settings.retention, look.until)
         self._say("expired", events=events)
         self._remember(retention=RetentionRun(look, events))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from mappings.ids import namespace_of
 from spark_store.journal.reader import JournalEntry
@@ -67,17 +66,6 @@ class RetentionRules:
 
     default: RetentionRule = FOREVER
     namespaces: Mapping[str, RetentionRule] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, rules: Mapping[str, Mapping[str, Any]]) -> RetentionRules:
-        """Return the rules of `{namespace or "default": {"seconds": …, "revisions": …}}`; both may be missing."""
-        found = {
-            name: RetentionRule(
-                timedelta(seconds=rule["seconds"]) if "seconds" in rule else None, rule.get("revisions")
-            )
-            for name, rule in rules.items()
-        }
-        return cls(found.pop("default", FOREVER), found)
 
     @property
     def is_forever(self) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,29 +21,11 @@ from spark_store.errors import StoreUnavailable
 from spark_store.lake import durability
 from spark_store.lake.tables import TABLES, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
-from spark_store.pipeline.retention_rules import RetentionRules
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 
 GRACE = timedelta(minutes=1)
 """How long overdue maintenance waits at a start: new events come first, even if maintenance crashes."""
-
-
-@dataclass(frozen=True, slots=True)
-class MaintenancePlan:
-    """The schedule of maintenance.
-
-    Tables are compacted after `batches`, or so many new `files`, or `optimize_every` if there was a batch. A full snapshot
-    is kept after `full_snapshot_events`, or twice the number of entities. States are merged every `merge_every`.
-    """
-
-    batches: int = 64
-    files: int = 256
-    merge_every: timedelta = timedelta(minutes=2)
-    optimize_every: timedelta = timedelta(minutes=10)
-    vacuum_every: timedelta = timedelta(minutes=10)
-    forget_every: timedelta = timedelta(hours=1)
-    full_snapshot_events: int = 200_000
-    retention: RetentionRules = field(default_factory=RetentionRules)
 
 
 class MaintenanceState(NamedTuple):
@@ -60,26 +41,28 @@ class MaintenanceState(NamedTuple):
     entities: int = 0
 
 
-def due(state: MaintenanceState, now: datetime, plan: MaintenancePlan) -> list[str]:
+def due(state: MaintenanceState, now: datetime, settings: PipelineSettings) -> list[str]:
     """Return the kinds of maintenance that are due, in the order in which they are done."""
 
     def has_waited(kind: str, every: timedelta) -> bool:
         # A future time means that the clock was set back: how long it is ago is unknown.
         return not timedelta(0) <= now - state.done[kind] < every
 
-    has_new_batch = state.batches > 0 and has_waited("optimize", plan.optimize_every)
+    has_new_batch = state.batches > 0 and has_waited("optimize", settings.optimize_every)
     is_due = {
         # A full snapshot has a row for each thing: there are at most half as many rows as events.
-        "full_snapshot": state.events >= max(plan.full_snapshot_events, 2 * state.entities),
-        "retention": not plan.retention.is_forever and has_waited("retention", plan.forget_every),
-        "optimize": state.batches >= plan.batches or state.files >= plan.files or has_new_batch,
-        "vacuum": has_waited("vacuum", plan.vacuum_every),
+        "full_snapshot": state.events >= max(settings.full_snapshot_events, 2 * state.entities),
+        "retention": not settings.retention.is_forever and has_waited("retention", settings.retention_every),
+        "optimize": state.batches >= settings.optimize_batches
+        or state.files >= settings.optimize_files
+        or has_new_batch,
+        "vacuum": has_waited("vacuum", settings.vacuum_every),
     }
     return [kind for kind, is_now in is_due.items() if is_now]
 
 
 def resume_times(
-    watermark: Watermark, made: datetime, now: datetime, plan: MaintenancePlan, grace: timedelta
+    watermark: Watermark, made: datetime, now: datetime, settings: PipelineSettings, grace: timedelta
 ) -> dict[str, datetime]:
     """Return the last times of earlier processes by kind.
 
@@ -92,9 +75,9 @@ def resume_times(
 
     looked = watermark.retention
     return {
-        "retention": since(None if looked is None else looked.happened, plan.forget_every),
-        "optimize": since(watermark.optimized, plan.optimize_every),
-        "vacuum": since(watermark.vacuumed, plan.vacuum_every),
+        "retention": since(None if looked is None else looked.happened, settings.retention_every),
+        "optimize": since(watermark.optimized, settings.optimize_every),
+        "vacuum": since(watermark.vacuumed, settings.vacuum_every),
     }
 
 

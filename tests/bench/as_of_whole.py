@@ -24,6 +24,7 @@ from tests.bench.harness import FULL, SUBJECT, Scale
 from tests.bench.lake import pipeline, wait_for
 from tests.bench.long_journals import BEGUN
 from tests.bench.report import Figure
+from tests.support.lake.pipeline_process import given
 
 THINGS, FEW_THINGS = 1_000_000, 2_000
 WARM_SECONDS = 40.0
@@ -65,7 +66,7 @@ def _searched(folder: Path, things: int, scale: Scale, times: int) -> tuple[list
     write(folder / "journal.db", things, 1, 1)
     with pipeline(folder) as (process, _):
         wait_for(Lake(folder), things + 1, process)
-    with pipeline(folder, "--interval", "5") as (process, _):
+    with pipeline(folder, *given(interval=5)) as (process, _):
         time.sleep(scale.of(WARM_SECONDS, 0.0))
         while not Lake(folder).connect.exists():
             time.sleep(0.1)

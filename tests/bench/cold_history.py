@@ -33,7 +33,7 @@ from spark_store.lake.tables import EVENTS, Lake
 from tests.bench.harness import FULL, Scale, run, thing
 from tests.bench.long_journals import EVENTS_EACH, write_long_past
 from tests.bench.report import Figure
-from tests.support.lake.pipeline_process import MAIN
+from tests.support.lake.pipeline_process import MAIN, given
 
 LAKES = Path(".run/bench")
 MILLION = 1_000_000
@@ -54,7 +54,7 @@ def compacted(events: int) -> Path:
     if not ready.exists():
         shutil.rmtree(folder, ignore_errors=True)
         write_long_past(folder / "journal.db", events)
-        pipeline("run", folder, "--once", "--batch-rows", "1000000", "--optimize-batches", "1")
+        pipeline("run", folder, *given(once=True, max_batch_rows=MILLION, optimize_batches=1))
         trim(folder / "journal.db", events)
         ready.touch()
     return folder

@@ -24,6 +24,7 @@ from tests.bench.report import Figure
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
+from tests.support.lake.pipeline_process import given
 
 THINGS, EVENTS_EACH = 200, 50
 WARM, ROUNDS = 2, 5
@@ -44,7 +45,8 @@ def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list
     idle_seconds = scale.of(IDLE_SECONDS, 0.5)
     small = folder / "small"
     write_long_past(small / "journal.db", events)
-    pipeline("run", small, "--once", "--batch-rows", str(events // scale.of(25, 3)), "--optimize-batches", "1000000")
+    rows = events // scale.of(25, 3)
+    pipeline("run", small, *given(once=True, max_batch_rows=rows, optimize_batches=1_000_000))
     fill(folder / "data" / "journal.db", THINGS, EVENTS_EACH)
     idle, fresh, during = Waits(), Waits(), Waits()
     seconds = []

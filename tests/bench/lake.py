@@ -21,7 +21,7 @@ from spark_store.lake.watermark import read_watermark
 from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run
 from tests.bench.long_journals import changes, write_long_past, write_past
 from tests.bench.report import Figure
-from tests.support.lake.pipeline_process import MAIN
+from tests.support.lake.pipeline_process import MAIN, given
 
 MILLION = 1_000_000
 ROUNDS = 4
@@ -64,7 +64,7 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
         "--data-dir",
         str(folder),
         "--with-parent",
-        *("--interval", "0.5", "--merge-every", "10"),
+        *given(interval=0.5, merge_every=10),
         *options,
     ]
     batches: list[dict[str, float]] = []

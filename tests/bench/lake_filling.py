@@ -26,8 +26,9 @@ from pyspark.sql import DataFrame
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.pipeline import tables
-from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+from spark_store.pipeline.loop import PipelineLoop
 from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.source import read_events, read_states
 from spark_store.pipeline.tables import LakeWriter, event_rows, latest_rows
 from tests.bench.harness import processor_seconds_of_all
@@ -48,7 +49,7 @@ def timed(spent: Spent, name: str) -> Iterator[None]:
     spent.setdefault(f"{name}_processor", []).append(processor_seconds() - processor)
 
 
-def fill(target: LakeWriter, options: PipelineOptions, spent: Spent) -> None:
+def fill(target: LakeWriter, options: PipelineSettings, spent: Spent) -> None:
     """Write the whole journal to a new lake.
 
     Returns the time from the start of the first batch to the end of the last one, and the time with the start of the
@@ -99,7 +100,7 @@ def fill_prepared(target: LakeWriter, other: LakeWriter, rows: int, batch: int, 
 
 
 def main(folder: Path, rounds: int) -> int:
-    options = PipelineOptions(once=True)
+    options = PipelineSettings(once=True)
     with JournalReader.open(folder / "journal.db") as follower:
         rows = follower.newest()
     spark = start_session(SessionOptions())

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_store.lake.durability import clean_log
 from spark_store.lake.tables import EVENTS
-from spark_store.pipeline.table_maintenance import MaintenancePlan
+from spark_store.pipeline.settings import PipelineSettings
 from tests.bench.harness import FULL, Scale
 from tests.bench.report import Figure
 
@@ -29,7 +29,7 @@ OPENED = 50
 
 def trickle(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """A table's log after two hours with a batch every five seconds, before a cleanup, and without one."""
-    plan = MaintenancePlan()
+    plan = PipelineSettings()
     batches = scale.of(SECONDS // INTERVAL, 60)
     most, opening = _write(folder / "cleaned", batches, plan, clean_log)
     uncleaned, opening_uncleaned = _write(folder / "uncleaned", batches, plan, lambda _log, _now: None)
@@ -44,7 +44,9 @@ def trickle(folder: Path, scale: Scale = FULL) -> list[Figure]:
     ]
 
 
-def _write(table: Path, batches: int, plan: MaintenancePlan, clean: Callable[[Path, float], None]) -> tuple[int, float]:
+def _write(
+    table: Path, batches: int, plan: PipelineSettings, clean: Callable[[Path, float], None]
+) -> tuple[int, float]:
     """Return the peak number of files in the log, and the final milliseconds to open the table."""
     row = pa.table({"entity": ["acme.bench:lamp"], "seq": [1]})
     interval = EVENTS.properties["delta.checkpointInterval"]
@@ -56,7 +58,7 @@ def _write(table: Path, batches: int, plan: MaintenancePlan, clean: Callable[[Pa
         if batch % (plan.vacuum_every.total_seconds() // INTERVAL) == 0:
             most = max(most, len(list(log.iterdir())))
             clean(log, begin + batch * INTERVAL)
-        if batch % plan.batches == 0:
+        if batch % plan.optimize_batches == 0:
             DeltaTable(table).optimize.compact()
             version += 1
         write_deltalake(table, row, mode="append")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+from spark_store.pipeline.loop import PipelineLoop
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.dice import dice
 from tests.support.lake.fault_injection import FaultPoint
@@ -29,7 +30,7 @@ def take_one_batch(spark: SparkSession, data_folder: DataFolder, rows: int) -> N
             stopping.set()
 
     writer = LakeWriter.of(spark, data_folder.folder)
-    PipelineLoop(writer, say, PipelineOptions(max_batch_rows=rows, once=True), stopping).run()
+    PipelineLoop(writer, say, PipelineSettings(max_batch_rows=rows, once=True), stopping).run()
 
 
 @pytest.mark.slow(reason="a second Spark")

@@ -17,7 +17,7 @@ from spark_store.lake.tables import EVENTS, Lake
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import READ, Reader, client, connection, policy_for, source, topic
-from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, given
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -106,7 +106,7 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
         def is_trimmed() -> bool:
             return service.metric("connectivity_journal_trimmed_total") == newest + 1  # with the policy's one
 
-        options = ("--master", "local[2]", "--optimize-batches", "1", "--interval", "0.2")
+        options = given(master="local[2]", optimize_batches=1)
         with PipelineProcess(data_folder, "run", *options) as pipeline, removing(data_folder.lake) as gone:
             for _ in range(ROUNDS):
                 write(EACH)

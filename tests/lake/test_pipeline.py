@@ -21,7 +21,6 @@ from spark_store.lake.reader import full_snapshot_before, last_transaction
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, LOG_RETENTION, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
-from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import (
     LakeWriter,
     append_events,
@@ -242,22 +241,14 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
     gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
     data_folder.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
     after = datetime.fromisoformat(timestamp(9))
-    assert ("full snapshot", {"seq": 8, "things": 4}) in take_all(
-        spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=8)
-    )
-    assert "full snapshot" not in [
-        event for event, _ in take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=8))
-    ]
+    assert ("full snapshot", {"seq": 8, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=8)
+    assert "full snapshot" not in [event for event, _ in take_all(spark, data_folder, full_snapshot_events=8)]
     assert snapshots.take_full_snapshot(target, 8) == 0, "Delta knows that this one is there"
     data_folder.append([counted(lamp(0), 3)])
-    assert "full snapshot" not in [
-        event for event, _ in take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=2))
-    ]
+    assert "full snapshot" not in [event for event, _ in take_all(spark, data_folder, full_snapshot_events=2)]
     # Twice as many events as there are entities, at least.
     data_folder.append([counted(lamp(0), revision) for revision in range(4, 13)])
-    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(
-        spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=2)
-    )
+    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2)
     kept = [row for row in data_folder.table(FULL_SNAPSHOTS) if row.pop("as_of") == 18]
     assert sorted(kept, key=str) == sorted(
         (row for row in data_folder.table(LATEST) if row["entity_type"] == "thing"), key=str
@@ -270,9 +261,9 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
             full_snapshot_before(data_folder.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found
         ), since
     shutil.rmtree(data_folder.lake.path(FULL_SNAPSHOTS))
-    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(
-        spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=2)
-    ), "made anew"
+    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2), (
+        "made anew"
+    )
 
 
 @pytest.mark.soak(shard="lake")

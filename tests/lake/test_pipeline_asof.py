@@ -30,7 +30,6 @@ from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.erasure import erase
 from spark_store.pipeline.retention import forget
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
-from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.warm_up import warm_up
 from spark_store.queries.as_of import (
@@ -232,7 +231,7 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
         changes = past.changes(since, end)
         newest.append(newest[-1] + len(changes))
         data_folder.append(changes)
-        take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=keeps))
+        take_all(spark, data_folder, full_snapshot_events=keeps)
         if end == 170:
             assert snapshots.take(target, 4) > 3
             table_maintenance.optimize(target)

@@ -9,7 +9,7 @@ import pytest
 
 from spark_store.errors import NoPipeline, PipelineLost
 from spark_store.queries.spark_query import QueryLimits, SparkQueries, finder
-from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, given
 from tests.support.lake.sql_query import sql
 
 pytestmark = pytest.mark.spark
@@ -32,7 +32,7 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder
         queries.run(sql("SELECT 1")) as answer,
     ):
         next(answer)
-    with PipelineProcess(data_folder, "run", "--interval", "0.2", "--master", "local[2]") as process:
+    with PipelineProcess(data_folder, "run", *given(master="local[2]")) as process:
         process.wait_for("batch", seq=10)
         assert stat.S_IMODE(data_folder.lake.connect.stat().st_mode) == 0o600
         (java,) = process.java()

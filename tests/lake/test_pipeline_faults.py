@@ -25,9 +25,9 @@ from pyspark.sql import SparkSession
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, LATEST, Table
-from spark_store.pipeline.loop import PipelineLoop, PipelineOptions, translate_error
+from spark_store.pipeline.loop import PipelineLoop, translate_error
 from spark_store.pipeline.session import java_pid
-from spark_store.pipeline.table_maintenance import MaintenancePlan
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
@@ -185,7 +185,7 @@ class Running:
         self._stream = PipelineLoop(
             LakeWriter.of(spark, data_folder.folder),
             lambda event, **fields: self.messages.append((event, fields)),
-            PipelineOptions(**options),
+            PipelineSettings(answers_queries=False, **options),
             self.stopping,
             clock,
         )
@@ -222,9 +222,9 @@ def test_a_loop_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notic
     spark: SparkSession, data_folder: DataFolder
 ) -> None:
     back = 0.0
-    maintenance = MaintenancePlan(batches=3, merge_every=timedelta(0), optimize_every=FOREVER, vacuum_every=FOREVER)
+    options = {"optimize_batches": 3, "merge_every": timedelta(0), "optimize_every": FOREVER, "vacuum_every": FOREVER}
     data_folder.write(10)
-    with Running(spark, data_folder, lambda: time.time() - back, interval=0.5, maintenance=maintenance) as running:
+    with Running(spark, data_folder, lambda: time.time() - back, interval=0.5, **options) as running:
         running.wait_for("batch", seq=10)
         back = 3600.0
         data_folder.write(10)

@@ -14,10 +14,9 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.table_maintenance import MaintenancePlan
 from tests.support.lake.checker import assert_whole
 from tests.support.lake.fault_injection import VARIABLE, FaultPoint
-from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, take_all
+from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, given, take_all
 from tests.support.lake.pipeline_service import PipelineService
 from tests.support.wait import wait_until_sync
 
@@ -28,11 +27,11 @@ SHORT = [(point, VICTIMS[number % 3]) for number, point in enumerate(FaultPoint)
 """Every point once, the victims by turns."""
 
 
-def options(point: FaultPoint) -> list[str]:
+def options(point: FaultPoint) -> tuple[str, str]:
     """Small batches, so that a crash is amid others; a compaction or a moment where that is the point."""
     compacting, keeping = point is FaultPoint.DURING_COMPACTION, point is FaultPoint.DURING_FULL_SNAPSHOT
-    batches, events = "2" if compacting else "1000", "1" if keeping else "1000000"
-    return ["--batch-rows", "20", "--optimize-batches", batches, "--full-snapshot-events", events]
+    batches, events = 2 if compacting else 1000, 1 if keeping else 1_000_000
+    return given(max_batch_rows=20, optimize_batches=batches, full_snapshot_events=events, answers_queries=False)
 
 
 def die(
@@ -61,7 +60,7 @@ def has_died(data_folder: DataFolder, point: FaultPoint, victim: str, trigger: P
     """Run a pipeline until the kill. False where the machine was too busy for that, and it has to be tried again."""
     if at_start:
         begin_batch(data_folder, trigger)
-    with PipelineProcess(data_folder, "run", "--no-connect", *options(point)) as process:
+    with PipelineProcess(data_folder, "run", *options(point)) as process:
         if not at_start:
             process.wait_for("following")
             begin_batch(data_folder, trigger)
@@ -103,7 +102,7 @@ def series(
     for point, victim in kills:
         die(data_folder, point, victim, monkeypatch)
         assert_whole(data_folder.folder, after_kill=True)
-    take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=1))
+    take_all(spark, data_folder, full_snapshot_events=1)
     assert_whole(data_folder.folder)
 
 

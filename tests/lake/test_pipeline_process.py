@@ -15,11 +15,12 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.errors import LakeBusy, LakeUnfit, StoreError, StoreUnavailable
+from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, StoreError, StoreUnavailable
 from spark_store.journal.schema import STEPS
 from spark_store.lake import reader
 from spark_store.lake.clock import look, uptime
-from spark_store.lake.tables import EVENTS
+from spark_store.lake.status import read_status
+from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import (
     RetentionRun,
     TableSize,
@@ -30,10 +31,10 @@ from spark_store.lake.watermark import (
 )
 from spark_store.pipeline import __main__ as module
 from spark_store.pipeline import retention, session, table_maintenance, tables
-from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
+from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, main
 from spark_store.pipeline.session import lake_lock
 from spark_store.pipeline.tables import LakeWriter
-from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, given
 from tests.support.lake.pipeline_tables import write_events, write_lake
 from tests.support.lake.twin_changes import tamper
 from tests.support.wait import wait_until_sync
@@ -82,7 +83,7 @@ def test_the_next_start_removes_scratch_files_of_a_killed_java(tmp_path: Path) -
         process.process.kill()
         process.wait()
     assert any(folder.glob("blockmgr-*"))
-    with PipelineProcess(data_folder, "run", "--once") as process:
+    with PipelineProcess(data_folder, "run", *given(once=True)) as process:
         assert process.wait() == 0, process.output()
     wait_until_sync(lambda: [it.name for it in data_folder.lake.scratch.iterdir()] == ["lock"], WITHIN)
 
@@ -97,7 +98,9 @@ def test_a_machine_without_java_gets_an_error_with_the_missing_part(
     monkeypatch.setenv("JAVA_HOME", str(data_folder.folder / "nowhere"))
     assert main(["optimize", "--data-dir", str(data_folder.folder)]) == EXIT_MISSING
     assert "expected Java 17 or later" in said(capsys)
-    assert main(["optimize", "--data-dir", str(data_folder.folder), "--jars", str(data_folder.folder)]) == EXIT_MISSING
+    assert (
+        main(["optimize", "--data-dir", str(data_folder.folder), *given(jars=str(data_folder.folder))]) == EXIT_MISSING
+    )
     assert "`connectivity pipeline install`" in said(capsys)
 
 
@@ -121,19 +124,6 @@ def test_a_busy_lake_lock_is_not_recorded_as_a_pipeline_failure(
     assert told.reason == "look at it"
 
 
-@pytest.mark.parametrize(
-    "master",
-    ["foo", "local[", "local[x]", "", "spark://head:7077", "k8s://https://head:6443", "yarn", "local-cluster[2,1,1]"],
-)
-def test_design_8_26_a_spark_master_whose_workers_may_be_elsewhere_is_refused(
-    master: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "--data-dir", str(data_folder.folder), f"--master={master}"]) == EXIT_UNUSABLE
-    assert f"spark.master: found {master}, expected local, local[N] or local[*]: the journal is an SQLite" in said(
-        capsys
-    )
-
-
 @pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
 def test_a_manual_action_checks_the_lock_before_it_starts_spark(
     action: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -149,7 +139,7 @@ def test_a_manual_action_checks_the_lock_before_it_starts_spark(
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert main([action, "--data-dir", str(data_folder.folder), "--lock-seconds", "0.01"]) == EXIT_BUSY
+        assert main([action, "--data-dir", str(data_folder.folder), *given(lock_seconds=0.01)]) == EXIT_BUSY
         assert "found a lock held by another pipeline" in said(capsys)
         process.communicate(b"\n")
     with pytest.raises(AssertionError, match="Spark was started"):
@@ -186,8 +176,8 @@ def test_of_a_journal_without_a_lake_nothing_would_go(
 ) -> None:
     monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
     data_folder.write(3)
-    rules = """--retention={"default": {"seconds": 1}}"""
-    assert main(["retention", "--preview", "--data-dir", str(data_folder.folder), rules]) == 0
+    rules = given(retention={"default": {"age": "PT1S"}})
+    assert main(["retention", "--preview", "--data-dir", str(data_folder.folder), *rules]) == 0
     assert said(capsys) == '{"event": "preview", "namespaces": []}\n'
     assert not data_folder.lake.folder.exists()
 
@@ -221,9 +211,9 @@ def test_maintenance_by_hand_is_shown_in_the_status(by_hand: DataFolder) -> None
 @pytest.mark.parametrize("before", [RetentionRun(look(None, datetime(2030, 1, 15, tzinfo=UTC), uptime()), 3), None])
 def test_a_manual_retention_run_is_recorded_in_the_watermark(before: RetentionRun | None, by_hand: DataFolder) -> None:
     publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
-    rules = """--retention={"default": {"seconds": 1}}"""
+    rules = given(retention={"default": {"age": "PT1S"}})
     for _ in range(2):
-        assert main(["retention", "--data-dir", str(by_hand.folder), rules]) == 0
+        assert main(["retention", "--data-dir", str(by_hand.folder), *rules]) == 0
     found = read_watermark(by_hand.lake.watermark).retention
     assert found is not None
     assert found.by_hand is not None
@@ -264,12 +254,11 @@ def test_every_writing_action_repairs_the_lake_log_first(
     assert ('"event": "log repaired"' in output) is ("--preview" not in options)
 
 
-def test_the_status_is_known_without_spark(data_folder: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_is_known_without_spark(data_folder: DataFolder) -> None:
     data_folder.write(3)
-    assert main(["status", "--data-dir", str(data_folder.folder)]) == 0
-    assert '"lag_events": 3' in said(capsys)
-    assert main(["status", "--data-dir", str(data_folder.folder / "nowhere")]) == 1
-    assert "found no journal" in said(capsys)
+    assert read_status(data_folder.lake, datetime.now(UTC))["lag_events"] == 3
+    with pytest.raises(StoreUnavailable, match="found no journal"):
+        read_status(Lake(data_folder.folder / "nowhere"), datetime.now(UTC))
 
 
 def test_a_comparison_says_each_difference_and_ends_with_1(
@@ -290,15 +279,12 @@ def test_a_comparison_says_each_difference_and_ends_with_1(
     ]
 
 
-def test_the_pipeline_status_shows_the_last_failure(
-    data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_pipeline_status_shows_the_last_failure(data_folder: DataFolder) -> None:
     data_folder.lake.pipeline.mkdir(parents=True)
     tamper(data_folder, "PRAGMA user_version = 99")
-    assert main(["status", "--data-dir", str(data_folder.folder)]) == EXIT_UNFIT
+    with pytest.raises(SchemaTooNew):
+        read_status(data_folder.lake, datetime.now(UTC))
     tamper(data_folder, f"PRAGMA user_version = {len(STEPS)}")
-    with PipelineProcess(data_folder, "run", "--jars", str(data_folder.folder)) as process:
+    with PipelineProcess(data_folder, "run", *given(jars=str(data_folder.folder))) as process:
         assert process.wait() == EXIT_MISSING, process.output()
-    said(capsys)
-    assert main(["status", "--data-dir", str(data_folder.folder)]) == 0
-    assert '"exit_code": 4, "reason": ' in said(capsys)
+    assert read_status(data_folder.lake, datetime.now(UTC))["failure"]["exit_code"] == EXIT_MISSING

@@ -55,17 +55,14 @@ def test_retention_keeps_old_events_that_follow_a_young_event() -> None:
 
 
 def test_a_namespace_of_its_own_is_outside_the_default() -> None:
-    rules: dict[str, dict[str, Any]] = {"default": {"seconds": 86400.0}, "acme": {}, "o'site": {"revisions": 3}}
-    assert RetentionRules.of(rules) == RetentionRules(
-        RetentionRule(DAY), {"acme": RetentionRule(), "o'site": RetentionRule(revisions=3)}
-    )
-    assert RetentionRules.of(rules).expired_condition(NOW, {}) == (
+    rules = RetentionRules(RetentionRule(DAY), {"acme": RetentionRule(), "o'site": RetentionRule(revisions=3)})
+    assert rules.expired_condition(NOW, {}) == (
         r"(ts < timestamp'2030-01-14T12:00:00+00:00' AND namespace <> 'acme' AND namespace <> 'o\'site')"
         r" OR (namespace = 'acme' AND false)"
         r" OR (namespace = 'o\'site' AND revision <= newest - 3)"
     )
-    assert RetentionRules.of({}).is_forever
-    assert not RetentionRules.of(rules).is_forever
+    assert RetentionRules().is_forever
+    assert not rules.is_forever
 
 
 def test_a_lake_without_new_events_deletes_no_events() -> None:

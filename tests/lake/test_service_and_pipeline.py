@@ -17,18 +17,20 @@ from spark_store.lake.tables import EVENTS
 from spark_store.lake.watermark import read_watermark
 from tests.support.lake.checker import check
 from tests.support.lake.fault_injection import VARIABLE, FaultPoint
-from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder, take_all
+from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder, given, take_all
 from tests.support.lake.pipeline_service import PipelineService
 from tests.support.lake.pipeline_tables import write_all_tables
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
-CHEAP = [
-    "--no-connect",
-    *("--setting", "spark.sql.shuffle.partitions=1"),
-    *("--setting", "spark.databricks.delta.snapshotPartitions=1"),
-    *("--setting", "spark.default.parallelism=1"),
-]
+CHEAP = given(
+    answers_queries=False,
+    spark={
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.default.parallelism": "1",
+    },
+)
 """Options of a pipeline for `make test`: fewer tasks, and no Spark queries."""
 
 

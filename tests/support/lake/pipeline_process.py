@@ -24,7 +24,8 @@ from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake, Table
 from spark_store.maintenance.verify import VerifyOptions, verify
-from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+from spark_store.pipeline.loop import PipelineLoop
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change
 from tests.support.journal_entries import change
@@ -55,8 +56,14 @@ MAIN = (
 """Without the low priority that `python -m spark_store.pipeline` gives itself: other tests would keep it from its work. With
 the points at which a test kills it."""
 
-AT_ONCE = ("--interval", "0.2", "--merge-every", "0")
-"""Options of pipelines that tests wait for; later ones override them."""
+
+def given(**settings: Any) -> tuple[str, str]:
+    """The option of a pipeline process with these settings; later ones override earlier ones."""
+    return "--settings", json.dumps(settings)
+
+
+AT_ONCE = given(interval=0.2, merge_every=0)
+"""The option of pipelines that tests wait for."""
 
 WITHIN = 400.0
 """Seconds for a Java process to start and to do something, on a machine that is busy with other things."""
@@ -135,7 +142,7 @@ def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Sa
         stream = PipelineLoop(
             LakeWriter.of(spark, data_folder.folder),
             lambda event, said=said, **fields: said.append((event, fields)),
-            PipelineOptions(once=True, **options),
+            PipelineSettings(once=True, **options),
             threading.Event(),
         )
         try:

@@ -21,8 +21,9 @@ from typing import Any, Self
 import psutil
 
 from spark_store.errors import StoreError
-from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+from spark_store.pipeline.loop import PipelineLoop
 from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.fault_injection import VARIABLE, FaultPoint, plant
 from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, WITHIN, DataFolder
@@ -39,7 +40,7 @@ def _serve(folder: Path) -> None:
     for line in sys.stdin:
         os.environ[VARIABLE] = f"{line.strip()}:pause:{folder / _TRIGGER}"
         try:
-            PipelineLoop(writer, _say, PipelineOptions(once=True), threading.Event()).run()
+            PipelineLoop(writer, _say, PipelineSettings(once=True), threading.Event()).run()
             print("done", flush=True)
         except StoreError as error:
             print(f"{type(error).__name__}: {error}", flush=True)

@@ -32,7 +32,8 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 from spark_store.journal.journal import Journal
 from spark_store.lake.clock import look, uptime
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark, publish_watermark
-from spark_store.pipeline.__main__ import _parser
+from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
+from spark_store.pipeline.settings import PipelineSettings, decode_settings
 from tests.support.journal_entries import LAMP, history
 from tests.support.wait import PATIENCE, wait_until
 
@@ -65,21 +66,21 @@ def test_the_command_says_where_and_how(tmp_path: Path) -> None:
     retention = {"default": "1d", "acme": "forever", "site": {"days": 0.5, "revisions": 7}}
     spark = {"master": "local[3]", "jars": "/jars", "memory": "2g"}
     found = command(settings(tmp_path, spark=spark, lake={"retention": retention}), "run", "--with-parent")
-    assert found[1:4] == ["-m", "spark_store.pipeline", "run"]
-    assert " ".join(found[4:]) == (
-        f"--data-dir {tmp_path} --interval=5 --optimize-every=600 --optimize-files=256 --vacuum-every=600 "
-        "--retention-every=3600 --master local[3] --memory 2g --jars /jars "
-        '--retention {"default": {"seconds": 86400.0}, "acme": {}, "site": {"seconds": 43200.0, "revisions": 7}} '
-        "--with-parent"
+    assert found[1:7] == ["-m", "spark_store.pipeline", "run", "--data-dir", str(tmp_path), "--settings"]
+    assert found[8:] == ["--with-parent"]
+    rules = {"acme": RetentionRule(), "site": RetentionRule(timedelta(hours=12), 7)}
+    assert decode_settings(found[7]) == PipelineSettings(
+        master="local[3]", jars="/jars", memory="2g", retention=RetentionRules(RetentionRule(timedelta(days=1)), rules)
     )
-    assert _parser().parse_args(found[3:]).vacuum_every == timedelta(minutes=10), "the process knows these options"
-    assert "--retention" not in command(settings(tmp_path), "run")
+    remote = {"mode": "external", "remote": "sc://spark:15002", "mirror": "https://maven.example"}
+    decoded = decode_settings(command(settings(tmp_path, spark=remote), "run")[7])
+    assert decoded == PipelineSettings(answers_queries=False, mirror="https://maven.example")
 
 
 def test_times_are_reported_as_they_are_however_long(tmp_path: Path) -> None:
-    found = command(settings(tmp_path, lake={"vacuum_every": "999999999d"}), "run")
-    (told,) = (it.partition("=")[2] for it in found if it.startswith("--vacuum-every="))
-    assert timedelta(seconds=float(told)) == timedelta(days=999_999_999)
+    found = command(settings(tmp_path, lake={"vacuum_every": "999999999d", "interval": "0.25s"}), "run")
+    decoded = decode_settings(found[7])
+    assert (decoded.vacuum_every, decoded.interval) == (timedelta(days=999_999_999), 0.25)
 
 
 def test_pauses_grow_until_the_pipeline_has_worked_again() -> None:

@@ -27,9 +27,9 @@ from spark_store.lake.tables import APP, ERASURES, EVENTS, LATEST, TABLES, Lake,
 from spark_store.lake.watermark import TableSize, Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import erasure, loop, retention, snapshots, table_maintenance
 from spark_store.pipeline import tables as tables_module
-from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+from spark_store.pipeline.loop import PipelineLoop
 from spark_store.pipeline.retention_rules import RetentionRules
-from spark_store.pipeline.table_maintenance import MaintenancePlan
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
@@ -70,7 +70,7 @@ def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def loop_of(target: LakeWriter) -> PipelineLoop:
-    return PipelineLoop(target, lambda *_, **__: None, PipelineOptions(), threading.Event())
+    return PipelineLoop(target, lambda *_, **__: None, PipelineSettings(), threading.Event())
 
 
 def test_the_lake_is_durable_before_the_watermark_says_so(
@@ -181,9 +181,9 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
     monkeypatch.setattr(reader, "last_transaction", lambda _, __, app: 5 if app == APP else 0)
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
-    made = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
+    made = PipelineLoop(target, lambda *_, **__: None, PipelineSettings(once=once), threading.Event())
     made._catch_up()
-    waits = table_maintenance.MaintenancePlan().vacuum_every - (datetime.now(UTC) - made._state.done["vacuum"])
+    waits = PipelineSettings().vacuum_every - (datetime.now(UTC) - made._state.done["vacuum"])
     assert waits.total_seconds() == pytest.approx(left, abs=30)
     # Never done: since the table was made.
     assert begun - timedelta(seconds=1) < made._state.done["optimize"] <= datetime.now(UTC)
@@ -218,7 +218,7 @@ def test_a_run_for_once_moves_what_is_there_and_then_maintains(
     for name in ("_erase", "_keep_up"):
         monkeypatch.setattr(PipelineLoop, name, lambda _, name=name: done.append(name))
     monkeypatch.setattr(PipelineLoop, "_merge", lambda _, *, is_end: done.append(f"merge {is_end}"))
-    options = PipelineOptions(max_batch_rows=10, once=True)
+    options = PipelineSettings(max_batch_rows=10, once=True)
     PipelineLoop(target, lambda *_, **__: None, options, threading.Event()).run()
     assert moved == batches
     assert done == ["_erase", "merge True", "_keep_up"]
@@ -233,7 +233,7 @@ class Moving:
         monkeypatch.setattr(tables_module, "append_events", lambda _, *given: self.batches.append(given))
         monkeypatch.setattr(tables_module, "merge_latest", lambda _, *given: self.merges.append(given))
         self.stopping = threading.Event()
-        self.loop = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(**options), self.stopping)
+        self.loop = PipelineLoop(target, lambda *_, **__: None, PipelineSettings(**options), self.stopping)
 
 
 def test_states_are_merged_when_they_have_waited_or_are_many(
@@ -250,7 +250,7 @@ def test_states_are_merged_when_they_have_waited_or_are_many(
     moving.loop._merge(is_end=False)
     assert moving.merges == [(1, 160)], "as many as a batch has"
     moving.loop._append(161)
-    moving.loop._merged -= MaintenancePlan().merge_every.total_seconds()
+    moving.loop._merged -= PipelineSettings().merge_every.total_seconds()
     moving.loop._merge(is_end=False)
     assert moving.merges == [(1, 160), (161, 161)], "they have waited"
     moving.loop._merged -= 1000
@@ -340,7 +340,7 @@ def test_a_failed_warm_up_is_logged_and_the_pipeline_continues(
         raise error
 
     monkeypatch.setattr(loop, failing, fails)
-    PipelineLoop(target, lambda event, **it: said.append((event, it)), PipelineOptions(), threading.Event())._warm_up()
+    PipelineLoop(target, lambda event, **it: said.append((event, it)), PipelineSettings(), threading.Event())._warm_up()
     assert [event for event, _ in said] == ["warm-up failed"]
     assert said[0][1]["reason"].startswith(reason)
 
@@ -400,7 +400,7 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
-    filling = PipelineLoop(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
+    filling = PipelineLoop(target, lambda event, **_: said.append(event), PipelineSettings(), threading.Event())
     filling._watermark = Watermark(300_000)
     filling._keep_up()
     assert said == ["maintenance failed"]
@@ -433,7 +433,7 @@ def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatc
     asked = [Erasure(number, "thing", f"acme:lamp-{number}", 5, "t", "anna", "t", None) for number in range(1, 121)]
     erased: list[tuple[int, int]] = []
     stopping = threading.Event()
-    running = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(), stopping)
+    running = PipelineLoop(target, lambda *_, **__: None, PipelineSettings(), stopping)
 
     def erase(_: LakeWriter, erasures: Sequence[Erasure]) -> None:
         erased.append((erasures[0].id, erasures[-1].id))
@@ -463,7 +463,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
         said.append((event, fields))
 
     def started() -> PipelineLoop:
-        found = PipelineLoop(target, told, PipelineOptions(), threading.Event(), lambda: begun + wrong)
+        found = PipelineLoop(target, told, PipelineSettings(), threading.Event(), lambda: begun + wrong)
         with pytest.raises(StoreUnavailable, match="as far as needed"):
             found._catch_up()
         return found
@@ -528,7 +528,7 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     monkeypatch.setattr(table_maintenance, "optimize", optimize)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
-    running = PipelineLoop(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
+    running = PipelineLoop(target, lambda event, **_: said.append(event), PipelineSettings(), threading.Event())
     assert failures() == ["optimize: a damaged file"]
     assert failures() == ["optimize: a damaged file"], "old files were removed, and nothing was compacted"
     assert failures() == []

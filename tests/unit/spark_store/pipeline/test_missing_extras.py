@@ -25,16 +25,13 @@ def run(action: str, folder: Path, without: tuple[str, ...]) -> tuple[int, dict[
 
 
 @pytest.mark.extra("lake")
-@pytest.mark.parametrize("action", ["status", "verify"])
-def test_status_and_verify_need_no_spark(action: str, tmp_path: Path) -> None:
-    code, event = run(action, tmp_path, _SPARK)
+def test_verify_needs_no_spark(tmp_path: Path) -> None:
+    code, event = run("verify", tmp_path, _SPARK)
     assert (code, event["kind"]) == (1, "StoreUnavailable")
     assert "found no journal" in event["reason"]
 
 
-@pytest.mark.parametrize(
-    ("action", "extra"), [("status", "lake"), ("verify", "lake"), ("optimize", "spark"), ("run", "spark")]
-)
+@pytest.mark.parametrize(("action", "extra"), [("verify", "lake"), ("optimize", "spark"), ("run", "spark")])
 def test_an_action_without_its_packages_names_the_extra_that_brings_them(
     action: str, extra: str, tmp_path: Path
 ) -> None:

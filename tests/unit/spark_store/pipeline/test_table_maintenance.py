@@ -10,7 +10,8 @@ from spark_store.journal.reader import JournalEntry
 from spark_store.lake.clock import ClockReading, Uptime
 from spark_store.lake.watermark import RetentionRun, Watermark
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
-from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due, resume_times
+from spark_store.pipeline.settings import PipelineSettings
+from spark_store.pipeline.table_maintenance import MaintenanceState, due, resume_times
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -40,7 +41,7 @@ DAY = timedelta(days=1)
     ],
 )
 def test_maintenance_is_due_by_number_and_by_time(done: MaintenanceState, expected: list[str]) -> None:
-    assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == expected
+    assert due(done, NOW, PipelineSettings(retention=RetentionRules(RetentionRule(DAY)))) == expected
 
 
 @each_row(
@@ -77,12 +78,12 @@ def test_a_clock_that_was_set_back_delays_no_maintenance() -> None:
     """Nobody knows how long it is since a time to come."""
     later = NOW + 365 * DAY
     done = MaintenanceState(dict.fromkeys(KINDS, later), 1)
-    assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == [
+    assert due(done, NOW, PipelineSettings(retention=RetentionRules(RetentionRule(DAY)))) == [
         "retention",
         "optimize",
         "vacuum",
     ]
-    assert due(done._replace(batches=0), NOW, MaintenancePlan()) == ["vacuum"]
+    assert due(done._replace(batches=0), NOW, PipelineSettings()) == ["vacuum"]
 
 
 def reading(at: datetime) -> ClockReading:
@@ -101,8 +102,8 @@ def text(at: datetime) -> str:
 def test_a_start_continues_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
     """In minutes, of ten that each kind of maintenance waits. What is overdue lets new events go first."""
     every, minute = timedelta(minutes=10), timedelta(minutes=1)
-    maintenance = MaintenancePlan(
-        optimize_every=every, vacuum_every=every, forget_every=every, retention=RetentionRules(RetentionRule(DAY))
+    maintenance = PipelineSettings(
+        optimize_every=every, vacuum_every=every, retention_every=every, retention=RetentionRules(RetentionRule(DAY))
     )
     at = NOW - waited * minute
     done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(reading(at), 0))
@@ -117,7 +118,7 @@ def test_a_start_continues_waiting_where_the_process_before_it_was(waited: float
 
 
 def test_a_start_continues_waiting_however_long_that_is() -> None:
-    maintenance = MaintenancePlan(vacuum_every=timedelta.max)
+    maintenance = PipelineSettings(vacuum_every=timedelta.max)
     found = resume_times(Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
     assert found["vacuum"] == LONG_AGO
     found = resume_times(
@@ -133,4 +134,4 @@ def test_a_start_continues_waiting_however_long_that_is() -> None:
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:
     waited = FRESH._replace(done={**FRESH.done, "retention": LONG_AGO})
     for rules in (RetentionRules(), RetentionRules(namespaces={"a": RetentionRule()})):
-        assert due(waited, NOW, MaintenancePlan(retention=rules)) == []
+        assert due(waited, NOW, PipelineSettings(retention=rules)) == []
