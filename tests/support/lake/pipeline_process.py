@@ -111,7 +111,8 @@ class DataFolder:
 
     def assert_equal(self) -> None:
         """Both tables are what the journal is, row for row, and nothing is there twice."""
-        assert check(self.folder) == []
+        found = check(self.folder)
+        assert found == [], found
 
 
 def counted(entity: EntityId, revision: int) -> Change:
