@@ -28,9 +28,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
-from mappings.timestamps import utc_text
 from spark_store.errors import (
     INSTALL_EXTRA,
     LakeBusy,
@@ -42,9 +41,8 @@ from spark_store.errors import (
 )
 from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability
-from spark_store.lake.clock import look, uptime
-from spark_store.lake.tables import EVENTS, TABLES, Lake
-from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_failure
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.lake.watermark import Failure, note_failure
 from spark_store.pipeline.settings import PipelineSettings, decode_settings
 from spark_store.records import now_text
 
@@ -176,25 +174,19 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _optimize(given: argparse.Namespace) -> int:
-    from spark_store.lake import reader
-    from spark_store.pipeline import table_maintenance, tables
+    from spark_store.pipeline.loop import PipelineLoop
 
     with _target(given) as target:
-        tables.prepare(target)
-        table_maintenance.optimize(target)
-        table_maintenance.vacuum(target)
-        sizes, now = {table.name: reader.size(target.lake, table) for table in TABLES}, now_text()
-        compacted = {name: size.files for name, size in sizes.items()}
-        done = {"optimized": now, "vacuumed": now, "tables": sizes, "compacted": compacted}
-        table_maintenance.publish_maintenance(target.lake, lambda _: done, "optimize", "vacuum")
-    say("optimized", tables={name: asdict(size) for name, size in sizes.items()})
+        done = PipelineLoop(target, say, given.settings, threading.Event()).carry_out("optimize", "vacuum")
+    say("optimized", tables={name: asdict(size) for name, size in done.tables.items()})
     return 0
 
 
 def _forget(given: argparse.Namespace) -> int:
-    from spark_store.pipeline import retention, table_maintenance, tables
+    from spark_store.pipeline import retention
+    from spark_store.pipeline.loop import PipelineLoop
 
-    rules, now = given.settings.retention, datetime.now(UTC)
+    rules = given.settings.retention
     lake = Lake(given.data_dir)
     if given.preview and not lake.has(EVENTS):
         expect_journal(lake.journal)
@@ -202,22 +194,13 @@ def _forget(given: argparse.Namespace) -> int:
         return 0
     with _target(given, is_writing=not given.preview) as target:
         if given.preview:
-            say("preview", namespaces=[it._asdict() for it in retention.preview(target, rules, now)])
+            found = retention.preview(target, rules, datetime.now(UTC))
+            say("preview", namespaces=[it._asdict() for it in found])
         else:
-            tables.prepare(target)
-            events = retention.forget(target, rules, now)
-            if not rules.is_forever:
-                table_maintenance.publish_maintenance(
-                    target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention"
-                )
-            say("expired", events=events)
+            kinds = [] if rules.is_forever else ["retention"]
+            done = PipelineLoop(target, say, given.settings, threading.Event()).carry_out(*kinds)
+            say("expired", events=done.retention.events if kinds and done.retention is not None else 0)
     return 0
-
-
-def _by_hand(last: Watermark, now: datetime, events: int) -> RetentionRun:
-    """Return the run of retention with the time of a manual one; the trusted time stays."""
-    run = last.retention or RetentionRun(look(None, now, uptime()), events)
-    return replace(run, events=events, by_hand=utc_text(now))
 
 
 def _rebuild(given: argparse.Namespace) -> int:

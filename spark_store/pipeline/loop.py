@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,7 +43,7 @@ from spark_store.pipeline import erasure, retention, snapshots, table_maintenanc
 from spark_store.pipeline.query_jobs import running_queries
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.settings import PipelineSettings
-from spark_store.pipeline.table_maintenance import MaintenanceState, due
+from spark_store.pipeline.table_maintenance import MaintenanceState, due, waited
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.warm_up import warm_up
 from spark_store.records import now_text
@@ -91,14 +92,13 @@ Say = Callable[..., None]
 
 _POLL_SECONDS = 0.1
 """The least pause between two looks at the journal."""
-_LOOK_BATCHES = 8
-"""After how many batches the tables' files are counted: that takes as long as a small batch."""
 _LOOK_SECONDS = 0.5
 """The pause between two looks for erasures and maintenance that is due."""
 _WARM_UP_SECONDS = 10.0
 """How long after its start the pipeline warms Spark up: the first batch comes first."""
+_AGAIN_SECONDS = 600.0
 _ERASE_AGAIN_SECONDS = 60.0
-"""After how many seconds a failed erasure is retried."""
+"""After how many seconds failed maintenance, or a failed erasure, is retried."""
 _NO_ANSWER = "Answer from Java side is empty"
 """The error of Py4J for a Java process that is gone."""
 
@@ -126,16 +126,17 @@ class PipelineLoop:
         self._appending = threading.Lock()
         """Held during a batch, and while rows of `events` are deleted."""
         self._publishing = threading.Lock()
-        self._batches = self._counted = self._compacted = 0
-        """Batches of this run; up to which files were counted, and tables compacted."""
-        self._merged = time.monotonic()
-        self._erase_again = 0.0
-        now = datetime.now(UTC)
-        self._state = MaintenanceState(dict.fromkeys(("retention", "optimize", "vacuum"), now))
+        self._batches = self._compacted = 0
+        """Batches of this run, and up to which one the tables were compacted."""
+        self._begun = self._merged = time.monotonic()
+        self._again: dict[str, float] = {}
+        """When failed maintenance may be tried again."""
+        self._made = datetime.now(UTC)
         self._watermark = Watermark()
-        self._newest_snapshot = 0
-        """The newest full snapshot."""
+        self._entities = self._newest_snapshot = 0
+        """The number of entities, and the newest full snapshot."""
         self._look = look_at_clock(None, self._time(), uptime())
+        self._is_by_hand = False
 
     def run(self) -> None:
         """Run until `stopping`, or until everything has been taken (`once`).
@@ -166,7 +167,6 @@ class PipelineLoop:
         if self._settings.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
-        self._newest_snapshot = reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP)
         with JournalReader.open(target.lake.journal) as journal_reader:
             newest = journal_reader.newest()
             appended, merged = (reader.last_transaction(target.lake, table, APP) for table in (EVENTS, LATEST))
@@ -179,8 +179,7 @@ class PipelineLoop:
             self._say("catching up", first=decided.first, last=decided.last)
             tables.merge_latest(target, decided.first, decided.last)
         self._publish(seq=decided.last, appended=decided.last, published=now_text())
-        self._resume_maintenance()
-        self._count_files()
+        self._count()
         self._say("following", seq=decided.last, newest=found.newest)
         forget_failure(target.lake.failure)
         return found.newest
@@ -195,14 +194,6 @@ class PipelineLoop:
             self._publish(seq=reached, appended=0)
         if (erased := erasure.last_done(self._target.lake)) < known.erased:
             self._publish(erased=erased, erased_at=None)
-
-    def _resume_maintenance(self) -> None:
-        """Schedule maintenance as if the former process had gone on."""
-        now = datetime.now(UTC)
-        made = reader.created_at(self._target.lake, EVENTS) or now
-        grace = timedelta(0) if self._settings.once else table_maintenance.GRACE
-        times = table_maintenance.resume_times(self._watermark, made, now, self._settings, grace)
-        self._state = self._state._replace(done=times)
 
     def _last_watermark(self) -> Watermark:
         """Return the last watermark. An unreadable one is ignored: the tables know what they contain."""
@@ -287,6 +278,7 @@ class PipelineLoop:
             return
         begun = time.monotonic()
         tables.merge_latest(self._target, first, last)
+        self._count()
         self._publish(seq=last)
         self._merged = time.monotonic()
         self._say("merged", seq=last, seconds=round(self._merged - begun, 3))
@@ -304,91 +296,92 @@ class PipelineLoop:
             self._watermark = msgspec.structs.replace(self._watermark, **changes)
 
     def _erase(self) -> None:
-        """Carry out erasures that the journal has done, while no batch runs.
-
-        A failed one stays pending and is retried later.
-        """
-        while time.monotonic() >= self._erase_again and not self._stopping.is_set():
+        """Carry out erasures that the journal has done."""
+        while self._may_try("erasure") and not self._stopping.is_set():
             with JournalReader.open(self._target.lake.journal) as journal_reader:
                 todo = erasure.finished_erasures(journal_reader.erasures(self._watermark.erased))[: erasure.AT_ONCE]
             if not todo:
                 return
-            self._erase_these(todo)
+            ids = [it.id for it in todo]
+            failure = self._attempt("erasure", partial(self._erase_these, todo))
+            if failure is None:
+                self._say("erased", erasures=ids)
+            else:
+                self._say("erasure failed", erasures=ids, reason=failure)
 
     def _erase_these(self, todo: Sequence[Erasure]) -> None:
-        failure = None
+        # A batch that was read before must not bring rows again, nor may its files be removed before they are committed.
+        with self._appending:
+            erasure.erase(self._target, todo)
+        self._remember(erased=todo[-1].id, erased_at=now_text())
+
+    def _may_try(self, kind: str) -> bool:
+        return time.monotonic() >= self._again.get(kind, 0.0)
+
+    def _attempt(self, kind: str, work: Callable[[], None]) -> str | None:
+        """Do work whose failure keeps no new event out of the lake. Return the failure; it is retried."""
         try:
-            # A batch that was read before must not bring rows again, nor may its files be removed before they are committed.
-            with self._appending:
-                erasure.erase(self._target, todo)
-            self._count_files()
-            self._remember(erased=todo[-1].id, erased_at=now_text())
+            work()
+            self._note(kind, None)
+            self._count()
         except (PySparkException, Py4JJavaError, StoreError) as error:
-            # Like failed maintenance, it must not keep new events out of the lake.
-            self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
             failure = str(translate_error(error))
-        self._note("erasure", failure)
-        self._publish()
-        if failure is None:
-            self._say("erased", erasures=[it.id for it in todo])
-        else:
-            self._say("erasure failed", erasures=[it.id for it in todo], reason=failure)
-
-    def _count_files(self) -> None:
-        """Read the sizes of the tables, and how many files are new since the last compaction."""
-        sizes = {table.name: reader.size(self._target.lake, table) for table in TABLES}
-        compacted = self._watermark.compacted
-        added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in sizes.items())
-        self._remember(tables=sizes)
-        self._counted = self._batches
-        self._state = self._state._replace(files=added, entities=reader.rows(self._target.lake, LATEST))
-
-    def _keep_up(self) -> None:
-        """Carry out maintenance that is due.
-
-        A failure is retried later: it must not keep new events out of the lake.
-        """
-        if self._stopping.is_set():
-            return
-        kind = "optimize"
-        try:
-            if self._batches - self._counted >= _LOOK_BATCHES:
-                self._count_files()
-            self._state = self._state._replace(
-                batches=self._batches - self._compacted, events=self._watermark.seq - self._newest_snapshot
-            )
-            for kind in due(self._state, datetime.now(UTC), self._settings):
-                self._carry_out(kind)
-        except (PySparkException, Py4JJavaError, StoreError) as error:
-            reason = str(translate_error(error))
-            self._end(kind, reason)
+            self._again[kind] = time.monotonic() + (_ERASE_AGAIN_SECONDS if kind == "erasure" else _AGAIN_SECONDS)
+            self._note(kind, failure)
             with contextlib.suppress(StoreError):
                 self._publish()
-            self._say("maintenance failed", reason=reason)
+            return failure
+        self._publish()
+        return None
 
-    def _carry_out(self, kind: str) -> None:
-        begun = time.monotonic()
-        {
+    def _count(self) -> None:
+        """Read from the tables what decides about maintenance."""
+        lake = self._target.lake
+        self._made = reader.created_at(lake, EVENTS) or self._made
+        self._entities = reader.rows(lake, LATEST)
+        self._newest_snapshot = reader.last_transaction(lake, FULL_SNAPSHOTS, APP)
+        self._remember(tables={table.name: reader.size(lake, table) for table in TABLES})
+
+    def _keep_up(self) -> None:
+        """Carry out maintenance that is due."""
+        if self._stopping.is_set():
+            return
+        watermark, age = self._watermark, timedelta(seconds=time.monotonic() - self._begun)
+        state = MaintenanceState(
+            waited(watermark, self._made, datetime.now(UTC)),
+            timedelta.max if self._settings.once else age,
+            self._batches - self._compacted,
+            sum(max(0, size.files - watermark.compacted.get(name, 0)) for name, size in watermark.tables.items()),
+            watermark.seq - self._newest_snapshot,
+            self._entities,
+        )
+        for kind in filter(self._may_try, due(state, self._settings)):
+            begun = time.monotonic()
+            failure = self._attempt(kind, self._maintenance[kind])
+            if failure is None:
+                self._say("maintenance", kind=kind, seconds=round(time.monotonic() - begun, 3))
+            else:
+                self._say("maintenance failed", reason=failure)
+
+    def carry_out(self, *kinds: str) -> Watermark:
+        """Carry out maintenance now, as a manual command does; retention goes by the clock. Raises StoreError."""
+        tables.prepare(self._target)
+        self._watermark, self._is_by_hand = self._last_watermark(), True
+        for kind in kinds:
+            self._maintenance[kind]()
+            self._note(kind, None)
+        self._count()
+        self._publish()
+        return self._watermark
+
+    @property
+    def _maintenance(self) -> Mapping[str, Callable[[], None]]:
+        return {
             "full_snapshot": self._take_full_snapshot,
             "retention": self._forget,
             "optimize": self._optimize,
             "vacuum": self._vacuum,
-        }[kind]()
-        self._end(kind, None)
-        self._count_files()
-        self._publish()
-        self._say("maintenance", kind=kind, seconds=round(time.monotonic() - begun, 3))
-
-    def _end(self, kind: str, failure: str | None) -> None:
-        """Note when this kind of maintenance was done, or has failed: it is scheduled as if it had been done."""
-        if kind == "full_snapshot":
-            self._newest_snapshot = self._watermark.seq
-        elif kind == "optimize":
-            # Those of meanwhile are new.
-            self._compacted += self._state.batches
-            self._state = self._state._replace(batches=0, files=0)
-        self._state = self._state._replace(done={**self._state.done, kind: datetime.now(UTC)})
-        self._note(kind, failure)
+        }
 
     def _note(self, kind: str, failure: str | None) -> None:
         """Note whether this kind of maintenance has succeeded."""
@@ -402,22 +395,30 @@ class PipelineLoop:
         snapshots.thin(self._target)
 
     def _forget(self) -> None:
-        """Delete expired events by the trusted time."""
-        look = self._look = look_at_clock(self._look, self._time(), uptime())
-        if (ahead := look.ahead) is not None:
-            self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=utc_text(look.believed))
+        """Delete expired events by the trusted time, or by the clock."""
+        now, run = self._time(), self._watermark.retention
+        if self._is_by_hand:
+            # The trusted time stays.
+            until, done = now, RetentionRun(self._look if run is None else run.reading, 0, utc_text(now))
+        else:
+            self._look = look = look_at_clock(self._look, now, uptime())
+            until, done = look.until, RetentionRun(look, 0)
+            if (ahead := look.ahead) is not None:
+                self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=utc_text(look.believed))
         # Delta would refuse one of the two: rows are deleted by what the table has.
         with self._appending:
-            events = retention.forget(self._target, self._settings.retention, look.until)
+            events = retention.forget(self._target, self._settings.retention, until)
         self._say("expired", events=events)
-        self._remember(retention=RetentionRun(look, events))
+        self._remember(retention=msgspec.structs.replace(done, events=events))
 
     def _optimize(self) -> None:
-        """Take the snapshots that are due, and compact. Batches continue meanwhile."""
+        """Take the snapshots that are due, and compact. Batches continue meanwhile, and are new then."""
+        batches = self._batches
         self._say("snapshots", taken=snapshots.take(self._target))
         table_maintenance.optimize(self._target)
         compacted = {table.name: reader.size(self._target.lake, table).files for table in TABLES}
         self._remember(optimized=now_text(), compacted=compacted)
+        self._compacted = batches
 
     def _vacuum(self) -> None:
         table_maintenance.vacuum(self._target)

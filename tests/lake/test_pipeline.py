@@ -237,31 +237,31 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
 ) -> None:
     target = LakeWriter.of(spark, data_folder.folder)
     data_folder.append([published(TANK, 1)])
-    data_folder.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
+    data_folder.append([counted(lamp(number), revision) for revision in (1, 2, 3) for number in range(3)])
     gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
     data_folder.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
     after = datetime.fromisoformat(timestamp(9))
-    assert ("full snapshot", {"seq": 8, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=8)
+    assert ("full snapshot", {"seq": 11, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=8)
     assert "full snapshot" not in [event for event, _ in take_all(spark, data_folder, full_snapshot_events=8)]
-    assert snapshots.take_full_snapshot(target, 8) == 0, "Delta knows that this one is there"
-    data_folder.append([counted(lamp(0), 3)])
+    assert snapshots.take_full_snapshot(target, 11) == 0, "Delta knows that this one is there"
+    data_folder.append([counted(lamp(0), 4)])
     assert "full snapshot" not in [event for event, _ in take_all(spark, data_folder, full_snapshot_events=2)]
     # Twice as many events as there are entities, at least.
-    data_folder.append([counted(lamp(0), revision) for revision in range(4, 13)])
-    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2)
-    kept = [row for row in data_folder.table(FULL_SNAPSHOTS) if row.pop("as_of") == 18]
+    data_folder.append([counted(lamp(0), revision) for revision in range(5, 14)])
+    assert ("full snapshot", {"seq": 21, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2)
+    kept = [row for row in data_folder.table(FULL_SNAPSHOTS) if row.pop("as_of") == 21]
     assert sorted(kept, key=str) == sorted(
         (row for row in data_folder.table(LATEST) if row["entity_type"] == "thing"), key=str
     )
     table_maintenance.optimize(target)
     data_folder.assert_equal()
     # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
-    for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):
+    for since, found in ((0, 0), (1, 11), (1000, 11), (4000, 11), (5000, 21)):
         assert (
             full_snapshot_before(data_folder.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found
         ), since
     shutil.rmtree(data_folder.lake.path(FULL_SNAPSHOTS))
-    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2), (
+    assert ("full snapshot", {"seq": 21, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2), (
         "made anew"
     )
 

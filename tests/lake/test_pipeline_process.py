@@ -28,7 +28,7 @@ from spark_store.lake.watermark import (
     read_watermark,
 )
 from spark_store.pipeline import __main__ as module
-from spark_store.pipeline import retention, session, table_maintenance, tables
+from spark_store.pipeline import retention, session, snapshots, table_maintenance, tables
 from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, main
 from spark_store.pipeline.session import lake_lock
 from spark_store.pipeline.tables import LakeWriter
@@ -194,6 +194,10 @@ def by_hand(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFol
     monkeypatch.setattr(table_maintenance, "optimize", lambda _: None)
     monkeypatch.setattr(table_maintenance, "vacuum", lambda _: None)
     monkeypatch.setattr(retention, "forget", lambda *_: 17)
+    monkeypatch.setattr(snapshots, "take", lambda _: 0)
+    monkeypatch.setattr(reader, "rows", lambda *_: 3)
+    monkeypatch.setattr(reader, "created_at", lambda *_: None)
+    monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
     return data_folder
 
 
@@ -222,10 +226,13 @@ def test_a_manual_retention_run_is_recorded_in_the_watermark(before: RetentionRu
     assert before is None or found.reading == before.reading
 
 
-def test_a_manual_action_leaves_an_unreadable_watermark_unchanged(by_hand: DataFolder) -> None:
+def test_a_manual_action_replaces_an_unreadable_watermark(by_hand: DataFolder) -> None:
+    """By one that claims nothing: the next start of the pipeline knows more."""
     by_hand.lake.watermark.write_text("half of")
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
-    assert by_hand.lake.watermark.read_text() == "half of"
+    found = read_watermark(by_hand.lake.watermark)
+    assert (found.seq, found.appended, found.erased) == (0, 0, 0)
+    assert found.optimized is not None
 
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])

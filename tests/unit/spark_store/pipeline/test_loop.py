@@ -32,7 +32,6 @@ from spark_store.pipeline.retention_rules import RetentionRules
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import DataFolder
-from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import trim
 
 
@@ -133,7 +132,7 @@ def test_an_erasure_that_a_table_lacks_is_repeated(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reader, "last_transaction", noted)
-    monkeypatch.setattr(PipelineLoop, "_resume_maintenance", killed)
+    monkeypatch.setattr(PipelineLoop, "_count", killed)
     with pytest.raises(KeyboardInterrupt):
         loop_of(target)._catch_up()
     kept = read_watermark(target.lake.watermark)
@@ -169,24 +168,23 @@ def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
     assert known == [(20, 1, 45)]
 
 
-@pytest.mark.parametrize(("once", "left"), [(False, 60), (True, 0)])
+@pytest.mark.parametrize(("once", "age", "expected"), [(False, 50, []), (False, 70, ["vacuum"]), (True, 0, ["vacuum"])])
 def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
-    once: bool, left: float, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+    once: bool, age: float, expected: list[str], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    DataFolder(target.lake.data_dir).write(5)
-    fill(target.lake, 1, 1)
-    begun = datetime.now(UTC)
-    publish_watermark(target.lake.watermark, Watermark(5, vacuumed=utc_text(begun - timedelta(hours=1))))
-    for name, value in {"prepare": None, "check_same_journal": None}.items():
-        monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
-    monkeypatch.setattr(reader, "last_transaction", lambda _, __, app: 5 if app == APP else 0)
-    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
-    made = PipelineLoop(target, lambda *_, **__: None, PipelineSettings(once=once), threading.Event())
-    made._catch_up()
-    waits = PipelineSettings().vacuum_every - (datetime.now(UTC) - made._state.done["vacuum"])
-    assert waits.total_seconds() == pytest.approx(left, abs=30)
-    # Never done: since the table was made.
-    assert begun - timedelta(seconds=1) < made._state.done["optimize"] <= datetime.now(UTC)
+    said: list[str] = []
+    hour_ago = utc_text(datetime.now(UTC) - timedelta(hours=1))
+    monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
+    running = PipelineLoop(
+        target,
+        lambda event, **fields: said.append(fields["kind"] if event == "maintenance" else event),
+        PipelineSettings(once=once),
+        threading.Event(),
+    )
+    running._watermark = Watermark(5, vacuumed=hour_ago)
+    running._begun -= age
+    running._keep_up()
+    assert said == expected
 
 
 @pytest.mark.parametrize(
@@ -232,6 +230,7 @@ class Moving:
         self.merges: list[tuple[int, int]] = []
         monkeypatch.setattr(tables_module, "append_events", lambda _, *given: self.batches.append(given))
         monkeypatch.setattr(tables_module, "merge_latest", lambda _, *given: self.merges.append(given))
+        monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
         self.stopping = threading.Event()
         self.loop = PipelineLoop(target, lambda *_, **__: None, PipelineSettings(**options), self.stopping)
 
@@ -378,15 +377,15 @@ def test_full_snapshots_and_compaction_do_not_wait_for_a_batch_but_deletions_do(
     monkeypatch.setattr(table_maintenance, "vacuum", lambda _: done.put("vacuum"))
     monkeypatch.setattr(retention, "forget", lambda *_: done.put("retention"))
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
-    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     running = loop_of(target)
     running._watermark = Watermark(300_000)
     with ThreadPoolExecutor(1) as threads:
         with running._appending:
             for kind in ("full_snapshot", "optimize", "vacuum"):
-                threads.submit(running._carry_out, kind).result(30)
+                threads.submit(running._maintenance[kind]).result(30)
             assert [done.get(timeout=30) for _ in range(3)] == ["full snapshot", "optimize", "vacuum"]
-            waiting = threads.submit(running._carry_out, "retention")
+            waiting = threads.submit(running._maintenance["retention"])
             assert not waiting.done()
             assert done.empty()
         waiting.result(30)
@@ -402,10 +401,14 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
     filling = PipelineLoop(target, lambda event, **_: said.append(event), PipelineSettings(), threading.Event())
     filling._watermark = Watermark(300_000)
+    monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     filling._keep_up()
     assert said == ["maintenance failed"]
     filling._keep_up()
     assert said == ["maintenance failed"], "not tried again at once"
+    filling._again["full_snapshot"] = 0.0
+    filling._keep_up()
+    assert said == ["maintenance failed"] * 2
 
 
 def test_other_maintenance_does_not_wait_for_one_that_fails(
@@ -415,13 +418,11 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
-    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     filling = loop_of(target)
     filling._watermark = Watermark(300_000)
-    never = dict.fromkeys(filling._state.done, datetime.now(UTC)) | {"vacuum": datetime(2030, 1, 15, tzinfo=UTC)}
-    filling._state = filling._state._replace(done=never)
-    filling._keep_up()
-    assert "VACUUM" not in done
+    filling._begun -= 3600
+    filling._made = datetime(2000, 1, 1, tzinfo=UTC)
     filling._keep_up()
     assert done.count("VACUUM") == len(TABLES)
     assert list(read_watermark(target.lake.watermark).maintenance_failures) == ["full_snapshot"]
@@ -442,7 +443,7 @@ def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatc
 
     monkeypatch.setattr(JournalReader, "erasures", lambda _, after: asked[after:])
     monkeypatch.setattr(erasure, "erase", erase)
-    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     running._erase()
     assert erased == [(1, 50), (51, 100)]
     assert read_watermark(target.lake.watermark).erased == 100
@@ -468,20 +469,23 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
             found._catch_up()
         return found
 
+    def retain(running: PipelineLoop) -> None:
+        assert running._attempt("retention", running._maintenance["retention"]) is None
+
     def no_further(*_: Any) -> int:
         raise StoreUnavailable("as far as needed")
 
     monkeypatch.setattr(retention, "forget", forget)
     monkeypatch.setattr(tables_module, "prepare", lambda _: {})
     monkeypatch.setattr(reader, "last_transaction", no_further)
-    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     running = started()
-    running._carry_out("retention")
-    assert [event for event, _ in said] == ["expired", "maintenance"]
+    retain(running)
+    assert [event for event, _ in said] == ["expired"]
     wrong = 400.0 * 86400
-    running._carry_out("retention")
+    retain(running)
     assert forgotten == pytest.approx([begun, begun], abs=600)
-    event, fields = said[2]
+    event, fields = said[1]
     assert (event, fields["seconds"]) == ("clock went ahead", pytest.approx(wrong, abs=600))
     looked = read_watermark(target.lake.watermark).retention
     assert looked is not None
@@ -492,18 +496,18 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     kept = read_watermark(target.lake.watermark)
     publish_watermark(target.lake.watermark, msgspec.structs.replace(kept, retention=by_hand))
     # Another process measures from where this one was; for a machine that was off, as much as a day is believed.
-    started()._carry_out("retention")
+    retain(started())
     assert forgotten[2] == pytest.approx(begun, abs=600)
     for seconds in (20.0, 30.0):
         monkeypatch.setattr(loop, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
-        started()._carry_out("retention")
+        retain(started())
         assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
     # A clock that is behind makes nothing older, and what is believed stays what it was.
     wrong = -86400.0
-    started()._carry_out("retention")
+    retain(started())
     assert forgotten[-1] == pytest.approx(begun - 86400, abs=600)
     wrong = 0.0
-    started()._carry_out("retention")
+    retain(started())
     assert forgotten[-1] == pytest.approx(begun, abs=600)
 
 
@@ -511,24 +515,29 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    todo = [["optimize", "vacuum"], ["vacuum"], ["optimize", "vacuum"]]
-    damage = StoreUnavailable("a damaged file")
+    is_damaged = True
 
     def optimize(_: LakeWriter) -> None:
-        if len(todo) == 2:
-            raise damage
+        if is_damaged:
+            raise StoreUnavailable("a damaged file")
 
     def failures() -> list[str]:
+        said.clear()
         running._keep_up()
-        assert said.pop() == ("maintenance failed" if len(todo) == 2 else "maintenance")
         return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).maintenance_failures.items()]
 
-    monkeypatch.setattr(loop, "due", lambda *_: todo.pop(0))
+    monkeypatch.setattr(loop, "due", lambda *_: ["optimize", "vacuum"])
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
     monkeypatch.setattr(table_maintenance, "optimize", optimize)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
-    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     running = PipelineLoop(target, lambda event, **_: said.append(event), PipelineSettings(), threading.Event())
     assert failures() == ["optimize: a damaged file"]
-    assert failures() == ["optimize: a damaged file"], "old files were removed, and nothing was compacted"
+    assert said == ["snapshots", "maintenance failed", "maintenance"], (
+        "old files were removed, and nothing was compacted"
+    )
+    is_damaged = False
+    assert failures() == ["optimize: a damaged file"]
+    assert said == ["maintenance"], "it is not retried at once"
+    running._again.clear()
     assert failures() == []

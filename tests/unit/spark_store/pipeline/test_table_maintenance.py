@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake.clock import ClockReading, Uptime
 from spark_store.lake.watermark import RetentionRun, Watermark
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.settings import PipelineSettings
-from spark_store.pipeline.table_maintenance import MaintenanceState, due, resume_times
+from spark_store.pipeline.table_maintenance import MaintenanceState, due, waited
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 KINDS = ("retention", "optimize", "vacuum")
-FRESH = MaintenanceState(dict.fromkeys(KINDS, NOW))
-LONG_AGO = NOW - timedelta(days=1)
 DAY = timedelta(days=1)
+FRESH = MaintenanceState(dict.fromkeys(KINDS, timedelta(0)), DAY)
+LONG_AGO = NOW - DAY
 
 
 @each_row(
-    ("done", "expected"),
+    ("state", "expected"),
     [
         (FRESH, []),
         (FRESH._replace(batches=64), ["optimize"]),
         (FRESH._replace(batches=63), []),
         (FRESH._replace(batches=1, files=256), ["optimize"]),
         (FRESH._replace(batches=1, files=255), []),
-        (FRESH._replace(batches=1, done={**FRESH.done, "optimize": LONG_AGO}), ["optimize"]),
+        (FRESH._replace(batches=1, waited={**FRESH.waited, "optimize": DAY}), ["optimize"]),
         # Nothing was written: there is nothing to compact, however long ago the last time was.
-        (FRESH._replace(done={**FRESH.done, "optimize": LONG_AGO}), []),
-        (FRESH._replace(done={**FRESH.done, "vacuum": LONG_AGO, "retention": LONG_AGO}), ["retention", "vacuum"]),
+        (FRESH._replace(waited={**FRESH.waited, "optimize": DAY}), []),
+        (FRESH._replace(waited={**FRESH.waited, "vacuum": DAY, "retention": DAY}), ["retention", "vacuum"]),
         (FRESH._replace(events=200_000), ["full_snapshot"]),
         (FRESH._replace(events=199_999), []),
         # A moment has a row for each of them.
@@ -40,8 +38,8 @@ DAY = timedelta(days=1)
         (FRESH._replace(events=600_000, entities=300_000), ["full_snapshot"]),
     ],
 )
-def test_maintenance_is_due_by_number_and_by_time(done: MaintenanceState, expected: list[str]) -> None:
-    assert due(done, NOW, PipelineSettings(retention=RetentionRules(RetentionRule(DAY)))) == expected
+def test_maintenance_is_due_by_number_and_by_time(state: MaintenanceState, expected: list[str]) -> None:
+    assert due(state, PipelineSettings(retention=RetentionRules(RetentionRule(DAY)))) == expected
 
 
 @each_row(
@@ -74,18 +72,6 @@ def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, e
     assert retention.has_expired(entry, newest, NOW) is expected
 
 
-def test_a_clock_that_was_set_back_delays_no_maintenance() -> None:
-    """Nobody knows how long it is since a time to come."""
-    later = NOW + 365 * DAY
-    done = MaintenanceState(dict.fromkeys(KINDS, later), 1)
-    assert due(done, NOW, PipelineSettings(retention=RetentionRules(RetentionRule(DAY)))) == [
-        "retention",
-        "optimize",
-        "vacuum",
-    ]
-    assert due(done._replace(batches=0), NOW, PipelineSettings()) == ["vacuum"]
-
-
 def reading(at: datetime) -> ClockReading:
     return ClockReading(at, LONG_AGO, Uptime("boot", 5.0), 0.0)
 
@@ -94,44 +80,42 @@ def text(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-@pytest.mark.parametrize(
-    ("waited", "grace", "left"),
-    [(4, 1, 6), (4, 0, 6), (9.5, 1, 1), (60, 1, 1), (60, 0, 0), (-60, 1, 10), (0, 1, 10)],
-    ids=["not yet", "nor here", "soon", "overdue", "overdue, and soon over", "a time to come", "just now"],
+def test_a_kind_of_maintenance_has_waited_since_it_was_done_also_by_an_earlier_process() -> None:
+    minute = timedelta(minutes=1)
+    run = RetentionRun(reading(LONG_AGO), 0)
+    done = Watermark(optimized=text(NOW - minute), vacuumed=text(NOW - 2 * minute), retention=run)
+    expected = {"optimize": minute, "vacuum": 2 * minute, "retention": DAY}
+    assert waited(done, LONG_AGO, NOW) == expected
+    by_hand = Watermark(retention=RetentionRun(reading(LONG_AGO), 0, text(NOW - minute)))
+    assert waited(by_hand, LONG_AGO, NOW) == {"optimize": DAY, "vacuum": DAY, "retention": minute}
+
+
+def test_a_clock_that_was_set_back_delays_no_maintenance() -> None:
+    """Nobody knows how long it is since a time to come."""
+    later = NOW + 365 * DAY
+    done = Watermark(optimized=text(later), vacuumed=text(later), retention=RetentionRun(reading(later), 0))
+    state = FRESH._replace(waited=waited(done, LONG_AGO, NOW), batches=1)
+    assert due(state, PipelineSettings(retention=RetentionRules(RetentionRule(DAY)))) == list(KINDS)
+    assert due(state._replace(batches=0), PipelineSettings()) == ["vacuum"]
+
+
+@each_row(
+    ("waited_minutes", "age_minutes", "every_minutes", "is_due"),
+    [(9, 60, 10, False), (10, 60, 10, True), (60, 0.9, 10, False), (60, 1, 10, True), (0.5, 0.5, 0.5, True)],
 )
-def test_a_start_continues_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
-    """In minutes, of ten that each kind of maintenance waits. What is overdue lets new events go first."""
-    every, minute = timedelta(minutes=10), timedelta(minutes=1)
-    maintenance = PipelineSettings(
+def test_overdue_maintenance_lets_new_events_go_first(
+    waited_minutes: float, age_minutes: float, every_minutes: float, is_due: bool
+) -> None:
+    every = timedelta(minutes=every_minutes)
+    settings = PipelineSettings(
         optimize_every=every, vacuum_every=every, retention_every=every, retention=RetentionRules(RetentionRule(DAY))
     )
-    at = NOW - waited * minute
-    done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(reading(at), 0))
-    for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
-        times = resume_times(watermark, made, NOW, maintenance, grace * minute)
-        found = MaintenanceState(times, batches=1)
-        begins = NOW + left * minute
-        assert due(found, begins, maintenance) == ["retention", "optimize", "vacuum"]
-        if left:
-            before = begins - timedelta(seconds=1)
-            assert due(found, before, maintenance) == []
-
-
-def test_a_start_continues_waiting_however_long_that_is() -> None:
-    maintenance = PipelineSettings(vacuum_every=timedelta.max)
-    found = resume_times(Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
-    assert found["vacuum"] == LONG_AGO
-    found = resume_times(
-        Watermark(retention=RetentionRun(reading(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0)
-    )
-    assert found["retention"] == NOW - DAY / 48
-    # By hand, since then.
-    done = RetentionRun(reading(LONG_AGO), 0, text(NOW - DAY / 48))
-    found = resume_times(Watermark(retention=done), NOW, NOW, maintenance, timedelta(0))
-    assert found["retention"] == NOW - DAY / 48
+    long = dict.fromkeys(KINDS, timedelta(minutes=waited_minutes))
+    state = MaintenanceState(long, timedelta(minutes=age_minutes), batches=1)
+    assert due(state, settings) == (list(KINDS) if is_due else [])
 
 
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:
-    waited = FRESH._replace(done={**FRESH.done, "retention": LONG_AGO})
+    long = FRESH._replace(waited={**FRESH.waited, "retention": DAY})
     for rules in (RetentionRules(), RetentionRules(namespaces={"a": RetentionRule()})):
-        assert due(waited, NOW, PipelineSettings(retention=rules)) == []
+        assert due(long, PipelineSettings(retention=rules)) == []
