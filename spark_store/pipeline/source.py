@@ -12,7 +12,7 @@ import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,6 @@ EVENTS, STATES = (
     pa.schema({name: _TYPES.get(name, pa.string()) for name in shape._fields}) for shape in (JournalEntry, EntityState)
 )
 
-Row = TypeVar("Row", JournalEntry, EntityState)
 Batches = Generator[pa.RecordBatch, None, None]
 
 
@@ -150,9 +149,9 @@ def state_batches(path: Path, first: int, last: int, part: int = 0, parts: int =
         )
 
 
-def arrow(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def arrow(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows in Arrow batches, bounded in number and in bytes."""
-    collected: list[Row] = []
+    collected: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
         collected.append(row)
@@ -165,7 +164,7 @@ def arrow(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield _batch(collected, schema)
 
 
-def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(schema, zip(*rows, strict=True), strict=True)
     return pa.RecordBatch.from_arrays([_column(field, values) for field, values in columns], schema=schema)
 

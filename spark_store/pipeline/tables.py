@@ -27,38 +27,14 @@ from spark_store.pipeline.source import read_events, read_states
 
 def event_rows(entries: DataFrame) -> DataFrame:
     """Entries of the journal as rows of `events`, in the order in which an entity's history is read."""
-    rows = entries.select(
-        "entity_type",
-        "entity",
-        _namespace(sql.col("entity")).alias("namespace"),
-        "revision",
-        sql.col("timestamp").alias("ts"),
-        "action",
-        "path",
-        "value",
-        "headers",
-        "seq",
-    )
+    rows = entries.withColumnRenamed("timestamp", "ts").withColumn("namespace", _namespace(sql.col("entity")))
     return rows.sortWithinPartitions("entity", "revision").select(*EVENTS.column_names)
 
 
 def latest_rows(states: DataFrame, *others: str) -> DataFrame:
     """States of entities as rows of `latest`, with other columns."""
-    is_deleted = sql.col("state").isNull()
-    return states.select(
-        "entity_type",
-        "entity",
-        _namespace(sql.col("entity")).alias("namespace"),
-        sql.col("policy").alias("policy_id"),
-        "revision",
-        "seq",
-        # Rows of a rebuild are texts; an invalid time is an error, not a null.
-        sql.col("created").cast("timestamp").alias("created"),
-        sql.col("modified").cast("timestamp").alias("modified"),
-        is_deleted.alias("deleted"),
-        "state",
-        *others,
-    ).select(*LATEST.column_names, *others)
+    added = {"namespace": _namespace(sql.col("entity")), "deleted": sql.col("state").isNull()}
+    return states.withColumnRenamed("policy", "policy_id").withColumns(added).select(*LATEST.column_names, *others)
 
 
 def _namespace(entity: Expression) -> Expression:

@@ -54,12 +54,3 @@ def test_a_state_becomes_a_row_and_a_missing_state_marks_a_deleted_entity(spark:
     assert (thing["namespace"], thing["policy_id"], thing["deleted"]) == ("acme.site", "acme.site:pol", False)
     assert (thing["revision"], thing["seq"]) == (5, 17)
     assert (policy["policy_id"], policy["deleted"], policy["state"]) == (None, True, None)
-
-
-def test_times_that_are_texts_become_times_to_the_microsecond(spark: SparkSession) -> None:
-    schema = [field.name for field in source.STATES]
-    at = "2030-01-15T07:30:00.250001Z"
-    row = ("thing", "acme.site:lamp", "acme.site:pol", 5, 17, at, at, "{}")
-    rows = latest_rows(spark.createDataFrame([row], schema))
-    assert dict(rows.dtypes)["created"] == "timestamp"
-    assert rows.select(rows["modified"].cast("string")).collect()[0][0] == "2030-01-15 07:30:00.250001"

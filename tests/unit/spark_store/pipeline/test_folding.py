@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from spark_store.pipeline.folding import fold_rows
+from spark_store.pipeline import folding
 from tests.support.journal_entries import timestamp
+
+
+def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The folded rows, with their texts last."""
+    for ground, *key, policy, revision, seq, created, modified, state in folding.fold_rows(items):
+        yield (*key, policy, revision, created, modified, None if state is None else state.decode(), seq, ground)
 
 
 def item(entity: str, revision: int, seq: int) -> tuple[Any, ...]:
