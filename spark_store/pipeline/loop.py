@@ -63,17 +63,10 @@ class StartPosition(NamedTuple):
     watermark: int
 
 
-class StartPlan(NamedTuple):
-    """The events whose states must be merged first (none if first > last); `last` is where to continue."""
+def first_unmerged(found: StartPosition) -> int:
+    """Return from which of the appended events on states must be merged at a start.
 
-    first: int
-    last: int
-
-
-def plan(found: StartPosition) -> StartPlan:
-    """Return what to do at a start.
-
-    Raises LakeUnfit if continuing would lose events, or mix those of two journals.
+    A number above the last one means none. Raises LakeUnfit if continuing would lose events, or mix those of two journals.
     """
     if found.newest < found.appended:
         raise LakeUnfit(
@@ -84,7 +77,7 @@ def plan(found: StartPosition) -> StartPlan:
     refuse_hole(oldest, found.appended)
     merged = min(found.watermark, found.appended, found.merged)
     # The entities of trimmed events are unknown: merge all.
-    return StartPlan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)
+    return merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1
 
 
 Say = Callable[..., None]
@@ -174,15 +167,15 @@ class PipelineLoop:
             self._step_back(min(appended, merged))
             # Read last: nothing above the watermark is trimmed from now on.
             found = StartPosition(journal_reader.oldest_known(), newest, appended, merged, self._watermark.seq)
-        decided = plan(found)
-        if decided.first <= decided.last:
-            self._say("catching up", first=decided.first, last=decided.last)
-            tables.merge_latest(target, decided.first, decided.last)
-        self._publish(seq=decided.last, appended=decided.last, published=now_text())
+        first = first_unmerged(found)
+        if first <= appended:
+            self._say("catching up", first=first, last=appended)
+            tables.merge_latest(target, first, appended)
+        self._publish(seq=appended, appended=appended, published=now_text())
         self._count()
-        self._say("following", seq=decided.last, newest=found.newest)
+        self._say("following", seq=appended, newest=newest)
         forget_failure(target.lake.failure)
-        return found.newest
+        return newest
 
     def _step_back(self, reached: int) -> None:
         """Publish the positions of a table that is not the watermark's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_store.errors import LakeUnfit
-from spark_store.pipeline.loop import StartPlan, StartPosition, plan
+from spark_store.pipeline.loop import StartPosition, first_unmerged
 from tests.support.table import each_row
 
 
@@ -16,41 +16,41 @@ def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, w
 @each_row(
     ("it", "expected"),
     [
-        (found(None, 0), StartPlan(1, 0)),
-        (found(1, 500), StartPlan(1, 0)),
-        (found(1, 500, appended=300, merged=300, watermark=300), StartPlan(301, 300)),
+        (found(None, 0), 1),
+        (found(1, 500), 1),
+        (found(1, 500, appended=300, merged=300, watermark=300), 301),
         # Killed between append and merge, between merge and append, or before the watermark.
-        (found(1, 500, appended=300, merged=200, watermark=200), StartPlan(201, 300)),
-        (found(1, 500, appended=200, merged=300, watermark=200), StartPlan(201, 200)),
-        (found(1, 500, appended=300, merged=300, watermark=200), StartPlan(201, 300)),
+        (found(1, 500, appended=300, merged=200, watermark=200), 201),
+        (found(1, 500, appended=200, merged=300, watermark=200), 201),
+        (found(1, 500, appended=300, merged=300, watermark=200), 201),
         # The watermark was lost: everything is merged again.
-        (found(1, 500, appended=300, merged=300, watermark=0), StartPlan(1, 300)),
+        (found(1, 500, appended=300, merged=300, watermark=0), 1),
         # `latest` was lost.
-        (found(1, 500, appended=300, merged=0, watermark=300), StartPlan(1, 300)),
+        (found(1, 500, appended=300, merged=0, watermark=300), 1),
         # … or was put back as it once was.
-        (found(1, 500, appended=300, merged=120, watermark=300), StartPlan(121, 300)),
+        (found(1, 500, appended=300, merged=120, watermark=300), 121),
         # `events` was lost, and the journal still has everything.
-        (found(1, 500, appended=0, merged=300, watermark=300), StartPlan(1, 0)),
+        (found(1, 500, appended=0, merged=300, watermark=300), 1),
         # The journal was trimmed, up to what the lake has, or altogether.
-        (found(201, 500, appended=200, merged=200, watermark=200), StartPlan(201, 200)),
-        (found(None, 500, appended=500, merged=500, watermark=500), StartPlan(501, 500)),
+        (found(201, 500, appended=200, merged=200, watermark=200), 201),
+        (found(None, 500, appended=500, merged=500, watermark=500), 501),
         # … and the watermark, or `latest`, is an old one: what it touched nobody knows, so all entities are merged.
-        (found(201, 500, appended=300, merged=300, watermark=100), StartPlan(1, 300)),
-        (found(201, 500, appended=300, merged=300, watermark=200), StartPlan(201, 300)),
-        (found(None, 500, appended=500, merged=500, watermark=100), StartPlan(1, 500)),
-        (found(201, 500, appended=300, merged=100, watermark=300), StartPlan(1, 300)),
+        (found(201, 500, appended=300, merged=300, watermark=100), 1),
+        (found(201, 500, appended=300, merged=300, watermark=200), 201),
+        (found(None, 500, appended=500, merged=500, watermark=100), 1),
+        (found(201, 500, appended=300, merged=100, watermark=300), 1),
     ],
 )
-def test_a_pipeline_continues_where_the_tables_end(it: StartPosition, expected: StartPlan) -> None:
-    assert plan(it) == expected
+def test_a_pipeline_continues_where_the_tables_end(it: StartPosition, expected: int) -> None:
+    assert first_unmerged(it) == expected
 
 
 def test_a_journal_that_ends_before_the_lake_is_refused() -> None:
     with pytest.raises(LakeUnfit, match=r"has events up to 300, .* up to 200"):
-        plan(found(1, 200, appended=300, merged=300, watermark=300))
+        first_unmerged(found(1, 200, appended=300, merged=300, watermark=300))
 
 
 @pytest.mark.parametrize("oldest", [302, None])
 def test_a_lake_without_the_trimmed_events_is_refused(oldest: int | None) -> None:
     with pytest.raises(LakeUnfit, match="the lake ends at event 300"):
-        plan(found(oldest, 500, appended=300, merged=300, watermark=300))
+        first_unmerged(found(oldest, 500, appended=300, merged=300, watermark=300))
