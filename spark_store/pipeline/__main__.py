@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import queue
+import secrets
 import shutil
 import signal
 import sys
@@ -47,7 +48,6 @@ from spark_store.pipeline.settings import PipelineSettings, decode_settings
 from spark_store.records import now_text
 
 if TYPE_CHECKING:
-    from spark_store.pipeline.session import ConnectOptions
     from spark_store.pipeline.tables import LakeWriter
 
 
@@ -149,7 +149,7 @@ def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.loop import PipelineLoop
     from spark_store.pipeline.query_jobs import abandoned_jobs_ended
-    from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
+    from spark_store.pipeline.session import connect_port, java_pid, put_first
 
     # Without Spark, which takes long to start, since it may be tried for hours.
     expect_lake(Lake(given.data_dir))
@@ -158,12 +158,12 @@ def _run(given: argparse.Namespace) -> int:
     if given.with_parent:
         _watch_parent(stopping)
     settings: PipelineSettings = given.settings
-    connect = ConnectOptions() if settings.answers_queries and not settings.once else None
-    with _target(given, stopping, connect=connect) as target, contextlib.ExitStack() as serving:
+    token = secrets.token_urlsafe(32) if settings.answers_queries and not settings.once else None
+    with _target(given, stopping, token=token) as target, contextlib.ExitStack() as serving:
         put_first(target.spark)
-        if connect is not None:
+        if token is not None:
             port = connect_port(target.spark)
-            address = local_address(port, connect.token, java_pid(target.spark))
+            address = local_address(port, token, java_pid(target.spark))
             serving.enter_context(abandoned_jobs_ended(target.spark))
             serving.enter_context(publish_address(target.lake.connect, address))
             say("spark queries", port=port)
@@ -267,7 +267,7 @@ def _target(
     stopping: threading.Event | None = None,
     *,
     is_writing: bool = True,
-    connect: ConnectOptions | None = None,
+    token: str | None = None,
 ) -> Iterator[LakeWriter]:
     """Return a session and the lake, locked for writing."""
     from py4j.protocol import Py4JError
@@ -298,7 +298,7 @@ def _target(
             master=settings.master,
             jars=_jars(given),
             memory=settings.memory,
-            connect=connect,
+            token=token,
             scratch=Path(held.enter_context(scratch)),
             settings={
                 # Spark makes this folder at its start, wherever it is; nothing comes into it.

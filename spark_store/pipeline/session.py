@@ -4,7 +4,7 @@ Spark runs in this process and in a Java process that ends with it. All jars are
 (`spark_store.pipeline.delta_jars`). Python workers use this interpreter. Times are UTC. Only errors are logged.
 Java's classes are preloaded if `tools/spark_classes.py` has prepared them: that halves the start.
 
-With `connect`, Spark queries of other processes are answered (Spark Connect, on loopback, with a token). They have a lower
+With a token, Spark queries of other processes are answered (Spark Connect, on loopback, with a token). They have a lower
 priority: Spark's fair scheduler serves the pool `FIRST` before them, there are more slots than one query uses, and results
 are bounded, since they wait in the memory of the Java process.
 """
@@ -15,7 +15,6 @@ import contextlib
 import fcntl
 import gc
 import os
-import secrets
 import shlex
 import sys
 import threading
@@ -99,6 +98,7 @@ _SETTINGS = {
 _CONNECT = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": _POOLS.as_uri(),
     # A killed client sends nothing: its query ends so long after its last message.
@@ -113,25 +113,18 @@ _CONNECT = {
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectOptions:
-    """Options of Spark Connect: the port on loopback (0: any free one), and the token of clients."""
-
-    port: int = 0
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class SessionOptions:
     """Options of the Spark session.
 
-    `memory` is that of the Java process, in Java's form. `scratch`: an absolute folder for temporary files; by default the
-    system's. `settings` override all others.
+    With a `token`, Spark queries of its owners are answered, at any free port of loopback. `memory` is that of the Java
+    process, in Java's form. `scratch`: an absolute folder for temporary files; by default the system's. `settings` override
+    all others.
     """
 
     master: str = "local[*]"
     jars: Path = field(default_factory=default_folder)
     memory: str = "1g"
-    connect: ConnectOptions | None = None
+    token: str | None = field(default=None, repr=False)
     scratch: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -157,9 +150,8 @@ def start_session(options: SessionOptions, lock: int | None = None) -> SparkSess
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     conf = SparkConf().setMaster(_master(options)).setAppName("lake")
     conf.setAll(list(_settings(options, jars, classes if classes.exists() else None).items()))
-    token = options.connect.token if options.connect is not None else None
     try:
-        with _in_environment(_TOKEN_VARIABLE, token):
+        with _in_environment(_TOKEN_VARIABLE, options.token):
             inherited = {"pass_fds": () if lock is None else (lock,)}
             gateway = launch_gateway(conf, inherited)  # type: ignore[no-untyped-call]
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
@@ -200,7 +192,7 @@ def _master(options: SessionOptions) -> str:
     One that answers Spark queries has twice as many slots as cores: a stage of a query is cut for the cores, so that it
     leaves slots free, however long its tasks are.
     """
-    return options.master if options.connect is None else f"local[{2 * _cores(options)}]"
+    return options.master if options.token is None else f"local[{2 * _cores(options)}]"
 
 
 def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = None) -> dict[str, str]:
@@ -220,9 +212,8 @@ def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = 
         found["spark.local.dir"] = str(options.scratch)
         if not _forbids_programs(options.scratch):
             found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(options.scratch))}"
-    if options.connect is not None:
+    if options.token is not None:
         found |= _CONNECT | {
-            "spark.connect.grpc.binding.port": str(options.connect.port),
             "spark.driver.maxResultSize": str(_bytes(options.memory) // _RESULT_SHARE),
             "spark.default.parallelism": str(_cores(options)),
         }

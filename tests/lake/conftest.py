@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from spark_store.lake.connect_address import local_address
 from spark_store.pipeline.query_jobs import abandoned_jobs_ended
-from spark_store.pipeline.session import ConnectOptions, SessionOptions, connect_port, java_pid, start_session
+from spark_store.pipeline.session import SessionOptions, connect_port, java_pid, start_session
 from tests.support.dice import THOROUGH
 from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, DataFolder
 
-_CONNECT = ConnectOptions()
+_TOKEN = secrets.token_urlsafe(32)
 
 _RESULTS = {"spark.driver.maxResultSize": str(32 << 20)}
 """A result that is too large is found out sooner."""
@@ -33,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
             # What its own files do as they are imported is none of ours.
             warnings.simplefilter("ignore")
             session = start_session(
-                SessionOptions(master="local[2]", connect=_CONNECT, settings={} if THOROUGH else {**CHEAP, **_RESULTS})
+                SessionOptions(master="local[2]", token=_TOKEN, settings={} if THOROUGH else {**CHEAP, **_RESULTS})
             )
     finally:
         if before is None:
@@ -54,7 +55,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def address(spark: SparkSession) -> str:
     """Where it answers wide queries."""
-    return local_address(connect_port(spark), _CONNECT.token, java_pid(spark)).url
+    return local_address(connect_port(spark), _TOKEN, java_pid(spark)).url
 
 
 @pytest.fixture

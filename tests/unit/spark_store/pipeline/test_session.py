@@ -23,7 +23,6 @@ from spark_store.pipeline.session import (
     _TOKEN_VARIABLE,
     FIRST,
     STATISTICS_LENGTH,
-    ConnectOptions,
     SessionOptions,
     _in_environment,
     _master,
@@ -67,7 +66,7 @@ def test_a_spark_that_does_not_start_is_said_without_a_stack(monkeypatch: pytest
 
 
 def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> None:
-    options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, connect=ConnectOptions(15002, "s3cret"))
+    options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, token="s3cret")
     found = _settings(options, [])
     assert found["spark.sql.shuffle.partitions"] == "8"
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
@@ -113,7 +112,7 @@ def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeyp
 
 
 def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
-    options = SessionOptions(master="local[3]", memory="2g", connect=ConnectOptions())
+    options = SessionOptions(master="local[3]", memory="2g", token="s3cret")
     assert _master(options) == "local[6]"
     assert _master(SessionOptions(master="local[3]")) == "local[3]"
     found = _settings(options, [])
@@ -121,8 +120,7 @@ def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
     assert found["spark.driver.maxResultSize"] == str(256 << 20)
     pools = Path(found["spark.scheduler.allocation.file"].removeprefix("file://")).read_text(encoding="utf-8")
     assert f'<pool name="{FIRST}">' in pools
-    assert options.connect is not None
-    assert not set(found.values()) & {options.connect.token}, "a setting stands in the process list"
+    assert not set(found.values()) & {options.token}, "a setting stands in the process list"
 
 
 def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
