@@ -28,24 +28,15 @@ def sync(lake: Lake) -> None:
 
     Raises StoreUnavailable where that fails.
     """
+    folders = [*(folder for table in TABLES if (folder := Path(lake.path(table))).is_dir()), lake.folder]
     try:
-        for folder in _folders(lake):
+        # One of each file system: a table's folder may be a link.
+        for folder in {folder.stat().st_dev: folder for folder in folders}.values():
             _sync_folder(folder)
     except OSError as error:
         raise translate_system_error(
             error.filename or lake.folder, error, "the lake cannot be synced to disk"
         ) from error
-
-
-def _folders(lake: Lake) -> Iterator[Path]:
-    """Return one folder of each file system of the lake: a table's folder may be a link."""
-    found: set[int] = set()
-    for folder in (lake.folder, *(Path(lake.path(table)) for table in TABLES)):
-        if folder == lake.folder or folder.is_dir():
-            device = folder.stat().st_dev
-            if device not in found:
-                found.add(device)
-                yield folder
 
 
 def _sync_folder(folder: Path) -> None:

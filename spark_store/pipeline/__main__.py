@@ -94,15 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(error: StoreError) -> int:
-    match error:
-        case LakeBusy():
-            return EXIT_BUSY
-        case SparkMissing():
-            return EXIT_MISSING
-        case LakeUnfit() | SchemaTooNew():
-            return EXIT_UNFIT
-        case _:
-            return EXIT_FAILED
+    codes = {LakeBusy: EXIT_BUSY, SparkMissing: EXIT_MISSING, LakeUnfit: EXIT_UNFIT, SchemaTooNew: EXIT_UNFIT}
+    return codes.get(type(error), EXIT_FAILED)
 
 
 def _parser() -> argparse.ArgumentParser:

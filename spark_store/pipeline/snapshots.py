@@ -7,7 +7,7 @@ lake, so a snapshot exists once, also after a kill.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
@@ -69,11 +69,7 @@ def take_full_snapshot(target: LakeWriter, seq: int) -> int:
 def thin(target: LakeWriter) -> int:
     """Delete the full snapshots that are too close for their age, or too old; return how many."""
     times = reader.event_times(target.lake)
-    oldest = None if times is None else times.oldest
-    return _drop(target, too_many(reader.full_snapshot_times(target.lake), oldest))
-
-
-def _drop(target: LakeWriter, numbers: Sequence[int]) -> int:
+    numbers = too_many(reader.full_snapshot_times(target.lake), None if times is None else times.oldest)
     if numbers:
         # Whole partitions: no file is read or written for that.
         target.spark.sql(
