@@ -105,8 +105,7 @@ def run(data: Path, into: Path) -> list[str]:
 def _query(lake: Lake) -> None:
     """Execute a Spark query. Raises StoreError."""
     queries = SparkQueries(lake, finder(lake, None, is_off=False))
-    with queries.run(lambda tables: tables.read(LATEST).groupBy("entity").count(), QueryLimits(TIMEOUT)) as rows:
-        list(rows)
+    queries.run(lambda tables: tables.read(LATEST).groupBy("entity").count(), QueryLimits(TIMEOUT))
 
 
 def main() -> int:

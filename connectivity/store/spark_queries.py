@@ -1,27 +1,17 @@
 """Spark queries over the whole lake, without blocking the event loop.
 
-Each query has a worker thread while it runs. Leaving it before its end, or cancellation, stops it in Spark too.
-`spark_store.queries.spark_query` has limits and errors.
+Each query has a worker thread while it runs. Its cancellation stops it in Spark too. `spark_store.queries.spark_query` has
+limits and errors.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 
 from connectivity.config.settings import Settings, SparkMode
 from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import (
-    AT_ONCE,
-    Batch,
-    Cancellation,
-    QueryLimits,
-    QueryResult,
-    SparkQueries,
-    SparkQuery,
-    finder,
-)
+from spark_store.queries.spark_query import AT_ONCE, Cancellation, QueryLimits, Rows, SparkQueries, SparkQuery, finder
 
 
 def open_spark_queries(settings: Settings) -> SparkQueries:
@@ -38,40 +28,17 @@ class AsyncSparkQueries:
         self._workers = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="wide")
         self._open = asyncio.Semaphore(at_once)
 
-    async def run(self, query: SparkQuery, limits: QueryLimits | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the batches of a query. Close it (`contextlib.aclosing`) when leaving before its end.
-
-        Raises SparkQueryError, StoreUnavailable.
-        """
+    async def run(self, query: SparkQuery, limits: QueryLimits) -> Rows:
+        """Return all rows of a query. Raises SparkQueryError, StoreUnavailable."""
         loop, cancellation = asyncio.get_running_loop(), Cancellation()
-        limits = limits or QueryLimits()
-        # A thread for each query: none waits until the batches of another one are taken.
         async with self._open:
-            pending: asyncio.Future[QueryResult] | asyncio.Future[Batch | None] | None = None
-            answer: QueryResult | None = None
+            running = loop.run_in_executor(self._workers, self._queries.run, query, limits, cancellation)
             try:
-                pending = opening = loop.run_in_executor(self._workers, self._queries.run, query, limits, cancellation)
-                answer = await asyncio.shield(opening)
-                while True:
-                    pending = taking = loop.run_in_executor(self._workers, next, answer, None)
-                    if (batch := await asyncio.shield(taking)) is None:
-                        return
-                    yield batch
+                return await asyncio.shield(running)
             finally:
                 cancellation.cancel()
-                await self._end(pending, answer)
-
-    async def _end(
-        self, pending: asyncio.Future[QueryResult] | asyncio.Future[Batch | None] | None, answer: QueryResult | None
-    ) -> None:
-        """Wait until the thread has ended, and release its resources."""
-        if pending is not None and not pending.done():
-            await asyncio.wait([pending])
-        if pending is not None and not pending.cancelled() and pending.exception() is None:
-            found = pending.result()
-            answer = found if isinstance(found, QueryResult) else answer
-        if answer is not None:
-            await asyncio.get_running_loop().run_in_executor(self._workers, answer.close)
+                # The thread stops the query, and releases its session.
+                await asyncio.wait([running])
 
     def close(self) -> None:
         """Start no more queries; running ones end when they are closed."""

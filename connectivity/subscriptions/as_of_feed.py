@@ -62,7 +62,7 @@ from spark_store.queries.as_of import (
 )
 from spark_store.queries.as_of_fold import FoldOutput
 from spark_store.queries.spark_query import AT_ONCE as SPARK_AT_ONCE
-from spark_store.queries.spark_query import QueryLimits, SparkQueries, SparkQuery
+from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.records import StateGuard
 from spark_store.rql.query import Access
@@ -286,18 +286,14 @@ class AsOfFeed(Feed):
             spool = Spool(past.lake.folder, question.order, bound)
             undo.callback(spool.close)
             async with past.searches.slot(self._request.subjects, question.namespaces):
-                for file in await self._files(spark_query):
+                rows = await past.spark.run(spark_query, QueryLimits(past.options.seconds))
+                for file in result_files(rows):
                     async for found in self._parts(file):
                         accesses = await past.accesses(found, self._request.subjects)
                         await asyncio.to_thread(self._add_to_spool, spool, found, accesses)
             await asyncio.to_thread(spool.sort)
             undo.pop_all()
         return spool
-
-    async def _files(self, spark_query: SparkQuery) -> list[Path]:
-        limits = QueryLimits(self._past.options.seconds)
-        async with contextlib.aclosing(self._past.spark.run(spark_query, limits)) as batches:
-            return [file async for batch in batches for file in result_files(batch)]
 
     async def _parts(self, file: Path) -> AsyncIterator[list[CandidateAccess]]:
         parts = candidates(file)

@@ -24,7 +24,7 @@ from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, FoldOutput, fold_to_files, thing_document
-from spark_store.queries.spark_query import Batch, SparkQuery, Tables
+from spark_store.queries.spark_query import Rows, SparkQuery, Tables
 from spark_store.records import StateGuard
 from spark_store.rql.order import sort_key, value_of
 from spark_store.rql.query import Access, SearchHit, SortKey, ThingQuery
@@ -113,11 +113,11 @@ def _columns(text: str) -> list[str]:
     return [column.strip() for column in text.split(",")]
 
 
-def result_files(batch: Batch) -> list[Path]:
-    """Return the files that some rows of the query's result name. Raises TooManyRows."""
-    if not all(batch.column("is_complete").to_pylist()):
+def result_files(rows: Rows) -> list[Path]:
+    """Return the files that the rows of the query's result name. Raises TooManyRows."""
+    if not all(row.is_complete for row in rows):
         raise TooManyRows("found more things than may be written on the disk; narrow the search")
-    return [Path(name) for name in batch.column("file").to_pylist()]
+    return [Path(row.file) for row in rows]
 
 
 def candidates(file: Path) -> Iterator[list[Candidate]]:

@@ -20,9 +20,6 @@ from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, DataFolder
 
 _TOKEN = secrets.token_urlsafe(32)
 
-_RESULTS = {"spark.driver.maxResultSize": str(32 << 20)}
-"""A result that is too large is found out sooner."""
-
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -34,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
             # What its own files do as they are imported is none of ours.
             warnings.simplefilter("ignore")
             session = start_session(
-                SessionOptions(master="local[2]", token=_TOKEN, settings={} if THOROUGH else {**CHEAP, **_RESULTS})
+                SessionOptions(master="local[2]", token=_TOKEN, settings={} if THOROUGH else CHEAP)
             )
     finally:
         if before is None:

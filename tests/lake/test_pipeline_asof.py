@@ -193,9 +193,8 @@ def made(data_folder: DataFolder, question: ThingQuery, moment: str) -> SparkQue
 
 
 def answer_of(data_folder: DataFolder, address: str, ask: SparkQuery) -> list[Candidate]:
-    with SparkQueries(data_folder.lake, lambda: address).run(ask, QueryLimits(WITHIN)) as answer:
-        files = [file for batch in answer for file in result_files(batch)]
-    return [it for file in files for part in candidates(file) for it in part]
+    rows = SparkQueries(data_folder.lake, lambda: address).run(ask, QueryLimits(WITHIN))
+    return [it for file in result_files(rows) for part in candidates(file) for it in part]
 
 
 def found(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Thing]:

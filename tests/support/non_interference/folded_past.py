@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,30 +41,22 @@ class FoldedQueries(SparkQueries):
         self._journal = journal
 
     def run(  # type: ignore[override]
-        self, query: Any, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
-    ) -> FoldAnswer:
+        self, query: Any, limits: QueryLimits, cancellation: Cancellation | None = None
+    ) -> list[WrittenFile]:
         asked: FoldQuery = query
         names = asked.question.namespaces
         things = [it for it in _things(self._journal) if not names or it.namespace in names]
         rows = [row for it in things for row in _rows(self._journal, it, utc_text(asked.before))]
         batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_INPUT)
-        return FoldAnswer(fold_to_files(asked.question.predicate, asked.output)(iter([batch])))
+        written = fold_to_files(asked.question.predicate, asked.output)(iter([batch]))
+        return [WrittenFile(**row) for it in written for row in it.to_pylist()]
 
 
-class FoldAnswer:
-    """The batches of an answer."""
+class WrittenFile(NamedTuple):
+    """A row of an answer."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> FoldAnswer:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        return next(self._batches)
-
-    def close(self) -> None:
-        """Nothing is held."""
+    file: str
+    is_complete: bool
 
 
 def _things(journal: Journal) -> list[EntityId]:

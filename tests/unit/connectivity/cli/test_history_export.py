@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import Journal
 from tests.support.journal_entries import change
 from tests.support.lake.pipeline_tables import write_lake
+from tests.support.wait import wait_until_sync
 
 
 def run(*arguments: object) -> Result:
@@ -129,10 +129,8 @@ def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.M
     before = signal.getsignal(signal.SIGINT)
 
     def wait(self: HistoryExport, *_: object, **__: object) -> None:
-        stopped = threading.Event()
-        with self._cancellation.telling(stopped.set):
-            signal.raise_signal(signal.SIGINT)
-            assert stopped.wait(30)
+        signal.raise_signal(signal.SIGINT)
+        wait_until_sync(lambda: self._cancellation.is_set)
         raise CommandFailed("the query was cancelled", module.EXIT_CANCELLED)
 
     monkeypatch.setattr(HistoryExport, "run", wait)

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,42 +18,24 @@ from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
 from tests.support.lake.sql_query import sql
 
-QUERY = sql("SELECT 1")
+QUERY, LIMITS = sql("SELECT 1"), QueryLimits()
 
 
 class Slow(SparkQueries):
-    """Answers with numbers, each of which takes until it is allowed, or the query is stopped."""
+    """Answers when it is allowed, unless the query is stopped."""
 
-    def __init__(self, numbers: int) -> None:
+    def __init__(self) -> None:
         super().__init__(Lake(Path()), lambda: "")
-        self.numbers = numbers
-        self.allowed = threading.Semaphore(0)
-        self.requests, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
+        self.allowed, self.requests, self.stopped = threading.Event(), threading.Event(), threading.Event()
 
-    def run(  # type: ignore[override]
-        self, query: SparkQuery, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
-    ) -> Numbers:
+    def run(self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None) -> list[Any]:
         assert cancellation is not None
-        return Numbers(self, cancellation)
-
-
-class Numbers:
-    def __init__(self, slow: Slow, cancellation: Cancellation) -> None:
-        self._slow, self._cancellation, self._number = slow, cancellation, 0
-
-    def __next__(self) -> int:
-        self._slow.requests.set()
-        while not self._slow.allowed.acquire(timeout=0.01):
-            if self._cancellation.is_set:
-                self._slow.stopped.set()
+        self.requests.set()
+        while not self.allowed.wait(0.01):
+            if cancellation.is_set:
+                self.stopped.set()
                 raise QueryCancelled("stopped")
-        if self._number == self._slow.numbers:
-            raise StopIteration
-        self._number += 1
-        return self._number
-
-    def close(self) -> None:
-        self._slow.closed.set()
+        return [1, 2, 3]
 
 
 @contextlib.asynccontextmanager
@@ -62,55 +45,28 @@ async def asking(slow: Slow) -> AsyncIterator[AsyncSparkQueries]:
     wide.close()
 
 
-async def test_batches_come_one_by_one_and_the_loop_continues() -> None:
-    slow = Slow(3)
+async def test_the_loop_continues_while_a_query_runs() -> None:
+    slow = Slow()
     async with asking(slow) as wide:
-        turns = 0
-
-        async def allow() -> None:
-            nonlocal turns
-            for _ in range(4):
-                while not slow.requests.is_set():
-                    await asyncio.sleep(0)
-                    turns += 1
-                slow.requests.clear()
-                slow.allowed.release()
-
-        allowing = asyncio.create_task(allow())
-        found = [batch async for batch in wide.run(QUERY)]
-        await allowing
-        assert found == [1, 2, 3]
-        assert turns > 0
-        assert slow.closed.is_set()
+        query = asyncio.create_task(wide.run(QUERY, LIMITS))
+        assert await asyncio.to_thread(slow.requests.wait, 30)
+        slow.allowed.set()
+        assert len(await query) == 3
 
 
 async def test_a_task_that_is_cancelled_stops_its_query() -> None:
-    slow = Slow(3)
+    slow = Slow()
     async with asking(slow) as wide:
-
-        async def take() -> None:
-            async for _ in wide.run(QUERY):
-                raise AssertionError("nothing was allowed")
-
-        task = asyncio.create_task(take())
+        task = asyncio.create_task(wide.run(QUERY, LIMITS))
         await asyncio.to_thread(slow.requests.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(slow.stopped.wait, 30)
-
-
-async def test_a_query_that_is_left_is_closed() -> None:
-    slow = Slow(3)
-    slow.allowed.release()
-    async with asking(slow) as wide:
-        async with contextlib.aclosing(wide.run(QUERY)) as batches:
-            assert await anext(batches) == 1
-        assert slow.closed.is_set()
+        assert slow.stopped.is_set()
 
 
 async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow(3)
+    slow = Slow()
 
     def refuse(*_: object) -> None:
         raise QueryRefused("wrong")
@@ -118,11 +74,11 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "run", refuse)
     async with asking(slow) as wide:
         with pytest.raises(QueryRefused, match="wrong"):
-            await anext(wide.run(QUERY))
+            await wide.run(QUERY, LIMITS)
 
 
 async def test_a_spark_query_with_spark_off_raises_an_error_that_names_the_setting(tmp_path: Path) -> None:
     wide = AsyncSparkQueries(open_spark_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
     with pytest.raises(NoSparkQueries, match="set spark"):
-        await anext(wide.run(QUERY))
+        await wide.run(QUERY, LIMITS)
     wide.close()

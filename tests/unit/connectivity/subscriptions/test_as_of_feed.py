@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -49,7 +49,7 @@ class CannedQueries(SparkQueries):
         self.error: StoreError | None = None
         self.is_complete = True
         self.requests, self.held, self.allowed = 0, False, threading.Semaphore(0)
-        self.running, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
+        self.running, self.stopped = threading.Event(), threading.Event()
 
     def has(self, name: str, *, matches: bool = True, **attributes: Any) -> None:
         state = msgspec.json.encode({"policyId": f"acme.site:{name}", "attributes": attributes}).decode()
@@ -57,40 +57,33 @@ class CannedQueries(SparkQueries):
         self.rows.append(dict(zip(OUT, row, strict=True)))
 
     def run(  # type: ignore[override]
-        self, query: SparkQuery, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
-    ) -> Iterator[pa.RecordBatch]:
+        self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None
+    ) -> list[WrittenFile]:
         self.requests += 1
         assert cancellation is not None
         # Instead of a query, the feed has its output: see `make_past`.
         assert isinstance(query, FoldOutput)
-        return _Answer(self, cancellation, Path(query.folder))
-
-
-class _Answer:
-    def __init__(self, played: CannedQueries, cancellation: Cancellation, folder: Path) -> None:
-        self._played, self._cancellation, self._folder = played, cancellation, folder
-        self._parts = iter([played.rows[at : at + 2] for at in range(0, len(played.rows), 2)])
-
-    def __iter__(self) -> _Answer:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        played = self._played
-        played.running.set()
-        while played.held and not played.allowed.acquire(timeout=0.01):
-            if self._cancellation.is_set:
-                played.stopped.set()
+        self.running.set()
+        while self.held and not self.allowed.acquire(timeout=0.01):
+            if cancellation.is_set:
+                self.stopped.set()
                 raise QueryCancelled("stopped")
-        if played.error is not None:
-            raise played.error
-        rows = pa.RecordBatch.from_pylist(next(self._parts))
-        file = self._folder / f"{len(list(self._folder.iterdir()))}"
+        if self.error is not None:
+            raise self.error
+        return [self._write(Path(query.folder), at) for at in range(0, len(self.rows), 2)]
+
+    def _write(self, folder: Path, at: int) -> WrittenFile:
+        rows, file = pa.RecordBatch.from_pylist(self.rows[at : at + 2]), folder / f"{at}"
         with pa.ipc.new_stream(file, rows.schema) as stream:
             stream.write_batch(rows)
-        return pa.RecordBatch.from_pydict({"file": [str(file)], "is_complete": [played.is_complete]})
+        return WrittenFile(str(file), self.is_complete)
 
-    def close(self) -> None:
-        self._played.closed.set()
+
+class WrittenFile(NamedTuple):
+    """A row of an answer."""
+
+    file: str
+    is_complete: bool
 
 
 class Past:
@@ -163,7 +156,7 @@ async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Cal
         pages = await searcher.request(key, demand)
     assert [[thing["attributes"]["a"] for thing in page] for page in pages] == [[4, 3], [2, 1], [0]]
     assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
-    assert (past.spark.requests, past.spark.closed.is_set()) == (1, True)
+    assert past.spark.requests == 1
     await past.wait_for_open_files(0)  # the last page was the end of it
 
 
@@ -325,8 +318,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
     searcher.ask(key)
     await until(past.spark.running.is_set)
     searcher.cancel(key)
-    await until(past.spark.closed.is_set)
-    assert past.spark.stopped.is_set()
+    await until(past.spark.stopped.is_set)
     assert searcher.messages(key) == ["created"]
     past.spark.held = False
     for name in ("lamp-1", "lamp-2"):

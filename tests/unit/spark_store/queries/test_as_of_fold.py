@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import Row
 
 from mappings.ids import EntityId, EntityType
 from mappings.json_values import encode_state, encode_value
@@ -239,7 +240,7 @@ def test_a_worker_stops_writing_above_the_most_bytes_and_says_so(tmp_path: Path)
     assert row["is_complete"] is False
     assert Path(row["file"]).stat().st_size < 9 << 20
     with pytest.raises(TooManyRows, match="narrow the search"):
-        result_files(pa.RecordBatch.from_pylist([row]))
+        result_files([Row(**row)])
 
 
 def test_a_whole_thing_has_the_fields_beside_the_document_as_events_write_them() -> None:

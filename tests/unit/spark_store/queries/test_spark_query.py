@@ -17,7 +17,6 @@ from spark_store.errors import (
     QueryCancelled,
     QueryRefused,
     QueryTimeout,
-    ResultTooLarge,
     StoreError,
     StoreUnavailable,
 )
@@ -48,29 +47,27 @@ def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path
 
 
 @each_row(
-    ("text", "begun", "expected"),
+    ("text", "expected"),
     [
-        ('status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"', False, NoPipeline),
-        ('status = StatusCode.UNAVAILABLE\ndetails = "Stream removed (Socket closed)"', False, PipelineLost),
-        ('status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"', True, PipelineLost),
-        ('status = StatusCode.UNAUTHENTICATED\ndetails = "Invalid authentication token"', False, NoPipeline),
-        ('status = StatusCode.CANCELLED\ndetails = "RST_STREAM"', True, PipelineLost),
-        ("[INVALID_HANDLE.SESSION_NOT_FOUND] gone", True, PipelineLost),
-        ("Job 7 cancelled because SparkContext was shut down", True, PipelineLost),
-        ("Total size of serialized results is bigger than spark.driver.maxResultSize", True, ResultTooLarge),
-        ("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table to version 0.", False, StoreUnavailable),
-        ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file", True, StoreUnavailable),
-        ("OSError: [Errno 28] Error writing bytes to file. No space left on device", False, StoreUnavailable),
-        ("PermissionError: [Errno 13] Failed to open local file '/data/x': Permission denied", True, StoreUnavailable),
-        ("[PARSE_SYNTAX_ERROR] near 'selec'.\n\nJVM stacktrace:\n\tat org.apache", False, QueryRefused),
+        ('status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"', NoPipeline),
+        ('status = StatusCode.UNAVAILABLE\ndetails = "Stream removed (Socket closed)"', PipelineLost),
+        ('status = StatusCode.UNAUTHENTICATED\ndetails = "Invalid authentication token"', NoPipeline),
+        ('status = StatusCode.CANCELLED\ndetails = "RST_STREAM"', PipelineLost),
+        ("[INVALID_HANDLE.SESSION_NOT_FOUND] gone", PipelineLost),
+        ("Job 7 cancelled because SparkContext was shut down", PipelineLost),
+        ("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table to version 0.", StoreUnavailable),
+        ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file", StoreUnavailable),
+        ("OSError: [Errno 28] Error writing bytes to file. No space left on device", StoreUnavailable),
+        ("PermissionError: [Errno 13] Failed to open local file '/data/x': Permission denied", StoreUnavailable),
+        ("[PARSE_SYNTAX_ERROR] near 'selec'.\n\nJVM stacktrace:\n\tat org.apache", QueryRefused),
     ],
 )
-def test_errors_of_spark_are_distinguished(text: str, begun: bool, expected: type[StoreError]) -> None:
+def test_errors_of_spark_are_distinguished(text: str, expected: type[StoreError]) -> None:
     import grpc  # type: ignore[import-untyped]
 
     named = text.partition("StatusCode.")[2].partition("\n")[0]
     code = grpc.StatusCode[named] if named else grpc.StatusCode.INTERNAL
-    found = translate_error(SparkConnectGrpcException(message=text, grpc_status_code=code), begun)
+    found = translate_error(SparkConnectGrpcException(message=text, grpc_status_code=code))
     assert type(found) is expected
     assert "org.apache" not in str(found)
 
