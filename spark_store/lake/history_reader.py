@@ -27,19 +27,18 @@ from spark_store.journal.statements import TS, as_timestamp
 from spark_store.lake.table_scan import (
     GONE,
     INSTANTS,
-    TIME_FORMAT,
     DeltaTableReader,
     Footers,
     ScanFilter,
     Version,
-    naive,
+    journal_rows,
     nothing,
     rows_of,
     values,
 )
 from spark_store.lake.table_scan import instant as as_datetime
 from spark_store.lake.tables import EVENTS, SNAPSHOTS, Lake
-from spark_store.records import NumberedEvent, Snapshot, Times
+from spark_store.records import NumberedEvent, Snapshot, Times, event_size
 
 AHEAD: Final = 2000
 """How many events are read at once, if they are not large: the rest is kept for the next page."""
@@ -264,9 +263,10 @@ class LakeHistory:
             if not rows.num_rows:
                 return None
             revision = int(pc.max(rows["revision"]).as_py())
-            columns = ["policy_id", "created", "modified", "state"]
+            columns = ["created", "modified", "state", "policy_id"]
             whole = rows_of(self._footers, version, asked, revision, revision, columns)
-            return _snapshot(entity, revision, whole)
+            (created, modified, state, policy), *_ = journal_rows(whole, columns)
+            return Snapshot(entity, revision, created, modified, state and decode_state(state), policy)
 
         try:
             return self._snapshots.read(newest, 0)
@@ -349,32 +349,10 @@ class _Ahead:
 
 def _events(entity: EntityId, rows: pa.Table, max_bytes: int) -> list[Event]:
     """Rows as events, up to the one with which values and headers come to `max_bytes`."""
-    columns = zip(
-        values(rows["revision"]),
-        values(pc.strftime(naive(rows["ts"]), format=TIME_FORMAT)),
-        values(rows["action"]),
-        values(rows["path"]),
-        values(rows["value"].cast(pa.binary())),
-        values(rows["headers"].cast(pa.binary())),
-        strict=True,
-    )
     found: list[Event] = []
-    for revision, timestamp, action, path, value, headers in columns:
-        found.append(Event(entity, revision, timestamp, action, path, value, headers))
-        max_bytes -= len(headers) + (0 if value is None else len(value))
+    for row in journal_rows(rows, _COLUMNS):
+        found.append(event := Event(entity, *row))
+        max_bytes -= event_size(event)
         if max_bytes <= 0:
             break
     return found
-
-
-def _snapshot(entity: EntityId, revision: int, rows: pa.Table) -> Snapshot:
-    """The first of these rows as a snapshot."""
-    (row,) = rows.slice(0, 1).select(["policy_id", "state"]).to_pylist()
-    created, modified = (_text(rows[name]) for name in ("created", "modified"))
-    state = None if row["state"] is None else decode_state(row["state"])
-    return Snapshot(entity, revision, created, modified, state, row["policy_id"])
-
-
-def _text(column: pa.ChunkedArray) -> str:
-    """The first time of a column as events write it."""
-    return str(values(pc.strftime(naive(column.slice(0, 1)), format=TIME_FORMAT))[0])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from spark_store.errors import FULL_ERRORS, OutputUnusable, StoreUnavailable
 from spark_store.files import sync_path
-from spark_store.lake.table_scan import TIME_FORMAT, naive, values
+from spark_store.lake.table_scan import values
 
 _SLICE_ROWS = 4096
 """How many rows are Python objects at a time."""
@@ -52,13 +52,11 @@ class _JsonLines:
 
 def _json(name: str, column: pa.ChunkedArray) -> Iterable[Any]:
     """Return a column's values as they are encoded."""
-    if name == "ts":
-        return values(pc.strftime(naive(column), format=TIME_FORMAT))
     if name not in _JSON_TEXTS:
         return values(column)
     # A line break in JSON is white space: texts have it as an escape.
-    texts = pc.replace_substring_regex(column, "[\r\n]", " ").cast(pa.binary())
-    return (None if text is None else msgspec.Raw(text) for text in values(texts))
+    texts = values(pc.replace_substring_regex(column, "[\r\n]", " "), is_json=True)
+    return (None if text is None else msgspec.Raw(text) for text in texts)
 
 
 _FORMATS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], TableWriter]]] = {
