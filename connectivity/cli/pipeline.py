@@ -82,22 +82,12 @@ def retention(
 
 
 @app.command()
-def verify(
-    settings: SettingsFile = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Check every entity instead of a sample, and read every page of the lake.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start over instead of continuing an interrupted run.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Check that the lake is complete and agrees with the journal up to the watermark.
+def verify(settings: SettingsFile = None, as_json: AsJson = False) -> None:
+    """Check that the lake is complete and undamaged, and agrees with the journal up to the watermark.
 
-    The command compares the journal's events with the lake's. It compares the journal's states with every row of `latest`
-    and with the search index. For a sample of the entities (with --all: for all), it also computes the states from the
-    events and compares them. If a run is interrupted, the next run continues it. Without a lake, the command compares only
-    the search index.
+    The command reads every file of the lake. It compares the journal's events with the lake's, and the journal's states with
+    every row of `latest`, with the search index, and with the states that result from the events. Without a lake, the
+    command compares only the search index.
     """
     differences: list[dict[str, Any]] = []
 
@@ -107,8 +97,7 @@ def verify(
         elif message["event"] == "compared" and sys.stderr.isatty():
             typer.echo(f"\r\033[Kentity {message['entities']:,} of {message['total']:,}", nl=False, err=True)
 
-    options = [*(["--all"] if every else []), *(["--restart"] if restart else [])]
-    found = _run_action(settings, "verify", *options, on_event=on_event)
+    found = _run_action(settings, "verify", on_event=on_event)
     if sys.stderr.isatty():
         typer.echo("\r\033[K", nl=False, err=True)
     if as_json:

@@ -7,7 +7,7 @@ show how many rows do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple, TypeAlias
@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from mappings.timestamps import utc_text
 from spark_store.errors import ResultTooLarge
 from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake.reader import CHECKED, file_facts, open_table, translate_errors
+from spark_store.lake.table_scan import journal_rows
 from spark_store.lake.tables import EVENTS, LATEST, Lake, Table
 
 Check: TypeAlias = Callable[[], None]
@@ -177,18 +177,14 @@ def _upto(key: RowKey) -> ds.Expression:
     return (entity < key.entity) | ((entity == key.entity) & of_type)
 
 
-def rows_between(
-    lake: Lake, table: Table, first: str, end: str | None, since: int = 0, whole: Collection[str] | None = None
-) -> TableRows:
+def rows_between(lake: Lake, table: Table, first: str, end: str | None) -> TableRows:
     """Return the rows of the entities from the ID `first` to before `end` (None is no bound).
 
-    With `whole`, only those with numbers from `since` on, and all of these entities. Raises StoreUnavailable, LakeUnfit.
+    Raises StoreUnavailable, LakeUnfit.
     """
     wanted = pc.field("entity") >= first
     if end is not None:
         wanted &= pc.field("entity") < end
-    if whole is not None:
-        wanted &= (pc.field("seq") >= since) | pc.field("entity").isin(pa.array([*whole], pa.string()))
     return TableRows(lake, table, wanted)
 
 
@@ -204,21 +200,15 @@ def deletions(lake: Lake) -> Iterator[JournalEntry]:
 
 def entries(rows: TableRows) -> Iterator[JournalEntry]:
     """Rows of `events`, as the journal has them. Raises StoreUnavailable, LakeUnfit."""
-    for type, id, revision, seq, ts, action, path, value, headers in _values(rows, _EVENT_COLUMNS):
-        yield JournalEntry(type, id, revision, seq, utc_text(ts), action, path, _bytes(value), headers.encode())
+    return map(JournalEntry._make, _values(rows, _EVENT_COLUMNS))
 
 
 def states(rows: TableRows) -> Iterator[EntityState]:
     """Rows of `latest` or `snapshots`, as the journal has them. Raises StoreUnavailable, LakeUnfit."""
-    for type, id, policy, revision, seq, created, modified, state in _values(rows, _STATE_COLUMNS):
-        yield EntityState(type, id, policy, revision, seq, utc_text(created), utc_text(modified), _bytes(state))
+    return map(EntityState._make, _values(rows, _STATE_COLUMNS))
 
 
 def _values(rows: TableRows, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     for table in in_parts(rows):
-        for batch in table.select(columns).to_batches(_SLICE_ROWS):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+        for start in range(0, table.num_rows, _SLICE_ROWS):
+            yield from journal_rows(table.slice(start, _SLICE_ROWS), columns)

@@ -2,9 +2,8 @@
 
 First the lake itself (`spark_store.lake.check`), and the search index (`spark_store.maintenance.index_check`). Then the
 rows of each entity, in a merge join of the tables with the journal: its rows of `latest` and `snapshots` with its state, its
-events with the journal's, and, for a sample or for all, `latest` with the folded events, without missing revisions. Erased
-events are not missed, and reported if they are still there. The progress is stored beside the watermark, so an interrupted
-comparison continues.
+events with the journal's, and `latest` with the folded events, without missing revisions. Erased events are not missed, and
+reported if they are still there.
 
 Memory is bounded: rows are read in order, in parts (`spark_store.lake.rows`). It may run beside pipeline and service: newer
 rows than the watermark are ignored. It shares no code with the writers of the tables.
@@ -14,18 +13,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
-from pathlib import Path
-from typing import Any
-from zlib import crc32
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias
 
 import msgspec
 
 from mappings.model.signals import Event
-from spark_store.errors import StoreUnavailable, translate_system_error
-from spark_store.files import write_atomically
 from spark_store.history.replay import FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
@@ -38,18 +32,20 @@ from spark_store.maintenance import index_check
 from spark_store.records import entity_of
 
 RANGE = 100_000
-"""How many events, or entities, are compared between two notes of the progress."""
-
-SAMPLE = 200
-"""How many entities are folded, at least, if not all are."""
+"""How many events, or entities, are compared until the tables are opened again: old files go."""
 
 SHOWN = 50
 """How many differences are reported one by one; the others are counted."""
+
+IsExpired: TypeAlias = Callable[[JournalEntry, int], bool]
+"""Whether retention may have deleted an event of an entity with this newest revision."""
 
 _SAME = ("seq", "timestamp", "action", "path", "value", "headers")
 _STATE_SAME = ("policy", "seq", "created", "modified")
 _JOURNAL, _LATEST, _SNAPSHOTS, _EVENTS = range(4)
 """The sources of an entity's rows, in order."""
+
+_key = attrgetter("entity", "entity_type")
 
 
 class LakeDifference(msgspec.Struct, frozen=True):
@@ -67,75 +63,57 @@ class LakeDifference(msgspec.Struct, frozen=True):
 
 
 class VerifyReport(msgspec.Struct):
-    """The progress of a comparison, and its results; also stored for an interrupted one.
+    """The progress of a comparison, and its results.
 
-    `first` to `last` are the compared events; `compared` about how many of the lake's entities were compared, of `total`,
-    and `left` the ID from which on they are not compared yet, None if none is left; `entities` how many were folded.
-    `pending`: erasures that the lake has not done yet; `waiting`: newer events, not merged into `latest` yet. `indexed`
-    whether the search index was compared, with how many entities; `unindexed`: entities that it has not reached yet.
-    `fold_all`: as in the options of the first run.
+    `first` to `last` are the compared events; `compared` about how many of the lake's entities were compared, of `total`;
+    `entities` how many were folded. `pending`: erasures that the lake has not done yet; `waiting`: newer events, not merged
+    into `latest` yet. `indexed`: with how many entities the search index was compared; `unindexed`: entities that it has not
+    reached yet.
     """
 
     first: int
     last: int
     total: int = 0
     compared: int = 0
-    left: str | None = ""
     entities: int = 0
     count: int = 0
     pending: int = 0
     waiting: int = 0
-    indexed: int | None = None
+    indexed: int = 0
     unindexed: int = 0
-    fold_all: bool = False
     differences: list[LakeDifference] = []
 
     def add(self, found: Iterable[LakeDifference]) -> None:
         for difference in found:
             self.count += 1
             if len(self.differences) < SHOWN:
-                self.differences = [*self.differences, difference]
+                self.differences.append(difference)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """The options of a comparison.
-
-    `is_expired`: whether retention may have deleted an event of an entity with this newest revision. `fold_all`: fold every
-    entity, and read every page of the lake.
-    """
-
-    is_expired: Callable[[JournalEntry, int], bool] = lambda _entry, _newest: False
-    fold_all: bool = False
-    restart: bool = False
-    range: int = RANGE
-
-
-def verify(place: Lake, options: VerifyOptions, say: Callable[[VerifyReport], object] | None = None) -> VerifyReport:
+def verify(
+    place: Lake,
+    is_expired: IsExpired = lambda _entry, _newest: False,
+    say: Callable[[VerifyReport], object] = lambda _: None,
+    range: int = RANGE,
+) -> VerifyReport:
     """Compare the journal with the lake. `say` receives progress after each part.
 
-    Raises LakeUnfit, SchemaTooNew, StoreUnavailable; the progress is stored.
+    Raises LakeUnfit, SchemaTooNew, StoreUnavailable.
     """
     watermark = read_watermark(place.watermark)
     with JournalReader.open(place.journal) as journal_reader:
-        report = None if options.restart else _load_report(place.progress_file)
-        if report is None or (options.fold_all and not report.fold_all):
-            oldest = journal_reader.oldest() or watermark.seq + 1
-            report = VerifyReport(oldest, watermark.seq, fold_all=options.fold_all)
-        check_lake(place, journal_reader, every_page=options.fold_all)
-        if report.indexed is None:
-            _compare_index(place, report)
+        report = VerifyReport(journal_reader.oldest() or watermark.seq + 1, watermark.seq)
+        check_lake(place, journal_reader, every_page=True)
+        _compare_index(place, report)
         if report.last:
-            report.total = report.total or reader.rows(place, LATEST)
-            comparison = _Comparison(place, journal_reader, options, watermark.erased, report)
-            while report.left is not None:
-                report.add(comparison.next_part(report.left))
-                _remember(place.progress_file, report)
-                if say is not None:
-                    say(report)
+            report.total = reader.rows(place, LATEST)
+            comparison = _Comparison(place, journal_reader, is_expired, watermark.erased, report)
+            first: str | None = ""
+            while first is not None:
+                first = comparison.next_part(first, range)
+                say(report)
         report.waiting = max(0, journal_reader.newest() - watermark.seq)
         report.pending = len(journal_reader.erasures(read_watermark(place.watermark).erased))
-    place.progress_file.unlink(missing_ok=True)
     return report
 
 
@@ -146,22 +124,6 @@ def _compare_index(place: Lake, report: VerifyReport) -> None:
     report.count += max(0, found.differing - len(found.examples))
 
 
-class _Erasures:
-    """The erasures of each entity: also those that have been asked for since the last question."""
-
-    def __init__(self, journal_reader: JournalReader) -> None:
-        self._journal_reader = journal_reader
-        self._newest = 0
-        self._known: dict[tuple[str, str], list[Erasure]] = {}
-
-    def of(self, entity_type: str, entity: str) -> list[Erasure]:
-        """Raises StoreUnavailable."""
-        for erasure in self._journal_reader.erasures(self._newest):
-            self._known.setdefault((erasure.entity_type, erasure.entity), []).append(erasure)
-            self._newest = erasure.id
-        return self._known.get((entity_type, entity), [])
-
-
 class _Comparison:
     """Compares the lake's rows of entities with the journal.
 
@@ -169,54 +131,50 @@ class _Comparison:
     """
 
     def __init__(
-        self, place: Lake, journal_reader: JournalReader, options: VerifyOptions, erased: int, report: VerifyReport
+        self, place: Lake, journal_reader: JournalReader, is_expired: IsExpired, erased: int, report: VerifyReport
     ) -> None:
-        self._place, self._journal_reader, self._options, self._erased = place, journal_reader, options, erased
+        self._place, self._journal_reader, self._is_expired, self._erased = place, journal_reader, is_expired, erased
         self._report = report
-        self._erasures = _Erasures(journal_reader)
+        self._newest_erasure = 0
+        self._erasures: dict[tuple[str, str], list[Erasure]] = {}
         self._oldest = 0
-        self._sampled: set[str] | None = None
-        """The entities of the part whose events are all read; None: of all."""
-        self._one_of = 1 if options.fold_all else max(1, report.total // SAMPLE)
 
-    def next_part(self, first: str) -> Iterator[LakeDifference]:
-        """Compare the entities from the ID `first` on, some of them."""
-        keys, end = self._next_keys(first)
-        self._sampled = None if self._options.fold_all else {id for id, _ in keys if self._is_in_sample(id)}
+    def next_part(self, first: str, most: int) -> str | None:
+        """Compare about `most` rows, from the entity `first` on; the ID of the next part, None for none.
+
+        Raises LakeUnfit, StoreUnavailable.
+        """
+        keys, end = self._next_keys(first, most)
         # Opened in the order in which they are written, snapshots last, which retention writes before it deletes events; and
         # the journal is read later: nothing that is added or deleted meanwhile seems to be missing.
         latest = rows_between(self._place, LATEST, first, end)
-        events = rows_between(self._place, EVENTS, first, end, self._report.first, self._sampled)
-        sources: list[Iterable[Any]] = [((id, type, _JOURNAL, None) for id, type in keys)]
-        sources += [_named(_LATEST, states(latest)), _named(_EVENTS, entries(events))]
+        events = rows_between(self._place, EVENTS, first, end)
+        sources: list[Iterable[Any]] = [((key, _JOURNAL, ()) for key in keys)]
+        sources += [_by_entity(_LATEST, states(latest)), _by_entity(_EVENTS, entries(events))]
         if self._place.has(SNAPSHOTS):
-            sources.append(_named(_SNAPSHOTS, states(rows_between(self._place, SNAPSHOTS, first, end))))
-        for (id, type), rows in groupby(heapq.merge(*sources, key=itemgetter(0, 1, 2)), itemgetter(0, 1)):
-            yield from self._entity_unlike(type, id, rows)
-        self._report.left = end
+            snapshots = rows_between(self._place, SNAPSHOTS, first, end)
+            sources.append(_by_entity(_SNAPSHOTS, states(snapshots)))
+        for (id, type), rows in groupby(heapq.merge(*sources), itemgetter(0)):
+            self._report.add(self._entity_unlike(type, id, rows))
         self._report.compared += len(keys)
+        return end
 
-    def _next_keys(self, first: str) -> tuple[list[tuple[str, str]], str | None]:
+    def _next_keys(self, first: str, most: int) -> tuple[list[tuple[str, str]], str | None]:
         """Return the journal's entities of one part, and the ID before which it ends. An ID is never split."""
         keys, rows = list[tuple[str, str]](), 0
         for id, type, events in self._journal_reader.keys(first):
-            rows += max(events, 1) if self._options.fold_all else 1
-            if rows > self._options.range and keys and keys[-1][0] != id:
+            rows += max(events, 1)
+            if rows > most and keys and keys[-1][0] != id:
                 return keys, id
             keys.append((id, type))
         return keys, None
 
-    def _is_in_sample(self, entity: str) -> bool:
-        """Whether an entity is in the sample, which is another one when the watermark has moved."""
-        return crc32(f"{self._report.last} {entity}".encode()) % self._one_of == 0
-
-    def _entity_unlike(self, type: str, id: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[LakeDifference]:
+    def _entity_unlike(self, type: str, id: str, rows: Iterable[Any]) -> Iterator[LakeDifference]:
         """Compare one entity, of which the rows come by source."""
         kept: EntityState | None = None
         snapshots: list[int] = []
         events: Iterable[JournalEntry] = ()
-        for source, tagged in groupby(rows, itemgetter(2)):
-            found = (row for *_, row in tagged)
+        for _, source, found in rows:
             if source == _LATEST:
                 kept, *others = found
                 yield from self._state_unlike(LATEST, kept)
@@ -258,18 +216,27 @@ class _Comparison:
         self, type: str, id: str, kept: EntityState | None, snapshots: Sequence[int], lake: Iterable[JournalEntry]
     ) -> Iterator[LakeDifference]:
         """Compare the events of an entity, and what they lead to."""
-        history = None
-        if kept is not None and (self._sampled is None or id in self._sampled):
-            history = _History(kept, *self._journal_reader.beginning(type, id)[:1])
+        history = None if kept is None else _History(kept, self._journal_reader.beginning(type, id)[0])
         journal = self._journal_reader.history(type, id, self._report.last)
-        both = heapq.merge(((it, True) for it in journal), ((it, False) for it in lake), key=lambda it: it[0].revision)
-        for _, group in groupby(both, key=lambda it: it[0].revision):
-            rows = list(group)
-            mine, found = [it for it, is_mine in rows if is_mine], [it for it, is_mine in rows if not is_mine]
-            yield from self._event_unlike(mine[0] if mine else None, found)
+        mine = next(journal, None)
+        for revision, rows in groupby(lake, attrgetter("revision")):
+            while mine is not None and mine.revision < revision:
+                yield from self._missing_event(mine)
+                mine = next(journal, None)
+            first, *others = rows
+            if mine is None or mine.revision > revision:
+                yield from self._unknown_event(first)
+            else:
+                if mine != first:
+                    wrong = ", ".join(name for name in _SAME if getattr(mine, name) != getattr(first, name))
+                    yield _event(f"{wrong} different from the journal", mine)
+                mine = next(journal, None)
+            yield from (_event("there more than once", it) for it in others)
             if history is not None:
-                for entry in found:
-                    history.add(entry)
+                history.add(first)
+        while mine is not None:
+            yield from self._missing_event(mine)
+            mine = next(journal, None)
         if history is not None:
             self._report.entities += bool(history.runs)
             erased, oldest = self._journal_reader.beginning(type, id)
@@ -278,19 +245,12 @@ class _Comparison:
                 yield from self._gaps(history, oldest, snapshots)
                 yield from history.folded_unlike()
 
-    def _event_unlike(self, mine: JournalEntry | None, lake: Sequence[JournalEntry]) -> Iterator[LakeDifference]:
-        """Compare the rows of one event."""
-        if mine is None:
-            yield from self._unknown_event(lake[0])
-        elif not lake:
-            state = self._journal_reader.state(mine.entity_type, mine.entity)
-            newest = mine.revision if state is None else state.revision
-            # It may have been erased after it was read.
-            if not self._options.is_expired(mine, newest) and self._erased_unlike(EVENTS, mine) is None:
-                yield _event("missing in the lake", mine)
-        elif wrong := [name for name in _SAME if getattr(mine, name) != getattr(lake[0], name)]:
-            yield _event(f"{', '.join(wrong)} different from the journal", mine)
-        yield from (_event("there more than once", it) for it in lake[1:])
+    def _missing_event(self, mine: JournalEntry) -> Iterator[LakeDifference]:
+        """An event that the lake does not have: expired, or erased after it was read."""
+        state = self._journal_reader.state(mine.entity_type, mine.entity)
+        newest = mine.revision if state is None else state.revision
+        if not self._is_expired(mine, newest) and self._erased_unlike(EVENTS, mine) is None:
+            yield _event("missing in the lake", mine)
 
     def _unknown_event(self, kept: JournalEntry) -> Iterator[LakeDifference]:
         """An event that the journal does not have: trimmed, newer than the watermark, or erased."""
@@ -312,7 +272,7 @@ class _Comparison:
         row, first = history.row, history.first
         # Events of the journal, from its `oldest` revision on, are compared one by one.
         last = row.revision if oldest is None else min(row.revision, oldest - 1)
-        is_expired = first is not None and self._options.is_expired(first, row.revision)
+        is_expired = first is not None and self._is_expired(first, row.revision)
         begin = boundary(history.erased, None if first is None else first.revision, is_expired, snapshots)
         for start, end in missing_ranges(history.runs, begin, last):
             text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
@@ -329,14 +289,19 @@ class _Comparison:
 
     def _erased_unlike(self, table: Table, row: JournalEntry | EntityState) -> list[LakeDifference] | None:
         """Return the difference of an erased row, none if its erasure is pending; None for other rows."""
-        found = [it for it in self._erasures.of(row.entity_type, row.entity) if row.seq <= it.seq]
+        # Also those that have been asked for since the last question.
+        for it in self._journal_reader.erasures(self._newest_erasure):
+            self._erasures.setdefault((it.entity, it.entity_type), []).append(it)
+            self._newest_erasure = it.id
+        found = [it for it in self._erasures.get(_key(row), ()) if row.seq <= it.seq]
         if any(it.id <= self._erased for it in found):
             return [LakeDifference(table.name, "erased, and still there", row.entity, row.revision, row.seq)]
         return [] if found else None
 
 
-def _named(source: int, rows: Iterable[JournalEntry] | Iterable[EntityState]) -> Iterator[tuple[Any, ...]]:
-    return ((row.entity, row.entity_type, source, row) for row in rows)
+def _by_entity(source: int, rows: Iterable[JournalEntry] | Iterable[EntityState]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of each entity with its key and source, to be read before the next ones."""
+    return ((key, source, group) for key, group in groupby(rows, _key))
 
 
 class _History:
@@ -412,23 +377,3 @@ def missing_ranges(runs: Iterable[tuple[int, int]], begin: int, last: int) -> It
             expected = max(expected, end + 1)
     if expected <= last:
         yield expected, last
-
-
-def _load_report(path: Path) -> VerifyReport | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=VerifyReport)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise translate_system_error(path, error) from error
-    except msgspec.MsgspecError as error:
-        raise StoreUnavailable(
-            f"{path}: expected the progress of a verification, found {error}; use --restart"
-        ) from error
-
-
-def _remember(path: Path, report: VerifyReport) -> None:
-    try:
-        write_atomically(path, msgspec.json.encode(report))
-    except OSError as error:
-        raise translate_system_error(path, error) from error

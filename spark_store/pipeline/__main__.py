@@ -111,12 +111,6 @@ def _parser() -> argparse.ArgumentParser:
         "--preview", action="store_true", help="with `retention`: show what would be deleted, change nothing"
     )
     parser.add_argument("--with-parent", action="store_true", help="end when standard input is closed")
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="verify: replay the events of every entity, not of a sample, and read every page",
-    )
-    parser.add_argument("--restart", action="store_true", help="start an interrupted command from the beginning")
     return parser
 
 
@@ -206,17 +200,12 @@ def _rebuild(given: argparse.Namespace) -> int:
 
 
 def _verify(given: argparse.Namespace) -> int:
-    from spark_store.maintenance.verify import VerifyOptions, verify
+    from spark_store.maintenance.verify import verify
 
     retention = given.settings.retention
-    options = VerifyOptions(
-        lambda entry, newest: retention.has_expired(entry, newest, datetime.now(UTC)),
-        fold_all=given.all,
-        restart=given.restart,
-    )
     decision = verify(
         Lake(given.data_dir),
-        options,
+        lambda entry, newest: retention.has_expired(entry, newest, datetime.now(UTC)),
         lambda it: say("compared", entities=it.compared, total=it.total, differences=it.count),
     )
     for difference in decision.differences:

@@ -272,7 +272,7 @@ def test_a_comparison_says_each_difference_and_ends_with_1(
 ) -> None:
     data_folder.write(5)
     write_lake(data_folder.folder)
-    arguments = ["verify", "--data-dir", str(data_folder.folder), "--all", "--restart"]
+    arguments = ["verify", "--data-dir", str(data_folder.folder)]
     assert main(arguments) == 0
     assert '"event": "verified", "first": 1, "last": 5, "entities": 5, "differences": 0' in said(capsys)
     write_events(data_folder.folder, [row for row in data_folder.table(EVENTS) if row["seq"] != 4])

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_store.errors import LakeUnfit
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS
-from spark_store.maintenance.verify import VerifyOptions, verify
+from spark_store.maintenance.verify import verify
 from spark_store.pipeline.rebuild import FoldReport, rebuild_latest
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.checker import check
@@ -67,7 +67,7 @@ def test_latest_is_rebuilt_and_readers_find_old_or_new_rows(spark: SparkSession,
     take_all(spark, data_folder)
     assert rebuild_latest(target).folded == 11
     assert check(data_folder.folder) == []
-    assert verify(data_folder.lake, VerifyOptions(fold_all=True)).count == 0
+    assert verify(data_folder.lake).count == 0
 
 
 @pytest.mark.soak(shard="lake")

@@ -19,7 +19,7 @@ from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import LATEST, SNAPSHOTS
 from spark_store.maintenance.rebuild import rebuild_journal
-from spark_store.maintenance.verify import VerifyOptions, verify
+from spark_store.maintenance.verify import verify
 from spark_store.pipeline.retention import forget
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
@@ -114,8 +114,7 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     found = {row["entity"]: row for row in data_folder.table(SNAPSHOTS)}
     assert {name: row["revision"] for name, row in found.items()} == {TANK.id: 5, OTHER.id: 5, SHORT.id: 12}
     assert {row["created"].isoformat() for row in found.values()} == {timestamp(1).replace("Z", "+00:00")}
-    options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now), fold_all=True)
-    assert verify(data_folder.lake, options).differences == []
+    assert verify(data_folder.lake, lambda entry, newest: rules.has_expired(entry, newest, now)).differences == []
     # A second time it goes on from what the first one has left.
     assert forget(target, RetentionRules(RetentionRule(), {"": RetentionRule(revisions=3)}), now) == 8 + 8
     left = {(row["entity"], row["revision"]): row for row in data_folder.table(SNAPSHOTS)}

@@ -12,7 +12,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
-from spark_store.maintenance.verify import VerifyOptions, verify
+from spark_store.maintenance.verify import verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots, tables
 from spark_store.pipeline.retention import DeletedEvents, forget, preview, trusted_time
@@ -144,8 +144,7 @@ def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(
     assert found["old:still", 2] == next(it for it in data_folder.table(LATEST) if it["entity"] == "old:still")
     # Nothing more, and nothing that the journal has comes back or is missed.
     assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])
-    options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now))
-    assert verify(data_folder.lake, options).differences == []
+    assert verify(data_folder.lake, lambda entry, newest: rules.has_expired(entry, newest, now)).differences == []
     take_all(spark, data_folder)
     assert len(data_folder.table(EVENTS)) == 12
     assert forget(target, RetentionRules(), now) == 0

@@ -23,7 +23,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake, Table
-from spark_store.maintenance.verify import VerifyOptions, verify
+from spark_store.maintenance.verify import verify
 from spark_store.pipeline.loop import PipelineLoop
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
@@ -133,7 +133,7 @@ TRIES = 5
 
 def differences(data_folder: DataFolder) -> list[str]:
     """The findings of `verify`."""
-    return [str(it) for it in verify(data_folder.lake, VerifyOptions()).differences]
+    return [str(it) for it in verify(data_folder.lake).differences]
 
 
 def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Said:

@@ -128,7 +128,7 @@ MISSING = {
 
 def test_a_comparison_ends_with_a_sentence(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called = answers(monkeypatch, VERIFIED)
-    shown = run("verify", "--settings", settings, "--all", "--restart")
+    shown = run("verify", "--settings", settings)
     assert (shown.exit_code, shown.stdout.splitlines()) == (
         0,
         [
@@ -136,7 +136,7 @@ def test_a_comparison_ends_with_a_sentence(settings: Path, monkeypatch: pytest.M
             "search index: compared with the states of 7 entities",
         ],
     )
-    assert called == [["verify", "--all", "--restart"]]
+    assert called == [["verify"]]
 
 
 def test_differences_are_a_table_and_end_with_1(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.maintenance import backup as module
 from spark_store.maintenance.backup import MANIFEST, back_up
-from spark_store.maintenance.verify import VerifyOptions, verify
+from spark_store.maintenance.verify import verify
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import add_events, event_row, write_events, write_lake
 from tests.support.lake.twin_changes import eventful, states, trim
@@ -36,7 +36,7 @@ def data_folder(tmp_path: Path) -> DataFolder:
 
 
 def same(copy: Path) -> list[str]:
-    return [str(each) for each in verify(Lake(copy), VerifyOptions(fold_all=True)).differences]
+    return [str(each) for each in verify(Lake(copy)).differences]
 
 
 def on_copy(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], None]) -> None:

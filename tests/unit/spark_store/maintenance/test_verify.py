@@ -1,4 +1,4 @@
-"""Lake and journal compared without Spark: what differs is told, what is interrupted goes on."""
+"""Lake and journal compared without Spark: what differs is told."""
 
 from __future__ import annotations
 
@@ -11,27 +11,18 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.errors import LakeUnfit
 from spark_store.lake import rows as lake_rows
 from spark_store.lake.rows import TableRows
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
-from spark_store.maintenance import verify as verify_module
 from spark_store.maintenance.rebuild import rebuild_index
-from spark_store.maintenance.verify import (
-    SAMPLE,
-    SHOWN,
-    VerifyOptions,
-    VerifyReport,
-    boundary,
-    verify,
-)
+from spark_store.maintenance.verify import RANGE, SHOWN, VerifyReport, boundary, verify
 from tests.support.lake.pipeline_process import DataFolder, counted, lamp
 from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest
 from tests.support.lake.twin_changes import eventful, tamper, trim
 from tests.support.table import each_row
 
-ALL = VerifyOptions(fold_all=True)
 Rows = list[dict[str, Any]]
 
 
@@ -43,24 +34,8 @@ def data_folder(tmp_path: Path) -> DataFolder:
     return data_folder
 
 
-class Interrupted(Exception):
-    pass
-
-
-def stop(after: int) -> Callable[[VerifyReport], None]:
-    """Interrupts a comparison after so many steps."""
-    told: list[int] = []
-
-    def say(decision: VerifyReport) -> None:
-        told.append(decision.compared)
-        if len(told) == after:
-            raise Interrupted
-
-    return say
-
-
-def differences(data_folder: DataFolder, options: VerifyOptions = ALL) -> list[str]:
-    return [str(it) for it in verify(data_folder.lake, options).differences]
+def differences(data_folder: DataFolder, range: int = RANGE) -> list[str]:
+    return [str(it) for it in verify(data_folder.lake, range=range).differences]
 
 
 def events(data_folder: DataFolder) -> Rows:
@@ -71,27 +46,24 @@ def latest(data_folder: DataFolder) -> dict[str, dict[str, Any]]:
     return {row["entity"]: row for row in data_folder.table(LATEST)}
 
 
-@pytest.mark.parametrize(
-    "options", [VerifyOptions(), ALL, VerifyOptions(range=7), VerifyOptions(range=7, fold_all=True)]
-)
-def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, data_folder: DataFolder) -> None:
-    found = verify(data_folder.lake, options)
+@pytest.mark.parametrize("range", [RANGE, 7])
+def test_a_lake_that_is_the_journal_has_no_difference(range: int, data_folder: DataFolder) -> None:
+    found = verify(data_folder.lake, range=range)
     assert (found.first, found.last, found.compared, found.total, found.entities) == (1, 48, 10, 10, 10)
     assert (found.count, found.differences) == (0, [])
-    assert not data_folder.lake.progress_file.exists()
 
 
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path / "data")
     data_folder.write(3)
-    assert verify(data_folder.lake, ALL) == VerifyReport(1, 0, indexed=3, waiting=3, fold_all=True)
+    assert verify(data_folder.lake) == VerifyReport(1, 0, indexed=3, waiting=3)
 
 
 def test_verify_fails_when_the_lake_with_the_trimmed_events_is_missing(data_folder: DataFolder) -> None:
     trim(data_folder, read_watermark(data_folder.lake.watermark).seq)
     shutil.rmtree(data_folder.lake.folder)
     with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
-        verify(data_folder.lake, VerifyOptions())
+        verify(data_folder.lake)
 
 
 def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> None:
@@ -105,10 +77,10 @@ def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> N
     # Only the newest events are still in the journal.
     publish_watermark(other.lake.watermark, Watermark(20))
     trim(other, 15)
-    found = verify(other.lake, ALL)
+    found = verify(other.lake)
     assert (found.first, found.last, found.count) == (16, 20, 0)
     trim(other, 20)
-    assert verify(other.lake, ALL).count == 0
+    assert verify(other.lake).count == 0
 
 
 @pytest.mark.parametrize(
@@ -133,10 +105,9 @@ def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
     plant: Callable[[Rows], Rows], said: str, range: int, data_folder: DataFolder
 ) -> None:
     write_events(data_folder.folder, plant(events(data_folder)))
-    assert differences(data_folder, VerifyOptions(range=range)) == [said]
-    assert differences(data_folder, VerifyOptions(is_expired=lambda _entry, _newest: True)) == (
-        [] if "missing" in said else [said]
-    )
+    assert differences(data_folder, range) == [said]
+    expired = verify(data_folder.lake, lambda _entry, _newest: True).differences
+    assert [str(it) for it in expired] == ([] if "missing" in said else [said])
 
 
 @pytest.mark.parametrize(
@@ -152,14 +123,11 @@ def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
     ],
     ids=["one", "a beginning", "two", "an end", "everything", "what the journal has"],
 )  # fmt: skip
-@pytest.mark.parametrize("options", [VerifyOptions(), ALL])
-def test_missing_trimmed_events_are_reported(
-    lost: set[int], said: list[str], options: VerifyOptions, data_folder: DataFolder
-) -> None:
+def test_missing_trimmed_events_are_reported(lost: set[int], said: list[str], data_folder: DataFolder) -> None:
     trim(data_folder, 30)
-    assert differences(data_folder, options) == []
+    assert differences(data_folder) == []
     write_events(data_folder.folder, [row for row in events(data_folder) if row["seq"] not in lost])
-    assert differences(data_folder, options) == said
+    assert differences(data_folder) == said
 
 
 def test_only_events_after_an_erasure_are_reported_as_missing(data_folder: DataFolder) -> None:
@@ -200,7 +168,7 @@ def test_an_entity_created_again_above_the_watermark_is_not_missing_in_latest(da
     assert differences(data_folder) == [], "the pipeline has still to do it"
     publish_watermark(data_folder.lake.watermark, Watermark(49))
     write_latest(data_folder.folder, rows.values())
-    assert "latest: missing in the lake: acme.site:lamp-3 at revision 6" in differences(data_folder, VerifyOptions())
+    assert "latest: missing in the lake: acme.site:lamp-3 at revision 6" in differences(data_folder)
 
 
 @each_row(
@@ -229,10 +197,7 @@ def test_an_event_that_the_journal_lost_is_reported(data_folder: DataFolder) -> 
 
 
 def test_events_trimmed_during_a_verify_are_not_reported_as_missing(data_folder: DataFolder) -> None:
-    with pytest.raises(Interrupted):
-        verify(data_folder.lake, VerifyOptions(range=3), stop(1))
-    trim(data_folder, 25)
-    found = verify(data_folder.lake, VerifyOptions(range=3))
+    found = verify(data_folder.lake, say=lambda _: trim(data_folder, 25), range=3)
     assert (found.first, found.compared, found.count) == (1, 10, 0)
 
 
@@ -242,7 +207,7 @@ def test_a_fault_in_the_latest_table_is_reported(data_folder: DataFolder) -> Non
 
     def said(*planted: dict[str, Any]) -> list[str]:
         write_latest(data_folder.folder, planted)
-        return differences(data_folder, VerifyOptions())
+        return differences(data_folder)
 
     others = [it for name, it in rows.items() if name != "acme.site:lamp-3"]
     assert said(*others) == ["latest: missing in the lake: acme.site:lamp-3 at revision 5"]
@@ -263,13 +228,13 @@ def test_verify_reports_a_wrong_search_index_but_not_an_unfinished_one(
     data_folder: DataFolder,
 ) -> None:
     tamper(data_folder, "DELETE FROM search_values WHERE value = 'acme.site:other'")
-    found = verify(data_folder.lake, ALL)
+    found = verify(data_folder.lake)
     assert [str(it) for it in found.differences] == [
         "search index: missing: policyId: acme.site:lamp-1 at revision 7",
     ]
     assert (found.count, found.indexed, found.unindexed) == (1, 9, 0)
     tamper(data_folder, "UPDATE search_progress SET indexed = 1, is_stale = 1")
-    assert (verify(data_folder.lake, ALL).count, verify(data_folder.lake, ALL).unindexed) == (0, 10)
+    assert (verify(data_folder.lake).count, verify(data_folder.lake).unindexed) == (0, 10)
 
 
 def test_a_state_that_is_wrong_in_journal_and_lake_is_found_by_the_events(data_folder: DataFolder) -> None:
@@ -289,53 +254,11 @@ def test_differences_are_counted_and_some_are_reported(tmp_path: Path) -> None:
     data_folder.write(3 * SHOWN)
     write_lake(data_folder.folder)
     write_events(data_folder.folder, events(data_folder)[:10])
-    found = verify(data_folder.lake, VerifyOptions(range=20))
+    found = verify(data_folder.lake, range=20)
     assert (found.count, len(found.differences)) == (3 * SHOWN - 10, SHOWN)
 
 
-def test_an_interrupted_comparison_continues_and_says_the_same(data_folder: DataFolder) -> None:
-    write_events(data_folder.folder, events(data_folder)[:-1])
-    write_latest(data_folder.folder, list(latest(data_folder).values())[1:])
-    expected = verify(data_folder.lake, VerifyOptions(range=10, fold_all=True))
-    assert expected.count == 2
-    parts: list[int] = []
-    for _ in range(20):
-        try:
-            found = verify(data_folder.lake, VerifyOptions(range=10, fold_all=True), stop(1))
-        except Interrupted:
-            parts.append(1)
-        else:
-            break
-    assert found == expected
-    assert len(parts) == 6
-    with pytest.raises(Interrupted):
-        verify(data_folder.lake, VerifyOptions(range=3), stop(2))
-    starts: list[int] = []
-    verify(data_folder.lake, VerifyOptions(range=3, restart=True), lambda decision: starts.append(decision.compared))
-    assert starts[0] == 3
-
-
-def test_a_comparison_of_all_entities_does_not_continue_that_of_a_sample(
-    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verify_module, "SAMPLE", 1)
-    tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
-    rebuild_index(data_folder.lake)
-    rows = latest(data_folder)
-    write_latest(data_folder.folder, [{**rows.pop("acme.site:lamp-5"), "state": "{}"}, *rows.values()])
-    assert differences(data_folder, VerifyOptions()) == [], "it is not in the sample"
-    for first, then, count in (
-        (VerifyOptions(), ALL, 1),
-        (ALL, VerifyOptions(), 1),
-        (VerifyOptions(), VerifyOptions(), 0),
-    ):
-        with pytest.raises(Interrupted):
-            verify(data_folder.lake, first, stop(1))
-        assert verify(data_folder.lake, then).count == count
-
-
-@pytest.mark.parametrize("fold_all", [False, True])
-def test_the_size_of_a_part_does_not_change_the_report(data_folder: DataFolder, fold_all: bool) -> None:
+def test_the_size_of_a_part_does_not_change_the_report(data_folder: DataFolder) -> None:
     tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     rebuild_index(data_folder.lake)
     write_latest(
@@ -353,22 +276,19 @@ def test_the_size_of_a_part_does_not_change_the_report(data_folder: DataFolder, 
     ]
     entities = set()
     for range in (1, 3, 10, 1_000):
-        found = verify(data_folder.lake, VerifyOptions(range=range, fold_all=fold_all))
+        found = verify(data_folder.lake, range=range)
         assert [str(it) for it in found.differences] == said
         entities.add(found.entities)
     assert entities == {10}
 
 
-@pytest.mark.parametrize("fold_all", [False, True])
-def test_the_memory_limit_does_not_change_the_report(
-    data_folder: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_limit_does_not_change_the_report(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_events(data_folder.folder, [row for row in events(data_folder) if row["seq"] not in (9, 10)])
     write_latest(
         data_folder.folder,
         [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(data_folder).items()],
     )
-    expected = verify(data_folder.lake, VerifyOptions(fold_all=fold_all))
+    expected = verify(data_folder.lake)
     assert expected.count == 4
     held: list[int] = []
     read = TableRows.read
@@ -383,15 +303,14 @@ def test_the_memory_limit_does_not_change_the_report(
     for bytes in (600, 2_000):
         held.clear()
         monkeypatch.setattr(lake_rows, "MOST_BYTES", bytes)
-        assert verify(data_folder.lake, VerifyOptions(fold_all=fold_all)) == expected
+        assert verify(data_folder.lake) == expected
         assert max(held) <= bytes
-        assert not data_folder.lake.progress_file.exists()
 
 
 def test_events_that_only_the_lake_has_are_reported(data_folder: DataFolder) -> None:
     """Trimmed after the comparison began, or erased and not yet by the lake."""
     tamper(data_folder, "DELETE FROM entries WHERE seq BETWEEN 11 AND 40")
-    found = verify(data_folder.lake, VerifyOptions(range=2))
+    found = verify(data_folder.lake, range=2)
     assert (found.compared, found.count) == (10, 30)
 
 
@@ -400,36 +319,21 @@ def test_entities_that_only_the_lake_has_are_reported_in_the_part_where_they_bel
     others = [{**row, "entity": name} for name in ("aaa:first", "acme.site:lamp-3a", "zzz:last")]
     write_latest(data_folder.folder, [*latest(data_folder).values(), *others])
     for range in (1, 3, 1_000):
-        found = differences(data_folder, VerifyOptions(range=range))
+        found = differences(data_folder, range)
         assert [it for it in found if "latest" in it] == [
             f"latest: unknown to the journal: {it['entity']} at revision 5" for it in others
         ]
 
 
-@pytest.mark.parametrize("options", [VerifyOptions(), ALL])
 def test_the_lake_lacks_no_events_of_an_entity_that_the_journal_has_lost(
-    options: VerifyOptions, data_folder: DataFolder
+    data_folder: DataFolder,
 ) -> None:
     trim(data_folder, 30)
     tamper(data_folder, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-5')")
     tamper(data_folder, "DELETE FROM entities WHERE id = 'acme.site:lamp-5'")
-    assert [it for it in differences(data_folder, options) if not it.startswith("search index")] == [
+    assert [it for it in differences(data_folder) if not it.startswith("search index")] == [
         "latest: unknown to the journal: acme.site:lamp-5 at revision 5"
     ]
-
-
-def test_only_a_sample_is_folded_where_there_are_more_entities(tmp_path: Path) -> None:
-    data_folder = DataFolder(tmp_path / "data")
-    data_folder.write(4 * SAMPLE, 4 * SAMPLE)
-    write_lake(data_folder.folder)
-    found = verify(data_folder.lake, VerifyOptions())
-    assert SAMPLE // 2 < found.entities < 2 * SAMPLE
-    assert verify(data_folder.lake, ALL).entities == 4 * SAMPLE
-    trim(data_folder, 4 * SAMPLE)
-    write_events(data_folder.folder, events(data_folder)[:1])
-    lost = verify(data_folder.lake, VerifyOptions())
-    assert lost.count >= found.entities - 1
-    assert lost.count < 2 * SAMPLE
 
 
 def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
@@ -440,30 +344,21 @@ def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
     trim(data_folder, 60)
     write_events(data_folder.folder, events(data_folder)[:2])
     parts: list[int] = []
-    found = verify(
-        data_folder.lake, VerifyOptions(lambda *_: True, fold_all=True, range=7), lambda it: parts.append(it.entities)
-    )
+    found = verify(data_folder.lake, lambda *_: True, lambda it: parts.append(it.entities), range=7)
     assert len(parts) == 9, "parts of seven"
     assert found.entities == 2
-
-
-def test_a_file_that_is_no_progress_is_reported(data_folder: DataFolder) -> None:
-    data_folder.lake.progress_file.write_bytes(b"{")
-    with pytest.raises(StoreUnavailable, match="use --restart"):
-        verify(data_folder.lake, ALL)
-    assert verify(data_folder.lake, VerifyOptions(restart=True)).count == 0
 
 
 def test_a_damaged_file_of_the_lake_is_reported(data_folder: DataFolder) -> None:
     for file in Path(data_folder.lake.path(EVENTS)).glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeUnfit, match=r"events/.*parquet: expected \d+ bytes, found 100; .*restore"):
-        verify(data_folder.lake, ALL)
+        verify(data_folder.lake)
 
 
 def test_erasures_that_the_lake_has_not_done_are_counted(data_folder: DataFolder) -> None:
-    assert verify(data_folder.lake, ALL).pending == 0
+    assert verify(data_folder.lake).pending == 0
     tamper(data_folder, f"{ERASE} ('thing', 'acme.site:gone', 0, 'now', 'me')")
-    assert verify(data_folder.lake, ALL).pending == 1
+    assert verify(data_folder.lake).pending == 1
     publish_watermark(data_folder.lake.watermark, structs.replace(read_watermark(data_folder.lake.watermark), erased=1))
-    assert verify(data_folder.lake, ALL).pending == 0
+    assert verify(data_folder.lake).pending == 0
