@@ -2,10 +2,10 @@
 
 Trimmed events are in the lake only, so the copied lake must have all events that the copied journal has trimmed, and no
 unknown ones. The lake is copied first, the journal last; if events were trimmed between that the lake's copy lacks, the copy
-is made again. Of each table, the log's parts are listed first and copied last, so that every file they name is there; if a
-file is missing because of an erasure, the table is copied again. Tables are copied in the order in which a crash could leave
-them: states may be ahead of the watermark, and events ahead of states. The journal is copied in one read transaction, and
-checked. Files of an earlier copy may be linked: they are immutable.
+is made again. Of each table, the log is copied first, and then the files that it names; if one is gone, because of an
+erasure for example, the copy is made again. Tables are copied in the order in which a crash could leave them: states may be
+ahead of the watermark, and events ahead of states. The journal is copied in one read transaction, and checked. Files of an
+earlier copy may be linked: they are immutable.
 """
 
 from __future__ import annotations
@@ -40,11 +40,7 @@ ATTEMPTS = 5
 
 _IN_ORDER = (SNAPSHOTS, LATEST, EVENTS)
 _LOG = "_delta_log"
-_HINT = "_last_checkpoint"
-"""The pointer to the last checkpoint.
-
-It changes all the time, so it may be newer than the listed parts.
-"""
+"""The folder of a table's log. Files that begin with a dot or an underscore are not part of it."""
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -148,41 +144,35 @@ class _Copying:
         return {table.name: self._table(table) for table in tables}
 
     def _table(self, table: Table) -> int:
-        source, target = Path(self._source.path(table)), Path(self._target.path(table))
-        earlier = Path(self._earlier.path(table)) if self._earlier is not None else None
-        parts = sorted(_names(source / _LOG) - {_HINT})
-        for name in sorted(_names(source)):
-            with contextlib.suppress(FileNotFoundError):
-                # The log shows whether it is needed.
-                self._file(source, target, earlier, name)
-        for name in parts:
-            try:
-                self._file(source / _LOG, target / _LOG, earlier and earlier / _LOG, name)
-            except FileNotFoundError as error:
-                raise _FileDisappeared(f"{error.filename} is gone") from error
+        """Copy the log, and then the files of its newest version."""
         from spark_store.lake.reader import files_of_version
 
-        version, files = files_of_version(self._target, table)
-        for name, size in files.items():
-            if size_of(target / name) != size:
-                raise _FileDisappeared(f"{source / name} is gone")
+        log = Path(self._source.path(table), _LOG)
+        try:
+            for part in sorted(log.glob("[!._]*")):
+                self._file(table, f"{_LOG}/{part.name}")
+            version, files = files_of_version(self._target, table)
+            for name, size in files.items():
+                if self._file(table, name) != size:
+                    raise _FileDisappeared(f"{log.parent / name} does not have {size} bytes")
+        except FileNotFoundError as error:
+            raise _FileDisappeared(f"{error.filename} is gone") from error
         return version
 
-    def _file(self, source: Path, target: Path, earlier: Path | None, name: str) -> None:
-        """Copy or link a file. Raises FileNotFoundError, OSError."""
-        target.mkdir(parents=True, exist_ok=True)
-        size = (source / name).stat().st_size
-        if earlier is not None and size_of(earlier / name) == size:
-            # It is immutable.
-            try:
-                os.link(earlier / name, target / name)
-                self.bytes, self.linked = self.bytes + size, self.linked + size
-                return
-            except OSError:
-                # Another disk, or one without links.
-                pass
-        shutil.copyfile(source / name, target / name)
+    def _file(self, table: Table, name: str) -> int:
+        """Copy or link a file of a table; its size. Raises FileNotFoundError, OSError."""
+        source, target = (Path(it.path(table), name) for it in (self._source, self._target))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        size = source.stat().st_size
         self.bytes += size
+        if self._earlier is not None and size_of(earlier := Path(self._earlier.path(table), name)) == size:
+            # It is immutable. Another disk, or one without links, raises OSError.
+            with contextlib.suppress(OSError):
+                os.link(earlier, target)
+                self.linked += size
+                return size
+        shutil.copyfile(source, target)
+        return size
 
     def journal(self) -> None:
         """Copy the journal as it is now, and check the copy. Raises StoreUnavailable, SchemaTooNew."""
@@ -206,12 +196,6 @@ class _Copying:
         if said != "ok":
             raise StoreUnavailable(f"{path}: the copy is damaged: {said}")
         self.bytes += path.stat().st_size
-
-
-def _names(folder: Path) -> set[str]:
-    """Return the files of a folder, without those whose names begin with a dot."""
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")}
 
 
 def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
