@@ -89,23 +89,19 @@ def schema_of(table: Table) -> pa.Schema:
 
 
 class TableRows:
-    """The rows of a table that meet two conditions.
-
-    The log decides by `wanted` which files are read; rows have to meet `exact`, too, where its bounds are not exact.
-    """
+    """The rows of a table that meet a condition, by which the log decides which files are read."""
 
     def __init__(
         self,
         lake: Lake,
         table: Table,
         wanted: ds.Expression | None = None,
-        exact: ds.Expression | None = None,
         *,
         version: int | None = None,
         check: Check = lambda: None,
     ) -> None:
         """`version`: the newest one by default. Raises StoreUnavailable, LakeUnfit."""
-        self._check, self._exact, self._row_bytes = check, exact, _ROW_BYTES
+        self._check, self._row_bytes = check, _ROW_BYTES
         self._path, self._schema = lake.path(table), schema_of(table)
         self._wanted = pc.scalar(value=True) if wanted is None else wanted
         with open_table(lake, table, version) as delta:
@@ -155,7 +151,7 @@ class TableRows:
             rules += [pc.field("entity") <= upto.entity, _upto(upto)]
         with translate_errors(self._path):
             batches = self._dataset.to_batches(
-                columns=list(dict.fromkeys((*columns, *(("ts",) if self._exact is not None else ())))),
+                columns=list(columns),
                 filter=reduce(and_, rules),
                 batch_readahead=_AHEAD,
                 fragment_readahead=_AHEAD,
@@ -163,11 +159,9 @@ class TableRows:
             )
             for batch in batches:
                 self._check()
-                table = pa.Table.from_batches([batch])
-                if self._exact is not None:
-                    table = table.filter(self._exact)
-                if table.num_rows:
-                    yield table.select(columns).cast(pa.schema([self._schema.field(name) for name in columns]))
+                if batch.num_rows:
+                    schema = pa.schema([self._schema.field(name) for name in columns])
+                    yield pa.Table.from_batches([batch]).cast(schema)
 
 
 def _upto(key: RowKey) -> ds.Expression:

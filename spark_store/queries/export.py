@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
@@ -28,18 +28,19 @@ from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
 from spark_store.lake.reader import CUT, LakePosition
 from spark_store.lake.rows import SORT, Check, TableRows, in_parts, key_at, schema_of
+from spark_store.lake.table_scan import journal_rows
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.export_file import output_file
-from spark_store.queries.selection import Condition, EventSelection, conditions, matches
+from spark_store.queries.selection import EventSelection, conditions, matches
 from spark_store.queries.spark_query import Cancellation, QueryLimits, reason_to_stop
 from spark_store.rql.ast import Predicate
 
 SCHEMA = schema_of(EVENTS)
 """The columns of an export: those of `events`."""
 
-_GROUP_ROWS, _GROUP_BYTES = 1 << 15, 32 << 20
-"""A row group of the file is written when it has this many rows or bytes."""
+_GROUP_ROWS = 1 << 15
+"""How many events that are not in the lake yet are written at once."""
 
 _MOST_WAITING, _MOST_WAITING_BYTES = 2_000_000, 512 << 20
 """How many selected events, and bytes, may not be in the lake yet: they are kept in memory."""
@@ -64,19 +65,6 @@ class ExportResult:
     last_revision: int | None
 
 
-@dataclass(slots=True)
-class _Count:
-    rows: int = 0
-    first: int | None = None
-    last: int | None = None
-
-    def add(self, revisions: pa.ChunkedArray) -> None:
-        self.rows += len(revisions)
-        found = pc.min_max(revisions).as_py()
-        self.first = found["min"] if self.first is None else min(self.first, found["min"])
-        self.last = found["max"] if self.last is None else max(self.last, found["max"])
-
-
 @dataclass(frozen=True, slots=True)
 class Export:
     """Runs an export. `limits` apply to all of it; `progress` receives the rows written so far."""
@@ -97,7 +85,7 @@ class Export:
             if (why := reason_to_stop(self.limits, deadline, self.cancellation)) is not None:
                 raise why
 
-        count = _Count()
+        rows, first, last = 0, None, None
         with output_file(out, SCHEMA, force=force) as output:
             # First of all: later erasures of the lake are left out here.
             erased = lakes.pending(self.lake)
@@ -105,40 +93,36 @@ class Export:
             files = (
                 [] if position is None else in_parts(lake_rows(self.lake, position.version, selection, erased, check))
             )
-            for table in regroup(merge_ordered(filter_rows(files, selection, check), waiting)):
+            for table in merge_ordered(filter_rows(files, selection, check), waiting):
                 check()
-                count.add(table.column("revision"))
-                if self.limits.rows is not None and count.rows > self.limits.rows:
+                rows += table.num_rows
+                least, most = pc.min_max(table["revision"]).as_py().values()
+                first, last = min(first or least, least), max(last or most, most)
+                if self.limits.rows is not None and rows > self.limits.rows:
                     raise TooManyRows(
-                        f"found at least {count.rows} events, expected at most {self.limits.rows}; select fewer, or allow "
-                        "more"
+                        f"found at least {rows} events, expected at most {self.limits.rows}; select fewer, or allow more"
                     )
                 output.write_table(table)
-                self.progress(count.rows)
+                self.progress(rows)
             check()
-        return ExportResult(out, count.rows, out.stat().st_size, count.first, count.last)
+        return ExportResult(out, rows, out.stat().st_size, first, last)
 
 
 def lake_rows(
     lake: Lake, version: int, selection: EventSelection, erased: Sequence[Erasure] = (), check: Check = lambda: None
 ) -> TableRows:
-    """Return the selected events of one version of the lake. Raises StoreUnavailable, LakeUnfit."""
-    rules = conditions(selection)
-    times = [it for it in rules if it[0] == "ts"]
-    wanted = _expression([_widen(it) for it in rules], erased)
-    return TableRows(lake, EVENTS, wanted, _expression(times) if times else None, version=version, check=check)
+    """Return events of one version of the lake, for `filter_rows`. Raises StoreUnavailable, LakeUnfit."""
+    since = selection.since
+    if since is not None:
+        # The log's times are cut to milliseconds.
+        selection = replace(selection, since=since - min(CUT, since - _FIRST))
+    return TableRows(lake, EVENTS, _expression(selection, erased), version=version, check=check)
 
 
-def _expression(rules: Sequence[Condition], erased: Sequence[Erasure] = ()) -> ds.Expression:
+def _expression(selection: EventSelection, erased: Sequence[Erasure] = ()) -> ds.Expression:
     """Return the condition on columns, for events that were not erased."""
-    all_of_them = [*(pq.filters_to_expression([it]) for it in rules), *map(_spared, erased)]
-    return reduce(and_, all_of_them, pc.scalar(value=True))
-
-
-def _widen(rule: Condition) -> Condition:
-    """Return a condition that holds for the log's times, too: these are cut to milliseconds."""
-    column, sign, value = rule
-    return (column, sign, value - min(CUT, value - _FIRST)) if (column, sign) == ("ts", ">=") else rule
+    rules = [pq.filters_to_expression([it]) for it in conditions(selection)]
+    return reduce(and_, [*rules, *map(_spared, erased)], pc.scalar(value=True))
 
 
 def _spared(erasure: Erasure) -> ds.Expression:
@@ -171,8 +155,8 @@ def _select(
 ) -> pa.Table | None:
     found: list[pa.Table] = []
     rows = size = 0
-    wanted = _expression(conditions(selection), erased)
-    for table in filter_rows((_table(it).filter(wanted) for it in _slices(entries)), selection, check):
+    spared = _expression(EventSelection(), erased)
+    for table in filter_rows((_table(it).filter(spared) for it in _slices(entries)), selection, check):
         found.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows > _MOST_WAITING or size > _MOST_WAITING_BYTES:
@@ -224,16 +208,16 @@ def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Itera
                 table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(SORT)
             taken = upto
         yield table
-    while waiting is not None and taken < waiting.num_rows:
-        yield waiting.slice(taken, _GROUP_ROWS)
-        taken += _GROUP_ROWS
+    if waiting is not None:
+        yield from (waiting.slice(begin, _GROUP_ROWS) for begin in range(taken, waiting.num_rows, _GROUP_ROWS))
 
 
 def filter_rows(tables: Iterable[pa.Table], selection: EventSelection, check: Check) -> Iterator[pa.Table]:
-    """Yield the rows that the filter accepts, if there is one; never an empty table."""
-    predicate = selection.predicate
+    """Yield the selected rows; never an empty table."""
+    predicate, wanted = selection.predicate, _expression(selection)
     for table in tables:
         check()
+        table = table.filter(wanted)
         if predicate is not None:
             table = table.filter(pa.chunked_array(_accept_rows(table, predicate, check), pa.bool_()))
         if table.num_rows:
@@ -245,17 +229,4 @@ def _accept_rows(table: pa.Table, predicate: Predicate, check: Check) -> Iterato
     for begin in range(0, table.num_rows, _SLICE_ROWS):
         check()
         part = table.slice(begin, _SLICE_ROWS)
-        rows = zip(*(part.column(name).to_pylist() for name in _FILTERED), strict=True)
-        yield pa.array([matches(predicate, row) for row in rows], pa.bool_())
-
-
-def regroup(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables that make good row groups."""
-    held: list[pa.Table] = []
-    for table in tables:
-        held.append(table)
-        if sum(it.num_rows for it in held) >= _GROUP_ROWS or sum(it.nbytes for it in held) >= _GROUP_BYTES:
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield pa.concat_tables(held)
+        yield pa.array([matches(predicate, row) for row in journal_rows(part, _FILTERED)], pa.bool_())

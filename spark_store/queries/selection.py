@@ -7,25 +7,20 @@ little, and the rows are filtered again (`matches`). A filter selects things onl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from mappings.ids import EntityType
 from mappings.model.signals import Event
-from mappings.timestamps import utc_text
 from spark_store import rql
 from spark_store.history.event_view import partial_thing
 from spark_store.records import entity_of
-from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
+from spark_store.rql.ast import And, Compare, Field, FieldKind, In, LiteralKind, Operator, Predicate
 
-_INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{9}Z", re.ASCII)
 Condition: TypeAlias = tuple[str, str, Any]
 """Column, sign and value; with the sign `in`, a list of values."""
-
-_COMPARISONS = {Operator.EQ: "=", Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +65,19 @@ def conditions(selection: EventSelection) -> list[Condition]:
 
 
 def implied_conditions(predicate: Predicate) -> list[Condition]:
-    """Return conditions on columns that follow from the filter."""
+    """Return conditions on IDs and namespaces that follow from the filter."""
     match predicate:
         case And(parts):
             return [rule for part in parts for rule in implied_conditions(part)]
-        case Compare(operator, field, wanted):
-            return _comparison(operator, field, wanted)
+        case Compare(Operator.EQ, field, literal):
+            column, literals = _text_column(field), (literal,)
         case In(field, literals):
             column = _text_column(field)
-            if column is not None and literals and all(it.kind is LiteralKind.TEXT for it in literals):
-                return [(column, "in", [str(it.value) for it in literals])]
-            return []
         case _:
             return []
-
-
-def _comparison(operator: Operator, field: Field, wanted: Literal) -> list[Condition]:
-    column, value = _text_column(field), wanted.value
-    if column is not None and operator is Operator.EQ and wanted.kind is LiteralKind.TEXT:
-        return [(column, "=", str(value))]
-    if field == Field(FieldKind.HIDDEN, ("_revision",)) and wanted.kind is LiteralKind.WHOLE and isinstance(value, int):
-        sign = _COMPARISONS.get(operator)
-        return [("revision", sign, value)] if sign is not None else []
-    if field == Field(FieldKind.INSTANT, ("_modified",)) and wanted.kind is LiteralKind.TEXT:
-        return _around(operator, str(value))
-    return []
+    if column is None or not literals or any(it.kind is not LiteralKind.TEXT for it in literals):
+        return []
+    return [(column, "in", [str(it.value) for it in literals])]
 
 
 def _text_column(field: Field) -> str | None:
@@ -103,32 +86,8 @@ def _text_column(field: Field) -> str | None:
     return "namespace" if field.kind is FieldKind.NAMESPACE else None
 
 
-def _around(operator: Operator, instant: str) -> list[Condition]:
-    """Return an instant of nine decimal places for a column with six: its microsecond is included."""
-    if _INSTANT.fullmatch(instant) is None:
-        return []
-    try:
-        begin = datetime.fromisoformat(f"{instant[:-4]}+00:00")
-        end = begin + timedelta(microseconds=1)
-    except (ValueError, OverflowError):
-        return []
-    rules: list[Condition] = [("ts", ">=", begin)] if operator in (Operator.GT, Operator.GE, Operator.EQ) else []
-    return rules + ([("ts", "<=", end)] if operator in (Operator.LT, Operator.LE, Operator.EQ) else [])
-
-
-def matches(predicate: Predicate, row: Sequence[object]) -> bool:
-    """Whether the filter accepts an event: entity, revision, instant, action, path, value (text or None)."""
-    entity, revision, instant, action, path, value = row
-    assert isinstance(entity, str)
-    assert isinstance(revision, int)
-    assert isinstance(instant, datetime)
-    event = Event(
-        entity_of(EntityType.THING.value, entity),
-        revision,
-        utc_text(instant),
-        str(action),
-        str(path),
-        None if value is None else str(value).encode(),
-        b"{}",
-    )
+def matches(predicate: Predicate, row: Sequence[Any]) -> bool:
+    """Whether the filter accepts an event of a thing: ID, revision, time, action, path, value."""
+    id, revision, timestamp, action, path, value = row
+    event = Event(entity_of(EntityType.THING.value, id), revision, timestamp, action, path, value, b"{}")
     return rql.evaluate(predicate, partial_thing(event))

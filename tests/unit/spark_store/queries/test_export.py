@@ -164,7 +164,7 @@ def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path) -> None:
     found = keys(iter([table]))
     assert found == sorted(set(found))
     assert len(found) == 9
-    assert shown == [9]
+    assert shown[-1] == 9
 
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path) -> None:

@@ -29,16 +29,11 @@ def test_a_condition_names_every_bound() -> None:
 @each_row(
     ("filter", "expected"),
     [
-        ('eq(thingId,"acme:a")', [("entity", "=", "acme:a")]),
+        ('eq(thingId,"acme:a")', [("entity", "in", ["acme:a"])]),
         ('in(thingId,"acme:a","acme:b")', [("entity", "in", ["acme:a", "acme:b"])]),
         (
             'and(eq(namespace,"acme"),gt(_revision,5),eq(attributes/x,1))',
-            [("namespace", "=", "acme"), ("revision", ">", 5)],
-        ),
-        (f'ge(_modified,"{TEXT}")', [("ts", ">=", NOON)]),
-        (
-            'eq(_modified,"2030-01-15T13:00:00.000000999+01:00")',
-            [("ts", ">=", NOON), ("ts", "<=", NOON + timedelta(microseconds=1))],
+            [("namespace", "in", ["acme"])],
         ),
         # What a column cannot say, or not surely.
         ('or(eq(thingId,"acme:a"),eq(attributes/x,1))', []),
@@ -47,10 +42,7 @@ def test_a_condition_names_every_bound() -> None:
         ('like(thingId,"acme:*")', []),
         ("eq(thingId,5)", []),
         ('in(thingId,"acme:a",5)', []),
-        ('eq(_revision,"5")', []),
-        ("eq(_revision,5.5)", []),
-        ('gt(_modified,"soon")', []),
-        ('gt(_modified,"0000-01-01T00:00:00Z")', []),
+        ('gt(thingId,"acme:a")', []),
     ],
 )
 def test_a_filter_gives_the_column_conditions_that_it_implies(filter: str, expected: list[Condition]) -> None:
@@ -63,8 +55,8 @@ def test_a_filter_means_things_alone() -> None:
 
 
 def test_a_filter_matches_only_the_values_in_the_event() -> None:
-    row = ("acme:a", 5, NOON, "modified", "/attributes/x", "7")
+    row = ("acme:a", 5, TEXT, "modified", "/attributes/x", b"7")
     assert matches(rql.parse("and(gt(attributes/x,6),eq(_revision,5))"), row)
     assert matches(rql.parse(f'and(eq(thingId,"acme:a"),ge(_modified,"{TEXT}"))'), row)
     assert not matches(rql.parse("exists(attributes/y)"), row)
-    assert not matches(rql.parse("exists(attributes/x)"), ("acme:a", 5, NOON, "deleted", "/attributes/x", None))
+    assert not matches(rql.parse("exists(attributes/x)"), ("acme:a", 5, TEXT, "deleted", "/attributes/x", None))
