@@ -194,7 +194,6 @@ class DeltaTableReader:
         self._footers = footers
         self._clock = clock
         self._lock = threading.Lock()
-        self._table: DeltaTable | None = None
         self._version: Version | None = None
         self._noted: tuple[int, int] | None = None
         self._looked = float("-inf")
@@ -207,30 +206,28 @@ class DeltaTableReader:
 
     def newest(self) -> Version:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
-        known = self._version
         try:
-            with contextlib.suppress(*GONE):
-                return self._refresh(known)
-            return self._reopen(known)
+            return self._load(self._version)
         except GONE as error:
             raise self._unreadable(error) from error
 
     def read(self, of: Callable[[Version], Found], reaching: int) -> Found:
         """Return what `of` finds in a version that reaches so far.
 
-        In the newest one if a file of another one is gone.
+        In the newest one if a file of another one is gone. Raises HistoryUnavailable.
         """
         known = self._version
         for attempt in range(_TRIES):
             try:
-                version = self._current(known, reaching) if attempt == 0 else self._reopen(known)
-                known = version
-                if version.reaches < reaching:
+                is_old = self._clock() - self._looked >= LOOK_SECONDS
+                if known is None or attempt or is_old or known.reaches < reaching:
+                    known = self._load(known)
+                if known.reaches < reaching:
                     raise HistoryUnavailable(
-                        f"{self._path}: expected every event up to {reaching}, found events up to {version.reaches}; "
+                        f"{self._path}: expected every event up to {reaching}, found events up to {known.reaches}; "
                         "restore the folder `lake` from a backup"
                     )
-                return of(version)
+                return of(known)
             except GONE as error:
                 if attempt == _TRIES - 1:
                     raise self._unreadable(error) from error
@@ -247,51 +244,29 @@ class DeltaTableReader:
     def _unreadable(self, error: Exception) -> HistoryUnavailable:
         return HistoryUnavailable(str(translate_lake_error(self._path, error)))
 
-    def _current(self, known: Version | None, reaching: int) -> Version:
-        """The known version where that suffices, and is not too old."""
-        if known is not None and known.reaches >= reaching:
-            if self._clock() - self._looked < LOOK_SECONDS:
-                return known
-            self._looked = self._clock()
-            # A log may have been shortened up to a later checkpoint: then its own part is gone, too.
-            if not self._log(known.number + 1).exists() and self._mark(known.number) == self._noted:
-                return known
-        return self._refresh(known)
-
-    def _refresh(self, known: Version | None) -> Version:
+    def _load(self, known: Version | None) -> Version:
+        """Return the newest version: the known one, unless the log has grown or is that of another table."""
         with self._lock:
             if self._version is not None and self._version is not known:
                 # Another thread has just done it.
                 return self._version
-            if self._table is None or self._version is None or self._mark(self._version.number) != self._noted:
-                return self._open()
-            self._table.update_incremental()
-            return self._note(self._table)
-
-    def _reopen(self, known: Version | None) -> Version:
-        """Open the table from its beginning: the folder may be another one."""
-        with self._lock:
-            if self._version is not known and self._version is not None:
-                return self._version
-            return self._open()
-
-    def _open(self) -> Version:
-        self._table = None
-        self._table = DeltaTable(self._path)
-        return self._note(self._table)
-
-    def _note(self, table: DeltaTable) -> Version:
-        number = table.version()
-        if self._version is None or self._version.number != number or self._version.files != ():
-            if self._version is not None and self._may_have_deleted(self._version.number, number):
-                self._former.append(self._version)
+            self._looked = self._clock()
+            if known is not None and self._is_newest(known.number):
+                return known
+            table = DeltaTable(self._path)
+            number = table.version()
+            if known is not None and self._may_have_deleted(known.number, number):
+                self._former.append(known)
                 self.deletions += 1
             files = tuple(_files(self._path, table))
             self._footers.keep({file.path for file in files}, self._path)
+            self._noted = self._mark(number)
             self._version = Version(number, files, table.transaction_version(APP) or 0)
-        self._noted = self._mark(number)
-        self._looked = self._clock()
-        return self._version
+            return self._version
+
+    def _is_newest(self, number: int) -> bool:
+        # A log may have been shortened up to a later checkpoint: then its own part is gone, too.
+        return self._noted is not None and self._mark(number) == self._noted and not self._log(number + 1).exists()
 
     def _may_have_deleted(self, before: int, after: int) -> bool:
         """Whether a commit between two versions may have deleted rows, or the table was replaced."""
