@@ -322,16 +322,22 @@ def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
     """Return the error for an error of a Delta reader about the table at `path`."""
     text = str(error)
     shown = " ".join(text.partition("   0: <unknown>")[0].split())[:_SHOWN]
-    said = f"{path}: expected a Delta table that can be read, found: {shown}"
+    return _known_error(f"{path}: ", text, shown) or StoreUnavailable(
+        f"{path}: expected a Delta table that can be read, found: {shown}"
+    )
+
+
+def _known_error(where: str, text: str, shown: str) -> StoreError | None:
+    """Return the error for a known text of the system, Delta or Parquet about the file `where`."""
+    if (reason := system_reason(text)) is not None:
+        return StoreUnavailable(f"{where}{reason} ({shown})")
     if _TOMORROW.search(text):
-        return LakeUnfit(f"{said}; {_STEP_TOMORROW}")
-    if reason := _SYSTEM_TEXT.search(text):
-        return StoreUnavailable(f"{said}; {_SYSTEM_STEPS[reason[0]]}")
+        return LakeUnfit(f"{where}a later version of the service wrote this table; {_STEP_TOMORROW} ({shown})")
     if _DAMAGED.search(text):
-        return damaged_table(said)
-    if _ABSENT.search(text):
-        return StoreUnavailable(f"{path}: a file of the table is missing: {shown}; {_STEP_ABSENT}")
-    return StoreUnavailable(said)
+        return damaged_table(f"{where}expected a file that can be read, found: {shown}")
+    if where and _ABSENT.search(text):
+        return StoreUnavailable(f"{where}a file of the lake is missing; {_STEP_ABSENT} ({shown})")
+    return None
 
 
 def translate_system_error(path: str | Path, error: OSError, what: str = "cannot be used") -> StoreUnavailable:
@@ -347,20 +353,10 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
     """
     if found := _OURS.search(text):
         return StoreUnavailable(found[2]) if found[1] == "StoreUnavailable" else LakeUnfit(found[2])
-    file = _FILE.search(text)
-    where = f"{file[1]}: " if file else ""
-    shown = " ".join(text.split())[:_SHOWN]
-    if (reason := system_reason(text)) is not None:
-        return StoreUnavailable(f"{where}{reason} ({shown})")
-    if _TOMORROW.search(text):
-        return LakeUnfit(f"a later version of the service wrote this table; {_STEP_TOMORROW} ({shown})")
     if conflict := _CONFLICT.search(text):
         return LakeBusy(f"{conflict[0]}: another pipeline wrote the same table at the same time; stop one of the two")
-    if _DAMAGED.search(text):
-        return damaged_table(f"{where}expected a file that can be read, found: {shown}")
-    if file and _ABSENT.search(text):
-        return StoreUnavailable(f"{where}a file of the lake is missing; {_STEP_ABSENT} ({shown})")
-    return StoreUnavailable(f"{kind}: {shown}")
+    file, shown = _FILE.search(text), " ".join(text.split())[:_SHOWN]
+    return _known_error(f"{file[1]}: " if file else "", text, shown) or StoreUnavailable(f"{kind}: {shown}")
 
 
 def system_reason(text: str) -> str | None:

@@ -66,44 +66,32 @@ def pending(lake: Lake) -> list[Erasure]:
         return journal_reader.erasures(done)
 
 
-class FullSnapshot(NamedTuple):
-    """A version of `full_snapshots`, and one of its snapshots; 0 for none."""
-
-    version: int
-    seq: int
-
-
-def full_snapshot_before(lake: Lake, before: datetime) -> FullSnapshot:
-    """Return the newest snapshot from before an instant (`spark_store.pipeline.snapshots`).
-
-    No row is read. Raises StoreUnavailable, LakeUnfit.
-    """
-    with open_table(lake, FULL_SNAPSHOTS) as delta:
-        newest, version = _newest_changes(delta), delta.version()
-    # Statistics of times are cut to milliseconds.
-    found = [seq for seq, at in newest.items() if at < before - CUT]
-    return FullSnapshot(version, max(found, default=0))
-
-
 class PastVersions(NamedTuple):
-    """Versions of the tables that a search of the past reads, which were the newest ones at the same time."""
+    """Versions of the tables that a search of the past reads, which were the newest ones at the same time.
+
+    `seq`: the event that the full snapshot ends with; 0 for none.
+    """
 
     events: int
     snapshots: int
-    full_snapshot: FullSnapshot
+    full_snapshots: int
+    seq: int
 
 
 def versions_before(lake: Lake, before: datetime) -> PastVersions:
     """Return the present versions, with the newest full snapshot from before an instant.
 
-    Retention deletes from one table after the other: versions of different times can lack what it moves between them.
-    Raises StoreUnavailable, LakeUnfit.
+    Retention deletes from one table after the other: versions of different times can lack what it moves between them. No row
+    is read. Raises StoreUnavailable, LakeUnfit.
     """
     for _ in range(_TRIES):
-        pinned = _version(lake, EVENTS), _version(lake, SNAPSHOTS)
-        found = PastVersions(*pinned, full_snapshot_before(lake, before))
-        if (_version(lake, EVENTS), _version(lake, SNAPSHOTS)) == pinned:
-            return found
+        events, snapshots = _version(lake, EVENTS), _version(lake, SNAPSHOTS)
+        with open_table(lake, FULL_SNAPSHOTS) as delta:
+            # Statistics of times are cut to milliseconds.
+            found = [seq for seq, at in _newest_changes(delta).items() if at < before - CUT]
+            past = PastVersions(events, snapshots, delta.version(), max(found, default=0))
+        if (_version(lake, EVENTS), _version(lake, SNAPSHOTS)) == (events, snapshots):
+            return past
     raise StoreUnavailable(f"{lake.folder}: the tables' versions changed each time they were read; retry")
 
 

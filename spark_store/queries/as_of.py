@@ -82,12 +82,11 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
     # `with_guards` leaves out later erasures.
     spared = erasure.spared_condition(lakes.pending(lake))
     versions = lakes.versions_before(lake, before)
-    snapshot = versions.full_snapshot
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
     within = f"{spared} AND namespace IN ({names})" if names else spared
 
     def ask(tables: Tables) -> Any:
-        since = f"entity_type = 'thing' AND seq > {snapshot.seq} AND {within}"
+        since = f"entity_type = 'thing' AND seq > {versions.seq} AND {within}"
         events = (
             tables.read(EVENTS, versions.events)
             .where(f"{since} AND ts < {literal(before)}")
@@ -99,8 +98,8 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
             .selectExpr(*_columns(_STATE))
         )
         rows = events.unionByName(known)
-        if snapshot.seq:
-            kept = tables.read(FULL_SNAPSHOTS, snapshot.version).where(f"as_of = {snapshot.seq} AND {within}")
+        if versions.seq:
+            kept = tables.read(FULL_SNAPSHOTS, versions.full_snapshots).where(f"as_of = {versions.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_columns(_STATE)))
         ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
         return ordered.mapInArrow(fold_to_files(question.predicate, output), DDL)

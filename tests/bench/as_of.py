@@ -24,7 +24,7 @@ from connectivity.twins.context import CurrentStateLookup
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
-from spark_store.lake.reader import full_snapshot_before
+from spark_store.lake.reader import versions_before
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import SparkQueries, finder
 from spark_store.records import Change
@@ -155,7 +155,7 @@ async def _measured(past: AsOfSearches, filter: str | None, options: str | None,
     for sample in range(-2, SAMPLES):
         # The first ones warm Spark up.
         at = BEGUN + timedelta(milliseconds=events * (0.35 + 0.1 * (sample % SAMPLES)))
-        moment = full_snapshot_before(past.lake, at).seq
+        moment = versions_before(past.lake, at).seq
         begun = time.perf_counter()
         feed = past.open(asked, int(at.timestamp() * 1000) * 1_000_000)
         assert isinstance(feed, AsOfFeed)

@@ -17,7 +17,7 @@ from connectivity.maintenance.erasure import erase_offline
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import LakeBusy, LakeUnfit
-from spark_store.lake.reader import full_snapshot_before, last_transaction
+from spark_store.lake.reader import last_transaction, versions_before
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, LOG_RETENTION, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
@@ -257,9 +257,9 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
     data_folder.assert_equal()
     # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
     for since, found in ((0, 0), (1, 11), (1000, 11), (4000, 11), (5000, 21)):
-        assert (
-            full_snapshot_before(data_folder.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found
-        ), since
+        assert versions_before(data_folder.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, (
+            since
+        )
     shutil.rmtree(data_folder.lake.path(FULL_SNAPSHOTS))
     assert ("full snapshot", {"seq": 21, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2), (
         "made anew"

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import Journal
@@ -45,27 +45,28 @@ def test_a_table_knows_its_last_transaction_its_rows_and_its_size(tmp_path: Path
 
 def test_versions_of_different_times_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if retention committed to two tables while their versions are read."""
-    place, read = Lake(tmp_path), reader.full_snapshot_before
+    place, read = Lake(tmp_path), reader._newest_changes
     for table in (EVENTS, SNAPSHOTS, FULL_SNAPSHOTS):
         write_deltalake(place.path(table), pa.table({"n": [1]}))
     commits = iter([SNAPSHOTS, EVENTS])
 
-    def while_a_writer_commits(lake: Lake, before: datetime) -> reader.FullSnapshot:
-        found = read(lake, before)
+    def while_a_writer_commits(delta: DeltaTable) -> dict[int, datetime]:
+        found = read(delta)
         if (table := next(commits, None)) is not None:
             write_deltalake(place.path(table), pa.table({"n": [2]}), mode="append")
         return found
 
-    monkeypatch.setattr(reader, "full_snapshot_before", while_a_writer_commits)
+    monkeypatch.setattr(reader, "_newest_changes", while_a_writer_commits)
     found = reader.versions_before(place, datetime.now(UTC))
-    assert found == (1, 1, (0, 0))
+    assert found == (1, 1, 0, 0)
 
 
 def test_versions_that_change_during_every_read_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a batch were appended whenever the versions are read."""
     place, versions = Lake(tmp_path), itertools.count()
+    write_deltalake(place.path(FULL_SNAPSHOTS), pa.table({"n": [1]}))
     monkeypatch.setattr(reader, "_version", lambda *_: next(versions))
-    monkeypatch.setattr(reader, "full_snapshot_before", lambda *_: reader.FullSnapshot(0, 0))
+    monkeypatch.setattr(reader, "_newest_changes", lambda _: {})
     with pytest.raises(StoreUnavailable, match="changed each time they were read; retry"):
         reader.versions_before(place, datetime.now(UTC))
 

@@ -131,7 +131,7 @@ def test_a_half_written_file_is_reported_and_the_rest_continues(lake: Lake) -> N
     bad.write_bytes(bad.read_bytes()[:200])
     opened = LakeHistory(lake)
     assert read(opened, 1, 10) == span(1, 10)
-    with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
+    with pytest.raises(HistoryUnavailable, match="expected a file that can be read"):
         read(opened, 11, 20)
 
 
@@ -139,7 +139,7 @@ def test_a_corrupt_page_raises_history_unavailable(lake: Lake) -> None:
     fill(lake, 1, 10)
     assert read(LakeHistory(lake), 1, 10) == span(1, 10)
     spoil_page(Path(lake.path(EVENTS)))
-    with pytest.raises(HistoryUnavailable, match=r"expected a Delta table that can be read, found: .*page integrity"):
+    with pytest.raises(HistoryUnavailable, match=r"expected a file that can be read, found: .*page integrity"):
         read(LakeHistory(lake), 1, 10)
 
 

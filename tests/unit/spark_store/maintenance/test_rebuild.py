@@ -191,5 +191,5 @@ def test_a_lake_that_cannot_be_read_is_reported(data_folder: DataFolder) -> None
     trim(data_folder, 48)
     (file,) = Path(data_folder.lake.path(LATEST)).glob("*.parquet")
     file.write_bytes(b"PAR1")
-    with pytest.raises(LakeUnfit, match=r"latest: expected a Delta table that can be read"):
+    with pytest.raises(LakeUnfit, match=r"latest: expected a file that can be read"):
         rebuild_journal(data_folder.lake)
