@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -35,14 +35,9 @@ def _mark(introduction: str, text: str, position: int, expected: str) -> str:
 class StoreError(Exception):
     """The root of this package's errors."""
 
-    retry: ClassVar[bool] = False
-    status: ClassVar[int] = 500
-
 
 class RevisionConflict(StoreError):
     """The first revision of an event does not follow the newest one. Nothing of the batch was stored."""
-
-    status = 409
 
     def __init__(self, entity: EntityId, expected: int, found: int) -> None:
         super().__init__(f"{entity}: expected the newest revision to be {expected}, found {found}")
@@ -51,8 +46,6 @@ class RevisionConflict(StoreError):
 
 class QueryError(StoreError):
     """A query text that cannot be answered; `fault` says so to the client."""
-
-    status = 400
 
     def __init__(self, message: str, description: str | None = _RQL_HINT) -> None:
         super().__init__(message)
@@ -107,8 +100,6 @@ class AggregationInvalid(QueryError):
 class TooManyGroups(QueryError):
     """An aggregation with more groups than allowed."""
 
-    status = 413
-
     def __init__(self, found: str) -> None:
         super().__init__(f"found {found}")
         self.fault = Fault(
@@ -121,8 +112,6 @@ class TooManyGroups(QueryError):
 
 class BudgetExceeded(StoreError):
     """A search looked at more than it may; `fault` says so to the client."""
-
-    status = 503
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"found no further thing within {seconds:g} s, the time limit of a search")
@@ -164,50 +153,33 @@ class LakeUnfit(StoreError):
 class LakeBusy(StoreError):
     """Another pipeline writes this lake; the same call works when that has ended."""
 
-    retry = True
-    status = 503
-
 
 class OutputUnusable(StoreError):
     """The output file cannot be written: it exists, its folder is missing, or permissions are."""
 
-    status = 400
-
 
 class SparkQueryError(StoreError):
-    """A Spark query that failed. Results received before are incomplete."""
+    """A query of the lake that failed."""
 
 
 class NoSparkQueries(SparkQueryError):
     """This installation has no lake."""
 
-    status = 501
-
 
 class NoPipeline(SparkQueryError):
     """No pipeline answers Spark queries now."""
-
-    retry = True
-    status = 503
 
 
 class PipelineLost(SparkQueryError):
     """The pipeline ended during the query, or could not continue it."""
 
-    retry = True
-    status = 503
-
 
 class QueryRefused(SparkQueryError):
     """Spark rejected the query: its text, a missing table or column, a value it fails on."""
 
-    status = 400
-
 
 class QueryCancelled(SparkQueryError):
     """The query was canceled."""
-
-    status = 499
 
 
 class LimitExceeded(SparkQueryError):
@@ -217,19 +189,13 @@ class LimitExceeded(SparkQueryError):
 class QueryTimeout(LimitExceeded):
     """It took longer than it may."""
 
-    status = 504
-
 
 class TooManyRows(LimitExceeded):
     """It found more rows than were allowed."""
 
-    status = 413
-
 
 class ResultTooLarge(LimitExceeded):
-    """It found more than the pipeline may hold in its memory: a narrower query, or several, are answered."""
-
-    status = 413
+    """It found rows that are too large to be read at once."""
 
 
 class HistoryUnavailable(StoreError):
@@ -237,8 +203,6 @@ class HistoryUnavailable(StoreError):
 
     The present is not touched by that, and neither is the history that the journal has.
     """
-
-    retry = True
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -255,9 +219,6 @@ class StoreUnavailable(StoreError):
 
     Nothing of the batch is stored; the same call may succeed later.
     """
-
-    retry = True
-    status = 503
 
 
 INSTALL_EXTRA = "install it with: pip install 'broker-connectivity[{}]'"

@@ -39,9 +39,8 @@ def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path
     with publish_address(lake.connect, ConnectAddress("sc://localhost:1", 1)):
         assert finder(lake, None, is_off=False)() == "sc://localhost:1"
         assert finder(lake, "sc://spark.example:15002", is_off=True)() == "sc://spark.example:15002"
-        with pytest.raises(NoSparkQueries, match=r"spark.mode is off: set spark.mode") as refused:
+        with pytest.raises(NoSparkQueries, match=r"spark.mode is off: set spark.mode"):
             finder(lake, None, is_off=True)()
-        assert refused.value.status == 501
     with pytest.raises(NoPipeline, match="expected the address of a running pipeline"):
         finder(lake, None, is_off=False)()
 
