@@ -28,9 +28,9 @@ from spark_store.lake.table_scan import (
     GONE,
     INSTANTS,
     DeltaTableReader,
-    Footers,
     ScanFilter,
     Version,
+    footer_of,
     journal_rows,
     nothing,
     rows_of,
@@ -97,10 +97,9 @@ class LakeHistory:
         """
         self._lake = lake
         self._erased = erased
-        self._footers = Footers()
         self._ahead = _Ahead()
-        self._events = DeltaTableReader(lake.path(EVENTS), self._footers, clock)
-        self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), self._footers, clock)
+        self._events = DeltaTableReader(lake.path(EVENTS), clock)
+        self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), clock)
 
     def reaches(self) -> int:
         """Return the journal's number up to which `events` is complete; 0 for none.
@@ -131,7 +130,7 @@ class LakeHistory:
             known = self._ahead.take(_ReadPosition(version.number, asked, first, last))
             if known is not None and (known.is_all or known.rows.num_rows >= limit):
                 return known
-            return _oldest(self._footers, version, asked, first, last, max(limit, AHEAD))
+            return _oldest(version, asked, first, last, max(limit, AHEAD))
 
         version, run = self._events.read(lambda version: (version, read(version)), reaching)
         found = _events(entity, run.rows.slice(0, limit), max_bytes)
@@ -149,7 +148,7 @@ class LakeHistory:
             found = [file.bounds.least_revision or 0 for file in version.files if file.may_hold(asked, first, last)]
             low = max(first, min(found, default=last + 1))
             while low <= last:
-                rows = rows_of(self._footers, version, asked, low, min(last, low + WINDOW - 1), ["revision"])
+                rows = rows_of(version, asked, low, min(last, low + WINDOW - 1), ["revision"])
                 if rows.num_rows:
                     return int(pc.min(rows["revision"]).as_py())
                 low += WINDOW
@@ -166,7 +165,7 @@ class LakeHistory:
         start = pa.scalar(as_datetime(as_timestamp(instant)), INSTANTS)
 
         def found(version: Version) -> int:
-            rows = rows_of(self._footers, version, asked, first, last, ["revision", "ts", "headers"])
+            rows = rows_of(version, asked, first, last, ["revision", "ts", "headers"])
             named = pc.struct_field(pc.extract_regex(rows["headers"], _NAMED), [TS]).cast(pa.int64())
             is_late = pc.coalesce(pc.greater_equal(named, instant), pc.greater_equal(rows["ts"], start))
             return int(pc.min(rows.filter(is_late)["revision"]).as_py() or 0)
@@ -189,7 +188,7 @@ class LakeHistory:
         asked = self._scan_filter(entity)
         for version in self._events.former():
             with contextlib.suppress(*GONE):
-                run = _oldest(self._footers, version, asked, first, last, max(limit, AHEAD))
+                run = _oldest(version, asked, first, last, max(limit, AHEAD))
                 found = _events(entity, run.rows.slice(0, limit), max_bytes)
                 if found and found[0].revision == first:
                     return ColdEvents(found, found[-1].revision == last)
@@ -199,7 +198,7 @@ class LakeHistory:
         """Return one event with its number, if it exists. Raises HistoryUnavailable."""
         asked = self._scan_filter(entity)
         rows = self._events.read(
-            lambda version: rows_of(self._footers, version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
+            lambda version: rows_of(version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
         )
         if not rows.num_rows:
             return None
@@ -218,7 +217,7 @@ class LakeHistory:
             high = last
             while high >= first:
                 low = max(first, high - WINDOW + 1)
-                rows = rows_of(self._footers, version, asked, low, high, ["revision", "path", "action"])
+                rows = rows_of(version, asked, low, high, ["revision", "path", "action"])
                 if (rows := rows.filter(is_whole)).num_rows:
                     return int(pc.max(rows["revision"]).as_py())
                 high = low - 1
@@ -237,7 +236,7 @@ class LakeHistory:
             low, high, found = 1, last, 0
             while low <= high:
                 middle = (low + high) // 2
-                rows = rows_of(self._footers, version, asked, middle, middle, ["ts"])
+                rows = rows_of(version, asked, middle, middle, ["ts"])
                 # Missing revisions are older than existing ones.
                 if rows.num_rows and rows["ts"][0].as_py() >= end:
                     high = middle - 1
@@ -257,14 +256,14 @@ class LakeHistory:
         asked = self._scan_filter(entity)
 
         def newest(version: Version) -> Snapshot | None:
-            rows = rows_of(self._footers, version, asked, 1, last, ["revision", "modified"])
+            rows = rows_of(version, asked, 1, last, ["revision", "modified"])
             if before is not None:
                 rows = rows.filter(pc.less(rows["modified"], pa.scalar(as_datetime(before), rows["modified"].type)))
             if not rows.num_rows:
                 return None
             revision = int(pc.max(rows["revision"]).as_py())
             columns = ["created", "modified", "state", "policy_id"]
-            whole = rows_of(self._footers, version, asked, revision, revision, columns)
+            whole = rows_of(version, asked, revision, revision, columns)
             (created, modified, state, policy), *_ = journal_rows(whole, columns)
             return Snapshot(entity, revision, created, modified, state and decode_state(state), policy)
 
@@ -277,7 +276,7 @@ class LakeHistory:
         return ScanFilter.of(entity, times, self._erased.get(entity, 0))
 
 
-def _oldest(footers: Footers, version: Version, asked: ScanFilter, first: int, last: int, limit: int) -> _Run:
+def _oldest(version: Version, asked: ScanFilter, first: int, last: int, limit: int) -> _Run:
     """The first rows that there are, looked for in windows of revisions that grow while nothing is found."""
     window = limit
     while first <= last:
@@ -286,14 +285,14 @@ def _oldest(footers: Footers, version: Version, asked: ScanFilter, first: int, l
             break
         version = version._replace(files=files)
         first = max(first, min(file.bounds.least_revision or 0 for file in files))
-        most = min(window, _affordable(footers, version, asked, first, min(last, first + window - 1)))
+        most = min(window, _affordable(version, asked, first, min(last, first + window - 1)))
         end = min(last, first + most - 1)
-        rows = rows_of(footers, version, asked, first, end, _COLUMNS)
+        rows = rows_of(version, asked, first, end, _COLUMNS)
         if rows.num_rows:
             least = int(pc.min(rows["revision"]).as_py())
             # The window may have begun before the oldest row.
             if (rest := min(last, least + most - 1)) > end:
-                rows = pa.concat_tables([rows, rows_of(footers, version, asked, end + 1, rest, _COLUMNS)])
+                rows = pa.concat_tables([rows, rows_of(version, asked, end + 1, rest, _COLUMNS)])
                 end = rest
             rows = _check_complete(asked, rows.take(pc.sort_indices(rows["revision"])))
             newest = rows["revision"][-1].as_py()
@@ -308,12 +307,12 @@ def _may_hold(version: Version, asked: ScanFilter, first: int, last: int) -> boo
     return any(file.may_hold(asked, first, last) for file in version.files)
 
 
-def _affordable(footers: Footers, version: Version, asked: ScanFilter, first: int, last: int) -> int:
+def _affordable(version: Version, asked: ScanFilter, first: int, last: int) -> int:
     """Return how many rows may be read at once, by the average size of their neighbors."""
     rows, size = 1, 0
     for file in version.files:
         if file.may_hold(asked, first, last):
-            for row_group in footers.of(file.path).row_groups:
+            for row_group in footer_of(file.path).row_groups:
                 if row_group.bounds.may_hold(asked.id, first, last):
                     rows, size = rows + row_group.rows, size + row_group.size
     return max(1, AHEAD_BYTES * rows // max(1, size))

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,7 +25,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from cachetools import LRUCache
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem
@@ -168,7 +168,7 @@ class _RowGroup(NamedTuple):
     size: int
 
 
-class _Footer(NamedTuple):
+class Footer(NamedTuple):
     """An open file with its row groups."""
 
     fragment: Any
@@ -189,9 +189,8 @@ class Version(NamedTuple):
 class DeltaTableReader:
     """One Delta table, held open. Its newest known version is shared by all threads and immutable."""
 
-    def __init__(self, path: str, footers: Footers, clock: Callable[[], float]) -> None:
+    def __init__(self, path: str, clock: Callable[[], float]) -> None:
         self._path = path
-        self._footers = footers
         self._clock = clock
         self._lock = threading.Lock()
         self._version: Version | None = None
@@ -259,7 +258,6 @@ class DeltaTableReader:
                 self._former.append(known)
                 self.deletions += 1
             files = tuple(_files(self._path, table))
-            self._footers.keep({file.path for file in files}, self._path)
             self._noted = self._mark(number)
             self._version = Version(number, files, table.transaction_version(APP) or 0)
             return self._version
@@ -306,29 +304,11 @@ def _files(path: str, table: DeltaTable) -> Iterator[_File]:
         yield _File(str(Path(path, name)), _Bounds(*found[:4]), least or least_modified, most or most_modified)
 
 
-class Footers:
-    """The footers read last, of all tables."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._footers: LRUCache[str, _Footer] = LRUCache(FOOTERS)
-
-    def of(self, path: str) -> _Footer:
-        """Raises OSError, ArrowException."""
-        with self._lock:
-            if (found := self._footers.get(path)) is not None:
-                return found
-        fragment = _FORMAT.make_fragment(path, _FILES)
-        found = _Footer(fragment, tuple(_row_groups(fragment.metadata)))
-        with self._lock:
-            self._footers[path] = found
-        return found
-
-    def keep(self, paths: set[str], folder: str) -> None:
-        """Forget the files of a table that are not among these."""
-        with self._lock:
-            for path in [path for path in self._footers if path.startswith(folder) and path not in paths]:
-                del self._footers[path]
+@lru_cache(FOOTERS)
+def footer_of(path: str) -> Footer:
+    """Return the footer of a file, which never changes. Raises OSError, ArrowException."""
+    fragment = _FORMAT.make_fragment(path, _FILES)
+    return Footer(fragment, tuple(_row_groups(fragment.metadata)))
 
 
 def _row_groups(footer: Any) -> Iterator[_RowGroup]:
@@ -345,9 +325,7 @@ def _extremes(chunk: Any) -> tuple[Any, Any]:
     return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else (None, None)
 
 
-def rows_of(
-    footers: Footers, version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]
-) -> pa.Table:
+def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
     """The rows with these revisions. Files and row groups that cannot have any of them are left alone.
 
     Where times are asked for, `columns` has them.
@@ -360,7 +338,7 @@ def rows_of(
     for file in version.files:
         if not file.may_hold(asked, first, last):
             continue
-        footer = footers.of(file.path)
+        footer = footer_of(file.path)
         numbers = [it.number for it in footer.row_groups if it.bounds.may_hold(asked.id, first, last)]
         if numbers:
             part = footer.fragment.subset(row_group_ids=numbers)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from spark_store.errors import HistoryUnavailable
 from spark_store.lake.history_reader import LakeHistory
-from spark_store.lake.table_scan import ScanFilter, _Bounds, _File
+from spark_store.lake.table_scan import ScanFilter, _Bounds, _File, footer_of
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Times
 from tests.support.journal_entries import LAMP
@@ -139,6 +139,7 @@ def test_a_corrupt_page_raises_history_unavailable(lake: Lake) -> None:
     fill(lake, 1, 10)
     assert read(LakeHistory(lake), 1, 10) == span(1, 10)
     spoil_page(Path(lake.path(EVENTS)))
+    footer_of.cache_clear()
     with pytest.raises(HistoryUnavailable, match=r"expected a file that can be read, found: .*page integrity"):
         read(LakeHistory(lake), 1, 10)
 
