@@ -32,14 +32,14 @@ from spark_store.rql.search_evaluator import holds
 from spark_store.sql import literal
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_STATE: Final = f"""
-    entity, revision, '{KNOWN}' AS action, cast(NULL AS STRING) AS path, state AS value, cast(NULL AS STRING) AS headers,
-    unix_micros(modified) AS at, policy_id, unix_micros(created) AS created
-"""
-_EVENT: Final = """
-    entity, revision, action, path, value, headers,
-    unix_micros(ts) AS at, cast(NULL AS STRING) AS policy_id, cast(NULL AS BIGINT) AS created
-"""
+_STATE: Final = (
+    *("entity", "revision", f"'{KNOWN}' AS action", "cast(NULL AS STRING) AS path", "state AS value"),
+    *("cast(NULL AS STRING) AS headers", "unix_micros(modified) AS at", "policy_id", "unix_micros(created) AS created"),
+)
+_EVENT: Final = (
+    *("entity", "revision", "action", "path", "value", "headers", "unix_micros(ts) AS at"),
+    *("cast(NULL AS STRING) AS policy_id", "cast(NULL AS BIGINT) AS created"),
+)
 
 
 def instant(nanoseconds: int) -> datetime:
@@ -87,29 +87,20 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
 
     def ask(tables: Tables) -> Any:
         since = f"entity_type = 'thing' AND seq > {versions.seq} AND {within}"
-        events = (
-            tables.read(EVENTS, versions.events)
-            .where(f"{since} AND ts < {literal(before)}")
-            .selectExpr(*_columns(_EVENT))
-        )
+        events = tables.read(EVENTS, versions.events).where(f"{since} AND ts < {literal(before)}").selectExpr(*_EVENT)
         known = (
             tables.read(SNAPSHOTS, versions.snapshots)
             .where(f"{since} AND modified < {literal(before)}")
-            .selectExpr(*_columns(_STATE))
+            .selectExpr(*_STATE)
         )
         rows = events.unionByName(known)
         if versions.seq:
             kept = tables.read(FULL_SNAPSHOTS, versions.full_snapshots).where(f"as_of = {versions.seq} AND {within}")
-            rows = rows.unionByName(kept.selectExpr(*_columns(_STATE)))
+            rows = rows.unionByName(kept.selectExpr(*_STATE))
         ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
         return ordered.mapInArrow(fold_to_files(question.predicate, output), DDL)
 
     return ask
-
-
-def _columns(text: str) -> list[str]:
-    """Yield one expression each: only calls of one argument, and casts, have parentheses."""
-    return [column.strip() for column in text.split(",")]
 
 
 def result_files(rows: Rows) -> list[Path]:

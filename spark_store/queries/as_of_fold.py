@@ -149,21 +149,18 @@ def _slices(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
         yield held
 
 
-def weaken(predicate: Predicate) -> Predicate | None:
-    """Return a weaker predicate for partial readers; None: always true.
+def weaken(predicate: Predicate) -> Predicate:
+    """Return a weaker predicate for partial readers, which is true wherever `predicate` may be.
 
-    It is true wherever `predicate` may be. A comparison with an unreadable value is false, which only below a `not` makes
-    more things match.
+    A comparison with an unreadable value is false, which only below a `not` makes more things match.
     """
     match predicate:
         case Not():
-            return None
+            return And(())
         case And(parts):
-            found = tuple(part for part in map(weaken, parts) if part is not None)
-            return predicate if found == parts else And(found) if len(found) > 1 else next(iter(found), None)
+            return And(tuple(map(weaken, parts)))
         case Or(parts):
-            either = tuple(part for part in map(weaken, parts) if part is not None)
-            return predicate if either == parts else Or(either) if len(either) == len(parts) else None
+            return Or(tuple(map(weaken, parts)))
         case _:
             return predicate
 
@@ -183,8 +180,8 @@ class _Looking:
     """A predicate that is evaluated for one thing after the other."""
 
     def __init__(self, predicate: Predicate) -> None:
-        self._predicate = predicate
-        self._weak = weaken(predicate)
+        self._predicate, self._weak = predicate, weaken(predicate)
+        self._is_weak = self._weak == predicate
         # To write a time down takes as long as most predicates.
         self._compares_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
 
@@ -197,8 +194,7 @@ class _Looking:
             document = {**state, "thingId": thing.entity, "_revision": thing.revision}
         if holds(self._predicate, document):
             return True
-        is_lost = self._weak is not None and (self._weak is self._predicate or not holds(self._weak, document))
-        return None if is_lost else False
+        return None if self._is_weak or not holds(self._weak, document) else False
 
 
 def _match_row(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None:
