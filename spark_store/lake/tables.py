@@ -188,11 +188,6 @@ class Lake:
         return self.pipeline / "failure.json"
 
     @property
-    def progress_file(self) -> Path:
-        """The file with the progress of an interrupted comparison."""
-        return self.pipeline / "verify.json"
-
-    @property
     def scratch(self) -> Path:
         """Temporary files of Spark (see `spark_store.pipeline.session`)."""
         return self.pipeline / "tmp"

@@ -35,8 +35,7 @@ def finished_erasures(erasures: Sequence[Erasure]) -> list[Erasure]:
 
 
 def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
-    """Delete the rows, the progress of a comparison, and unneeded files; then note it in every table."""
-    target.lake.progress_file.unlink(missing_ok=True)
+    """Delete the rows, and unneeded files; then note it in every table."""
     last = {(it.entity_type, it.entity): it.seq for it in erasures}
     gone = target.spark.createDataFrame([(*key, seq) for key, seq in last.items()], _GONE)
     for table in TABLES:

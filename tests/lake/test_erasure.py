@@ -197,7 +197,6 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
         history = LakeHistory(data_folder.lake)
         assert history.snapshot(lamp(9), 5) is not None
         assert {Path(it).parts[1] for it in named(data_folder)} == {table.name for table in TABLES}
-        data_folder.lake.progress_file.write_text(str(lamp(9)), encoding="utf-8")
         files = {Path(it).parts[1] for it in marked(data_folder) if it.startswith("lake/")}
         assert files == {table.name for table in TABLES}, "the search finds the mark"
         erase_offline(data_folder.folder, lamp(9), "anna")
