@@ -97,7 +97,9 @@ class LakeHistory:
         """
         self._lake = lake
         self._erased = erased
-        self._ahead = _Ahead()
+        self._lock = threading.Lock()
+        self._ahead: FIFOCache[_ReadPosition, _Run] = FIFOCache(WAITING_BYTES, lambda run: int(run.rows.nbytes))
+        """Rows that were read beyond the end of a page."""
         self._events = DeltaTableReader(lake.path(EVENTS), clock)
         self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), clock)
 
@@ -127,7 +129,8 @@ class LakeHistory:
         asked = self._scan_filter(entity, times)
 
         def read(version: Version) -> _Run:
-            known = self._ahead.take(_ReadPosition(version.number, asked, first, last))
+            with self._lock:
+                known = self._ahead.pop(_ReadPosition(version.number, asked, first, last), None)
             if known is not None and (known.is_all or known.rows.num_rows >= limit):
                 return known
             return _oldest(version, asked, first, last, max(limit, AHEAD))
@@ -137,7 +140,9 @@ class LakeHistory:
         rest = run.rows.slice(len(found))
         if rest.num_rows:
             place = _ReadPosition(version.number, asked, found[-1].revision + 1, last)
-            self._ahead.put(place, _Run(rest, run.is_all))
+            # A run that is larger than all of them together is not kept.
+            with self._lock, contextlib.suppress(ValueError):
+                self._ahead[place] = _Run(rest, run.is_all)
         return ColdEvents(found, run.is_all and not rest.num_rows)
 
     def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
@@ -327,23 +332,6 @@ def _check_complete(asked: ScanFilter, rows: pa.Table) -> pa.Table:
             f"{len(revisions)} rows; `connectivity pipeline verify` shows what differs from the journal"
         )
     return rows
-
-
-class _Ahead:
-    """Rows that were read beyond the end of a page."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: FIFOCache[_ReadPosition, _Run] = FIFOCache(WAITING_BYTES, lambda run: int(run.rows.nbytes))
-
-    def take(self, place: _ReadPosition) -> _Run | None:
-        with self._lock:
-            return self._waiting.pop(place, None)
-
-    def put(self, place: _ReadPosition, run: _Run) -> None:
-        # A run that is larger than all of them together is not kept.
-        with self._lock, contextlib.suppress(ValueError):
-            self._waiting[place] = run
 
 
 def _events(entity: EntityId, rows: pa.Table, max_bytes: int) -> list[Event]:

@@ -87,7 +87,7 @@ def test_the_read_ahead_for_next_pages_is_bounded(lake: Lake, monkeypatch: pytes
     fill(lake, 1, 90)
     opened = LakeHistory(lake)
     assert read(opened, 1, 90, limit=40) + read(opened, 41, 90, limit=60) == span(1, 90)
-    assert opened._ahead._waiting == {}
+    assert opened._ahead == {}
 
 
 def test_a_page_ends_with_the_event_that_fills_it(lake: Lake) -> None:
