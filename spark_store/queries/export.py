@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.export_file import output_file
 from spark_store.queries.selection import EventSelection, conditions, matches
-from spark_store.queries.spark_query import Cancellation, QueryLimits, reason_to_stop
+from spark_store.queries.spark_query import Cancellation, QueryLimits, check_limits
 from spark_store.rql.ast import Predicate
 
 SCHEMA = schema_of(EVENTS)
@@ -79,12 +79,7 @@ class Export:
 
         Raises OutputUnusable, StoreUnavailable (a full disk, too), LakeUnfit, QueryCancelled, QueryTimeout, TooManyRows.
         """
-        deadline = time.monotonic() + self.limits.seconds
-
-        def check() -> None:
-            if (why := reason_to_stop(self.limits, deadline, self.cancellation)) is not None:
-                raise why
-
+        check = partial(check_limits, self.limits, time.monotonic() + self.limits.seconds, self.cancellation)
         rows, first, last = 0, None, None
         with output_file(out, SCHEMA, force=force) as output:
             # First of all: later erasures of the lake are left out here.

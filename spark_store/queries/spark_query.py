@@ -15,9 +15,10 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from spark_store.errors import (
@@ -105,15 +106,14 @@ class Tables:
         return reader.load(self.lake.path(table))
 
 
-def reason_to_stop(limits: QueryLimits, deadline: float, cancellation: Cancellation) -> SparkQueryError | None:
-    """Why a query has to stop now, if it has to; `deadline` in monotonic seconds."""
+def check_limits(limits: QueryLimits, deadline: float, cancellation: Cancellation) -> None:
+    """Raise QueryCancelled or QueryTimeout if a query has to stop now; `deadline` in monotonic seconds."""
     if cancellation.is_set:
-        return QueryCancelled("the query was cancelled")
+        raise QueryCancelled("the query was cancelled")
     if time.monotonic() >= deadline:
-        return QueryTimeout(
+        raise QueryTimeout(
             f"the query did not end within {limits.seconds:g} s, its limit; narrow it, or allow more time"
         )
-    return None
 
 
 SparkQuery: TypeAlias = "Callable[[Tables], DataFrame]"
@@ -134,23 +134,28 @@ class SparkQueries:
 
         Raises NoSparkQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
         """
-        stop, deadline = cancellation or Cancellation(), time.monotonic() + limits.seconds
+        deadline = time.monotonic() + limits.seconds
+        check = partial(check_limits, limits, deadline, cancellation or Cancellation())
         with contextlib.ExitStack() as closing:
             while not self.slots.acquire(timeout=_LOOK_SECONDS):
-                if (why := reason_to_stop(limits, deadline, stop)) is not None:
-                    raise why
+                check()
             closing.callback(self.slots.release)
-            if (why := reason_to_stop(limits, deadline, stop)) is not None:
-                raise why
-            with _translate_errors():
+            check()
+            try:
                 session = _session(self.find())
                 closing.callback(_release, session)
                 answer = _begin(lambda: query(Tables(session, self.lake)).collect())
+                closing.callback(_interrupt, session, answer)
                 while not wait([answer], _LOOK_SECONDS).done:
-                    if (why := reason_to_stop(limits, deadline, stop)) is not None:
-                        _interrupt(session, answer)
-                        raise why
+                    check()
                 return answer.result()
+            except StoreError:
+                raise
+            except Exception as error:
+                # Errors of pyspark and its transport share no root.
+                if not _is_foreign(error):
+                    raise
+                raise translate_error(error) from error
 
 
 def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
@@ -170,19 +175,6 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
         return read_address(lake.connect).url
 
     return find
-
-
-@contextlib.contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Raise errors of pyspark and its transport as errors of the store; they share no root."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except Exception as error:
-        if not _is_foreign(error):
-            raise
-        raise translate_error(error) from error
 
 
 def translate_error(error: Exception) -> SparkQueryError | StoreUnavailable:
@@ -250,13 +242,14 @@ def _begin(work: Callable[[], T]) -> Future[T]:
 
 
 def _interrupt(session: SparkSession, answer: Future[Any]) -> None:
-    """Stop a query in Spark; wait briefly until it has stopped.
+    """Stop a query that still runs; wait briefly until Spark has stopped it.
 
     Interrupts repeatedly, because the query may be about to begin its next part.
     """
     end = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < end and not wait([answer], _INTERRUPT_SECONDS).done:
+    while not answer.done() and time.monotonic() < end:
         wait([_begin(session.interruptAll)], _GRACE_SECONDS)
+        wait([answer], _INTERRUPT_SECONDS)
 
 
 def _release(session: SparkSession) -> None:
