@@ -21,7 +21,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from spark_store.errors import ResultTooLarge
 from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake.reader import CHECKED, file_facts, open_table, translate_errors
-from spark_store.lake.table_scan import journal_rows
+from spark_store.lake.table_scan import journal_rows, schema_of
 from spark_store.lake.tables import EVENTS, LATEST, Lake, Table
 
 Check: TypeAlias = Callable[[], None]
@@ -49,7 +49,6 @@ _SLICE_ROWS = 1_000
 _AHEAD = 1
 """How many batches, and files, are read ahead: the library's own bound is not in bytes."""
 
-_TYPES = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "boolean": pa.bool_()}
 _EVENT_COLUMNS = ("entity_type", "entity", "revision", "seq", "ts", "action", "path", "value", "headers")
 _STATE_COLUMNS = ("entity_type", "entity", "policy_id", "revision", "seq", "created", "modified", "state")
 
@@ -81,11 +80,6 @@ def in_parts(
 def key_at(table: pa.Table, place: int) -> RowKey:
     """Return the key of one row."""
     return RowKey(*(table.column(name)[place].as_py() for name in ORDER))
-
-
-def schema_of(table: Table) -> pa.Schema:
-    """Return the columns of a table as Arrow has them."""
-    return pa.schema([(column.name, _TYPES[column.type]) for column in table.columns])
 
 
 class TableRows:

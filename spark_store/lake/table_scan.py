@@ -33,7 +33,7 @@ from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
 from spark_store.lake.durability import read_commit
 from spark_store.lake.reader import file_facts
-from spark_store.lake.tables import APP, is_table
+from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table, is_table
 from spark_store.records import Times
 
 FOOTERS: Final = 512
@@ -60,12 +60,15 @@ _DELETES_NOTHING: Final = {
 """The names of operations that delete no row."""
 
 INSTANTS: Final = pa.timestamp("us", "UTC")
-_SHAPE: Final = {
-    **dict.fromkeys(("entity_type", "entity", "action", "path", "value", "headers", "policy_id", "state"), pa.string()),
-    **dict.fromkeys(("ts", "created", "modified"), INSTANTS),
-    **dict.fromkeys(("revision", "seq"), pa.int64()),
-}
-_SCHEMA: Final = pa.schema(_SHAPE.items())
+_TYPES: Final = {"string": pa.string(), "long": pa.int64(), "timestamp": INSTANTS, "boolean": pa.bool_()}
+
+
+def schema_of(table: Table) -> pa.Schema:
+    """Return the columns of a table as Arrow has them."""
+    return pa.schema([(column.name, _TYPES[column.type]) for column in table.columns])
+
+
+_SCHEMA: Final = pa.unify_schemas([schema_of(EVENTS), schema_of(SNAPSHOTS)])
 """As what columns are read, whatever types a file's writer had for texts and times."""
 
 _JSON: Final = frozenset({"value", "headers", "state"})

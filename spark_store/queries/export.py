@@ -27,8 +27,8 @@ from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
 from spark_store.lake.reader import CUT, LakePosition
-from spark_store.lake.rows import SORT, Check, TableRows, in_parts, key_at, schema_of
-from spark_store.lake.table_scan import journal_rows
+from spark_store.lake.rows import SORT, Check, TableRows, in_parts, key_at
+from spark_store.lake.table_scan import journal_rows, schema_of
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.export_file import output_file
