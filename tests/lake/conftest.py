@@ -30,9 +30,7 @@ def spark() -> Iterator[SparkSession]:
         with warnings.catch_warnings():
             # What its own files do as they are imported is none of ours.
             warnings.simplefilter("ignore")
-            session = start_session(
-                SessionOptions(master="local[2]", token=_TOKEN, settings={} if THOROUGH else CHEAP)
-            )
+            session = start_session(SessionOptions(master="local[2]", token=_TOKEN, settings={} if THOROUGH else CHEAP))
     finally:
         if before is None:
             del os.environ["JDK_JAVA_OPTIONS"]
