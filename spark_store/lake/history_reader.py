@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -150,7 +150,7 @@ class LakeHistory:
         asked = self._scan_filter(entity)
 
         def smallest(version: Version) -> int:
-            found = [file.bounds.least_revision or 0 for file in version.within(asked, first, last).files]
+            found = [file.bounds.least_revision or 0 for file in version.files if file.may_hold(asked, first, last)]
             low = max(first, min(found, default=last + 1))
             while low <= last:
                 rows = rows_of(version, asked, low, min(last, low + WINDOW - 1), ["revision"])
@@ -217,15 +217,39 @@ class LakeHistory:
         """
         asked = self._scan_filter(entity)
         is_whole = (pc.field("path") == "/") & (pc.field("action") != "merged")
-        return self._events.read(lambda version: _newest(version, asked, first, last, is_whole), reaching)
+
+        def newest(version: Version) -> int:
+            high = last
+            while high >= first:
+                low = max(first, high - WINDOW + 1)
+                rows = rows_of(version, asked, low, high, ["revision", "path", "action"])
+                if (rows := rows.filter(is_whole)).num_rows:
+                    return int(pc.max(rows["revision"]).as_py())
+                high = low - 1
+            return 0
+
+        return self._events.read(newest, reaching)
 
     def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
         """Return the newest revision up to `last` from before a timestamp; 0 for none.
 
-        Raises HistoryUnavailable.
+        Some twenty look-ups. Raises HistoryUnavailable.
         """
-        asked = self._scan_filter(entity, Times(before=before))
-        return self._events.read(lambda version: _newest(version, asked, 1, last), reaching)
+        asked, end = self._scan_filter(entity), as_datetime(before)
+
+        def newest(version: Version) -> int:
+            low, high, found = 1, last, 0
+            while low <= high:
+                middle = (low + high) // 2
+                rows = rows_of(version, asked, middle, middle, ["ts"])
+                # Missing revisions are older than existing ones.
+                if rows.num_rows and rows["ts"][0].as_py() >= end:
+                    high = middle - 1
+                else:
+                    low, found = middle + 1, middle if rows.num_rows else 0
+            return found
+
+        return self._events.read(newest, reaching)
 
     def snapshot(self, entity: EntityId, last: int, before: str | None = None) -> Snapshot | None:
         """Return the newest state in `snapshots` up to revision `last`; None for none.
@@ -261,10 +285,11 @@ def _oldest(version: Version, asked: ScanFilter, first: int, last: int, limit: i
     """The first rows that there are, looked for in windows of revisions that grow while nothing is found."""
     window = limit
     while first <= last:
-        version = version.within(asked, first, last)
-        if not version.files:
+        files = tuple(file for file in version.files if file.may_hold(asked, first, last))
+        if not files:
             break
-        first = max(first, min(file.bounds.least_revision or 0 for file in version.files))
+        version = version._replace(files=files)
+        first = max(first, min(file.bounds.least_revision or 0 for file in files))
         most = min(window, _affordable(version, asked, first, min(last, first + window - 1)))
         end = min(last, first + most - 1)
         rows = rows_of(version, asked, first, end, _COLUMNS)
@@ -277,32 +302,24 @@ def _oldest(version: Version, asked: ScanFilter, first: int, last: int, limit: i
             rows = _check_complete(asked, rows.take(pc.sort_indices(rows["revision"])))
             newest = rows["revision"][-1].as_py()
             # Rows after the window may exist, even if the window's end does not.
-            is_over = newest < end and (asked.before is not None or not version.within(asked, newest + 1, last).files)
+            is_over = newest < end and (asked.before is not None or not _may_hold(version, asked, newest + 1, last))
             return _Run(rows, newest == last or is_over)
         first, window = end + 1, min(WINDOW, 4 * window)
     return _Run(nothing(_COLUMNS), is_all=True)
 
 
-def _newest(version: Version, asked: ScanFilter, first: int, last: int, is_wanted: Any = None) -> int:
-    """Return the newest of these revisions that meets a condition, in windows from the end; 0 for none."""
-    while first <= last and (version := version.within(asked, first, last)).files:
-        begin = max(first, last - WINDOW + 1)
-        rows = rows_of(version, asked, begin, last, ["revision", "ts", "path", "action"])
-        if is_wanted is not None:
-            rows = rows.filter(is_wanted)
-        if rows.num_rows:
-            return int(pc.max(rows["revision"]).as_py())
-        last = begin - 1
-    return 0
+def _may_hold(version: Version, asked: ScanFilter, first: int, last: int) -> bool:
+    return any(file.may_hold(asked, first, last) for file in version.files)
 
 
 def _affordable(version: Version, asked: ScanFilter, first: int, last: int) -> int:
     """Return how many rows may be read at once, by the average size of their neighbors."""
     rows, size = 1, 0
-    for file in version.within(asked, first, last).files:
-        for row_group in footer_of(file.path).row_groups:
-            if row_group.bounds.may_hold(asked.id, first, last):
-                rows, size = rows + row_group.rows, size + row_group.size
+    for file in version.files:
+        if file.may_hold(asked, first, last):
+            for row_group in footer_of(file.path).row_groups:
+                if row_group.bounds.may_hold(asked.id, first, last):
+                    rows, size = rows + row_group.rows, size + row_group.size
     return max(1, AHEAD_BYTES * rows // max(1, size))
 
 

@@ -188,10 +188,6 @@ class Version(NamedTuple):
     files: tuple[_File, ...]
     reaches: int
 
-    def within(self, asked: ScanFilter, first: int, last: int) -> Version:
-        """The version with only those files that may have some of these revisions."""
-        return self._replace(files=tuple(file for file in self.files if file.may_hold(asked, first, last)))
-
 
 class DeltaTableReader:
     """One Delta table, held open. Its newest known version is shared by all threads and immutable."""
@@ -342,7 +338,9 @@ def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns:
         list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns))),
     )
     found = []
-    for file in version.within(asked, first, last).files:
+    for file in version.files:
+        if not file.may_hold(asked, first, last):
+            continue
         footer = footer_of(file.path)
         numbers = [it.number for it in footer.row_groups if it.bounds.may_hold(asked.id, first, last)]
         if numbers:
