@@ -18,7 +18,7 @@ import msgspec
 
 from mappings.json_values import decode_state
 from mappings.model.signals import Event
-from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.errors import LakeUnfit, StoreUnavailable, translate_sqlite_error
 from spark_store.history.replay import FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal import incarnations
 from spark_store.journal.journal import Journal
@@ -61,34 +61,45 @@ class RebuildReport(NamedTuple):
     examples: tuple[str, ...]
 
 
+class _Row(NamedTuple):
+    """An entity; its events up to the revision `erased` were erased."""
+
+    key: int
+    erased: int
+    state: EntityState
+
+
 def rebuild_journal(
     place: Lake,
     chunk: int = CHUNK,
-    say: Callable[[int], object] = lambda _: None,
+    say: Callable[[int], object] | None = None,
     *,
     factory: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> RebuildReport:
     """Rebuild every state. `say` receives the number of processed entities after each transaction.
 
-    Raises LakeUnfit, SchemaTooNew, StoreUnavailable; after the last one it may be called again.
+    Raises SchemaTooNew, StoreUnavailable; then it may be called again.
     """
     expect_journal(place.journal)
     # Brings an older file to the newest schema.
-    with contextlib.closing(Journal.open(place.journal, factory=factory)) as journal:
-        if (held := _last_in_lake(place)) > (newest := journal.newest_seq()):
-            raise LakeUnfit(
-                f"{place.journal}: the lake has events up to {held}, but the journal only up to {newest}; "
-                "restore the newer journal first"
-            )
+    with contextlib.closing(Journal.open(place.journal)) as journal:
+        newest = journal.newest_seq()
+    if (held := _last_in_lake(place)) > newest:
+        raise LakeUnfit(
+            f"{place.journal}: the lake has events up to {held}, but the journal only up to {newest}; "
+            "restore the newer journal first"
+        )
+    with _writing(place, factory) as connection:
         # The states bypass the index, so it is invalid until it is rebuilt.
-        _do(journal, index_builder.restart)
-        run = _Run(place, chunk)
-        while _do(journal, run.next_chunk):
-            say(run.counts["checked"])
-        _do(journal, run.add_unknown)
-        _do(journal, incarnations.name_all)
-        _index(journal)
-    return RebuildReport(**run.counts, examples=tuple(run.examples))
+        _do(connection, index_builder.restart)
+        run = _Run(place, connection)
+        while run.next_chunk(chunk):
+            if say is not None:
+                say(run.counts["checked"])
+        run.add_unknown()
+        _do(connection, incarnations.name_all)
+        _index(connection)
+        return run.report
 
 
 def _last_in_lake(place: Lake) -> int:
@@ -100,100 +111,137 @@ def _last_in_lake(place: Lake) -> int:
     return last_transaction(place, EVENTS, APP)
 
 
-def rebuild_index(place: Lake) -> int:
+def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Connection) -> int:
     """Rebuild only the search index from the states; return the number of entities.
 
     Raises SchemaTooNew, StoreUnavailable; then another call begins again.
     """
     expect_journal(place.journal)
-    with contextlib.closing(Journal.open(place.journal)) as journal:
-        _do(journal, index_builder.restart)
-        _index(journal)
-        return journal.within(index_builder.progress).last
+    Journal.open(place.journal).close()
+    with _writing(place, factory) as connection:
+        _do(connection, index_builder.restart)
+        _index(connection)
+        return index_builder.progress(connection).last
 
 
-def _index(journal: Journal) -> None:
+def _index(connection: sqlite3.Connection) -> None:
     """Carry out the remaining steps of the index, each in a transaction of its own."""
-    while _do(journal, index_builder.step):
+    while _do(connection, index_builder.step):
         pass
 
 
-def _do(journal: Journal, step: Callable[[sqlite3.Connection], T]) -> T:
-    found = journal.within(step)
-    journal.commit()
-    return found
+def _do(connection: sqlite3.Connection, step: Callable[[sqlite3.Connection], T]) -> T:
+    with _transaction(connection):
+        return step(connection)
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextlib.contextmanager
+def _writing(place: Lake, factory: type[sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None, factory=factory)) as connection:
+            connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+    except sqlite3.Error as error:
+        raise translate_sqlite_error(place.journal, error) from error
 
 
 class _Run:
-    """A rebuild in steps, each in a transaction. `examples`: names of some entities, and what was done."""
-
-    def __init__(self, place: Lake, chunk: int) -> None:
-        self._place, self._chunk = place, chunk
+    def __init__(self, place: Lake, connection: sqlite3.Connection) -> None:
+        self._place = place
+        self._connection = connection
         self._has_latest = place.has(LATEST)
         self._key = 0
-        self.examples: list[str] = []
+        self._examples: list[str] = []
         self.counts = dict.fromkeys(("checked", "changed", "added", "unchanged"), 0)
 
-    def next_chunk(self, connection: sqlite3.Connection) -> bool:
-        """Process some entities; False if there was nothing left."""
+    def next_chunk(self, limit: int) -> bool:
+        """Process one transaction; False if there was nothing left."""
         rows = [
-            (key, erased, EntityState._make(state))
-            for key, erased, *state in connection.execute(_ENTITIES, (self._key, self._chunk))
+            _Row(row[0], row[1], EntityState._make(row[2:]))
+            for row in self._connection.execute(_ENTITIES, (self._key, limit))
         ]
-        trimmed = [state.entity for key, _, state in rows if connection.execute(_FIRST, (key,)).fetchone() != (1,)]
-        known = {(it.entity_type, it.entity): it for it in self._latest(sorted(set(trimmed)))} if trimmed else {}
-        for key, erased, state in rows:
-            row = known.get((state.entity_type, state.entity))
-            self._rebuild(connection, key, state, row if row is not None and row.revision > erased else None)
-            self._key = key
-        return bool(rows)
+        if not rows:
+            return False
+        known = self._known_entities([row.state for row in rows if self._is_trimmed(row.key)])
+        with _transaction(self._connection):
+            for row in rows:
+                self._rebuild(row, known.get((row.state.entity_type, row.state.entity)))
+        self._key = rows[-1].key
+        return True
 
-    def add_unknown(self, connection: sqlite3.Connection) -> None:
+    def add_unknown(self) -> None:
         """Add entities and deletions that only the lake knows."""
         if not self._place.has(EVENTS):
             return
         from spark_store.lake import rows
 
-        for state in self._latest():
-            if connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
-                connection.execute(_INSERT, state)
-                self._note("added", state)
-        for deletion in rows.deletions(self._place):
-            incarnations.add_deletion(connection, deletion.entity_type, deletion.entity, deletion.revision)
+        with _transaction(self._connection):
+            for state in rows.latest_states(self._place) if self._has_latest else ():
+                if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
+                    self._connection.execute(_INSERT, state)
+                    self._note("added", state)
+            for deletion in rows.deletions(self._place):
+                incarnations.add_deletion(self._connection, deletion.entity_type, deletion.entity, deletion.revision)
 
-    def _latest(self, entities: Sequence[str] | None = None) -> Iterator[EntityState]:
-        """Return the rows of `latest`, or those of some entities; none without the table."""
-        if not self._has_latest:
-            return iter(())
+    @property
+    def report(self) -> RebuildReport:
+        return RebuildReport(**self.counts, examples=tuple(self._examples))
+
+    def _is_trimmed(self, key: int) -> bool:
+        (first,) = self._connection.execute(_FIRST, (key,)).fetchone()
+        return bool(first != 1)
+
+    def _known_entities(self, states: Sequence[EntityState]) -> dict[tuple[str, str], EntityState]:
+        if not states or not self._has_latest:
+            return {}
         from spark_store.lake import rows
 
-        return rows.latest_states(self._place, entities)
+        found = rows.latest_states(self._place, sorted({state.entity for state in states}))
+        return {(state.entity_type, state.entity): state for state in found}
 
-    def _rebuild(self, connection: sqlite3.Connection, key: int, state: EntityState, known: EntityState | None) -> None:
-        """Replace a state by the one that the journal's events lead to, after the `known` one of the lake."""
+    def _rebuild(self, row: _Row, known: EntityState | None) -> None:
         self.counts["checked"] += 1
-        folding, seq, entity = StateFold(), 0, entity_of(state.entity_type, state.entity)
-        if known is not None:
-            folding.known(as_snapshot(known))
-            seq = known.seq
-        for number, *found in connection.execute(_ENTRIES, (key,)):
-            folding.event(Event(entity, *found))
-            seq = max(seq, number)
+        folding, seq = self._fold(row, known)
         made = folding.snapshot
         # A state newer than all remaining events has no other source.
-        if folding.ground is FoldBase.NOTHING or made is None or made.revision < state.revision:
-            self._note("unchanged", state)
+        if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:
+            self._note("unchanged", row.state)
             return
         text = state_text(made)
         values = (made.policy, made.revision, seq, made.created, made.modified)
-        if values != state[2:7] or not is_same_text(text, state.state):
-            connection.execute(_UPDATE, (*values, text, key))
-            self._note("changed", state)
+        if values == row.state[2:7] and is_same_text(text, row.state.state):
+            return
+        self._connection.execute(_UPDATE, (*values, text, row.key))
+        self._note("changed", row.state)
+
+    def _fold(self, row: _Row, known: EntityState | None) -> tuple[StateFold, int]:
+        """Return the state, and the number of its newest event."""
+        folding, newest, (type, id) = StateFold(), 0, row.state[:2]
+        if known is not None and known.revision > row.erased:
+            folding.known(as_snapshot(known))
+            newest = known.seq
+        entity = entity_of(type, id)
+        for seq, *found in self._connection.execute(_ENTRIES, (row.key,)):
+            folding.event(Event(entity, *found))
+            newest = max(newest, seq)
+        return folding, newest
 
     def _note(self, name: str, state: EntityState) -> None:
         self.counts[name] += 1
-        if len(self.examples) < _SHOWN:
-            self.examples.append(f"{state.entity} {name}")
+        if len(self._examples) < _SHOWN:
+            self._examples.append(f"{state.entity} {name}")
 
 
 def as_snapshot(state: EntityState) -> Snapshot:
