@@ -18,10 +18,8 @@ import json
 import os
 import queue
 import secrets
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -256,43 +254,50 @@ def _target(
     from pyspark.errors import PySparkException
 
     from spark_store.pipeline.loop import translate_error
-    from spark_store.pipeline.session import SessionOptions, lake_lock, start_session
+    from spark_store.pipeline.session import (
+        SessionOptions,
+        lake_lock,
+        scratch_folder,
+        start_session,
+        sweep,
+        wait_for_lock,
+    )
     from spark_store.pipeline.tables import LakeWriter
 
     lake = Lake(given.data_dir)
+    begun = time.monotonic()
     is_by_hand = given.action != "run"
+    settings: PipelineSettings = given.settings
+    seconds = settings.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
     if is_by_hand and not lake.has(EVENTS):
         # Neither exists: probably a wrong folder, so create nothing in it.
         expect_journal(lake.journal)
-    settings: PipelineSettings = given.settings
-    lock = None
-    with contextlib.ExitStack() as held:
-        if is_writing:
-            seconds = settings.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
-            lock = held.enter_context(lake_lock(lake, seconds, stopping))
-            # Of a process that was killed.
-            shutil.rmtree(lake.scratch, ignore_errors=True)
-            if repaired := durability.repair(lake):
-                say("log repaired", commits=[str(commit.relative_to(lake.folder)) for commit in repaired])
-        lake.scratch.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(dir=lake.scratch.absolute(), ignore_cleanup_errors=True)
+    if is_writing and is_by_hand:
+        # Check before starting Spark, which takes long.
+        wait_for_lock(lake, seconds)
+    with scratch_folder(lake) as scratch:
         options = SessionOptions(
             master=settings.master,
             jars=_jars(given),
             memory=settings.memory,
             token=token,
-            scratch=Path(held.enter_context(scratch)),
+            scratch=scratch,
             settings={
                 # Spark makes this folder at its start, wherever it is; nothing comes into it.
                 "spark.sql.warehouse.dir": (lake.pipeline / "warehouse").absolute().as_uri(),
                 **settings.spark,
             },
         )
-        begun = time.monotonic()
-        spark = start_session(options, lock)
+        spark = start_session(options)
         say("spark", version=spark.version, master=settings.master, seconds=round(time.monotonic() - begun, 3))
         try:
-            yield LakeWriter.of(spark, given.data_dir)
+            # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
+            with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
+                if is_writing:
+                    sweep(lake)
+                    if repaired := durability.repair(lake):
+                        say("log repaired", commits=[str(commit.relative_to(lake.folder)) for commit in repaired])
+                yield LakeWriter.of(spark, given.data_dir)
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise translate_error(error) from error
         finally:

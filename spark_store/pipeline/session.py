@@ -16,7 +16,9 @@ import fcntl
 import gc
 import os
 import shlex
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,9 +28,7 @@ from pathlib import Path
 
 import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from spark_store.errors import LakeBusy, StoreUnavailable
@@ -138,23 +138,19 @@ def prepared_classes(jars: Path, java: JavaProgram) -> Path:
     return jars / f"classes-{java.build}-{pyspark.__version__}-{place}.jsa"
 
 
-def start_session(options: SessionOptions, lock: int | None = None) -> SparkSession:
-    """Start a session, whose Java process inherits the lock of the lake, too.
-
-    Raises SparkMissing if something is not installed, StoreUnavailable if it fails.
-    """
+def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
+    """Start a session. Raises SparkMissing if something is not installed, StoreUnavailable if it fails."""
     jars = find_jars(options.jars)
     classes = prepared_classes(options.jars, find_java())
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    conf = SparkConf().setMaster(_master(options)).setAppName("lake")
-    conf.setAll(list(_settings(options, jars, classes if classes.exists() else None).items()))
+    builder = SparkSession.builder.master(_master(options)).appName(name)
+    for key, value in _settings(options, jars, classes if classes.exists() else None).items():
+        builder = builder.config(key, value)
     try:
         with _in_environment(_TOKEN_VARIABLE, options.token):
-            inherited = {"pass_fds": () if lock is None else (lock,)}
-            gateway = launch_gateway(conf, inherited)  # type: ignore[no-untyped-call]
-            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+            return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         # A Java process that was killed, no memory, no room: another start may go well.
         said = " ".join(str(error).partition("\n\tat ")[0].split())[:_SHOWN]
@@ -271,29 +267,107 @@ def drop_shuffles(spark: SparkSession, looks: int = 20) -> int:
     return len(before & shuffle_files(spark))
 
 
+def wait_for_lock(lake: Lake, seconds: float) -> None:
+    """Wait until no one writes the lake, for so long. Raises LakeBusy.
+
+    It needs no Spark, so it is quick; `lake_lock` takes the lock.
+    """
+    deadline = time.monotonic() + seconds
+    while _is_locked(lake.lock):
+        if time.monotonic() >= deadline:
+            raise _busy(lake)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _is_locked(lock: Path) -> bool:
+    try:
+        with lock.open("r+b") as file:
+            # Java locks files in this way.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _busy(lake: Lake) -> LakeBusy:
+    return LakeBusy(
+        f"{lake.lock}: found a lock held by another pipeline, expected none; end that one first (the service has its own)"
+    )
+
+
 @contextlib.contextmanager
-def lake_lock(lake: Lake, seconds: float, stopping: threading.Event | None = None) -> Iterator[int]:
+def lake_lock(
+    spark: SparkSession, lake: Lake, seconds: float, stopping: threading.Event | None = None
+) -> Iterator[None]:
     """Hold the lock of the lake; wait for so long for another process, or until `stopping`.
 
-    Yield the descriptor that a Java process inherits, which may outlive a killed Python process for some moments: the lock
-    is free when both have ended. Raises LakeBusy, OSError.
+    Raises LakeBusy.
+
+    The lock belongs to the Java process, which writes: it may outlive a killed Python process for some moments.
     """
+    jvm = spark._jvm
+    assert jvm is not None
     lake.pipeline.mkdir(parents=True, exist_ok=True)
+    file = jvm.java.io.RandomAccessFile(str(lake.lock.absolute()), "rw")
     deadline = time.monotonic() + seconds
-    with lake.lock.open("ab") as file:
-        while not _is_locked_here(file.fileno()):
-            if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
-                raise LakeBusy(
-                    f"{lake.lock}: found a lock held by another pipeline, expected none; end that one first (the service "
-                    "has its own)"
-                )
-            time.sleep(_LOOK_SECONDS)
-        yield file.fileno()
-
-
-def _is_locked_here(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        while file.getChannel().tryLock() is None:
+            if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
+                raise _busy(lake)
+            time.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        # A killed Java process has released it.
+        with contextlib.suppress(Exception):
+            file.close()
+
+
+_LOCK = "lock"
+"""The lock files of scratch folders.
+
+In each folder, held by its process; in the parent, for creating and checking folders.
+"""
+
+
+@contextlib.contextmanager
+def scratch_folder(lake: Lake) -> Iterator[Path]:
+    """A new folder, absolute, which is there until the end. Raises OSError."""
+    lake.scratch.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        with _alone(lake):
+            folder = Path(tempfile.mkdtemp(dir=lake.scratch.absolute()))
+            held.callback(shutil.rmtree, folder, ignore_errors=True)
+            lock = held.enter_context((folder / _LOCK).open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def sweep(lake: Lake) -> None:
+    """Take the folders away that no process uses any more. Raises OSError."""
+    lake.scratch.mkdir(parents=True, exist_ok=True)
+    with _alone(lake):
+        for folder in lake.scratch.iterdir():
+            if folder.is_dir() and not _is_used(folder):
+                # Removed at the next start.
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(lake: Lake) -> Iterator[None]:
+    with (lake.scratch / _LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_used(folder: Path) -> bool:
+    try:
+        with (folder / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        # Its owner was killed meanwhile.
         return False
-    return True
+    except BlockingIOError:
+        return True
+    return False

@@ -111,8 +111,7 @@ class DataFolder:
 
     def assert_equal(self) -> None:
         """Both tables are what the journal is, row for row, and nothing is there twice."""
-        found = check(self.folder)
-        assert found == [], found
+        assert check(self.folder) == []
 
 
 def counted(entity: EntityId, revision: int) -> Change:

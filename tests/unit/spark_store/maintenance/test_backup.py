@@ -18,6 +18,7 @@ from spark_store.lake.tables import EVENTS, Lake
 from spark_store.maintenance import backup as module
 from spark_store.maintenance.backup import MANIFEST, back_up
 from spark_store.maintenance.verify import verify
+from spark_store.pipeline.session import scratch_folder
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import add_events, event_row, write_events, write_lake
 from tests.support.lake.twin_changes import eventful, states, trim
@@ -211,9 +212,9 @@ def test_a_backup_leaves_out_temporary_files_and_scratch_folders(data_folder: Da
     log = Path(data_folder.lake.path(EVENTS)) / "_delta_log"
     (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
     (log / ".00000000000000000007.json.tmp").write_text("{")
-    data_folder.lake.scratch.mkdir(parents=True)
-    (data_folder.lake.scratch / "spilled").touch()
-    back_up(data_folder.lake, tmp_path / "copy")
+    with scratch_folder(data_folder.lake) as scratch:
+        (scratch / "spilled").touch()
+        back_up(data_folder.lake, tmp_path / "copy")
     assert not Lake(tmp_path / "copy").scratch.exists()
     assert sorted(each.name for each in (tmp_path / "copy/lake/events/_delta_log").iterdir()) == [f"{0:020}.json"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyspark
 import pytest
 from py4j.protocol import Py4JError
-from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from mappings.ids import MAX_ID_LENGTH
 from spark_store.errors import StoreUnavailable
@@ -40,12 +40,12 @@ from spark_store.pipeline.session import (
 def test_a_spark_that_does_not_start_this_time_is_tried_again(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: object) -> None:
+    def refuses(_: object) -> None:
         raise error
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
     monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
-    monkeypatch.setattr(session, "launch_gateway", refuses)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
         start_session(SessionOptions())
 
@@ -53,12 +53,12 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
 def test_a_spark_that_does_not_start_is_said_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "This stopped SparkContext was created at:\n\n\tat org.apache."
 
-    def refuses(*_: object) -> None:
+    def refuses(_: object) -> None:
         raise PySparkRuntimeError(f"java.lang.IllegalStateException: {said}")
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
     monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
-    monkeypatch.setattr(session, "launch_gateway", refuses)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
         start_session(SessionOptions())
     assert "org.apache" not in str(caught.value)
@@ -92,20 +92,17 @@ def test_spark_writes_temporary_files_to_the_scratch_folder_with_any_usable_name
 def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars, given = tmp_path / "its jars", []
 
-    def begun(conf: SparkConf, _: object) -> None:
-        given.append(shlex.split(conf.get("spark.driver.extraJavaOptions") or ""))
-        raise OSError("as far as needed")
+    def begun(builder: SparkSession.Builder) -> None:
+        given.append(shlex.split(builder._options["spark.driver.extraJavaOptions"]))
 
     jars.mkdir()
     monkeypatch.setattr(session, "find_jars", lambda _: [])
     monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
-    monkeypatch.setattr(session, "launch_gateway", begun)
-    with pytest.raises(StoreUnavailable):
-        start_session(SessionOptions(jars=jars))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", begun)
+    start_session(SessionOptions(jars=jars))
     classes = prepared_classes(jars, JavaProgram("java", "17"))
     classes.touch()
-    with pytest.raises(StoreUnavailable):
-        start_session(SessionOptions(jars=jars))
+    start_session(SessionOptions(jars=jars))
     without, taking = given
     assert {f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces"} <= set(taking)
     assert not any("SharedArchiveFile" in option for option in without)
