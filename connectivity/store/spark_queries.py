@@ -39,6 +39,9 @@ class AsyncSparkQueries:
                 cancellation.cancel()
                 # The thread stops the query, and releases its session.
                 await asyncio.wait([running])
+                if not running.cancelled():
+                    # A canceled caller does not see it, and asyncio would log it.
+                    running.exception()
 
     def close(self) -> None:
         """Start no more queries; running ones end when they are closed."""

@@ -208,6 +208,9 @@ class DeltaTableReader:
 
     def newest(self) -> Version:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
+        with contextlib.suppress(*GONE):
+            return self._load(self._version)
+        # A part of the log may have been removed while it was read.
         try:
             return self._load(self._version)
         except GONE as error:

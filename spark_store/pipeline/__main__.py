@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import asdict
 
 from spark_store.errors import (
@@ -43,13 +44,13 @@ from spark_store.lake import durability
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import Failure, note_failure
 from spark_store.pipeline.settings import PipelineSettings, decode_settings
-from spark_store.records import now_text
+from spark_store.records import EXPECTED_MASTER, LOCAL_MASTER, now_text
 
 if TYPE_CHECKING:
     from spark_store.pipeline.tables import LakeWriter
 
 
-EXIT_FAILED, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 3, 4, 5
+EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 NICE = 15
 """The niceness of the pipeline: clients wait for the service, and not for the lake."""
 
@@ -70,7 +71,14 @@ def say(event: str, **fields: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one action; the exit code."""
     given = _parser().parse_args(arguments)
-    given.settings = decode_settings(*given.settings)
+    try:
+        given.settings = decode_settings(*given.settings)
+    except msgspec.MsgspecError as error:
+        say("failed", reason=f"--settings: {error}", kind="Unusable")
+        return EXIT_UNUSABLE
+    if LOCAL_MASTER.fullmatch(master := given.settings.master) is None:
+        say("failed", reason=f"spark.master: found {master}, expected {EXPECTED_MASTER}", kind="Unusable")
+        return EXIT_UNUSABLE
     if given.with_parent and given.action != "run":
         _watch_parent(threading.Event())
     try:
@@ -181,10 +189,10 @@ def _forget(given: argparse.Namespace) -> int:
         if given.preview:
             found = retention.preview(target, rules, datetime.now(UTC))
             say("preview", namespaces=[it._asdict() for it in found])
+        elif rules.is_forever:
+            say("expired", events=0)
         else:
-            kinds = [] if rules.is_forever else ["retention"]
-            done = PipelineLoop(target, say, given.settings, threading.Event()).carry_out(*kinds)
-            say("expired", events=done.retention.events if kinds and done.retention is not None else 0)
+            PipelineLoop(target, say, given.settings, threading.Event()).carry_out("retention")
     return 0
 
 

@@ -22,7 +22,7 @@ from spark_store.journal.reader import ENTRIES_BY_ENTITY, JournalReader
 SHORT: Final = 16_384
 """The longest values and headers that large batches have: they are bounded by rows only."""
 
-BATCH_ROWS, LONG_BATCH_ROWS = 4_000, 16
+BATCH_ROWS, LONG_BATCH_ROWS = 4_000, 4
 
 # Types are guessed from the first rows, so nothing may be null there; JSON is never empty.
 _TYPED_ENTRIES = ENTRIES_BY_ENTITY.replace("entries.value", "coalesce(entries.value, x'')", 1)

@@ -84,7 +84,7 @@ def _fetch(artifact: str, repository: str) -> bytes:
     try:
         with urlopen(address, timeout=_ANSWER_SECONDS) as answer:
             content: bytes = answer.read()
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise StoreUnavailable(
             f"{address}: the file cannot be downloaded: {error}; check the network, or set spark.mirror"
         ) from error

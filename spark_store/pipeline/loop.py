@@ -271,8 +271,8 @@ class PipelineLoop:
             return
         begun = time.monotonic()
         tables.merge_latest(self._target, first, last)
-        self._count()
         self._publish(seq=last)
+        self._count()
         self._merged = time.monotonic()
         self._say("merged", seq=last, seconds=round(self._merged - begun, 3))
 
@@ -313,27 +313,27 @@ class PipelineLoop:
 
     def _attempt(self, kind: str, work: Callable[[], None]) -> str | None:
         """Do work whose failure keeps no new event out of the lake. Return the failure; it is retried."""
+        failure = None
         try:
             work()
-            self._note(kind, None)
-            self._count()
         except (PySparkException, Py4JJavaError, StoreError) as error:
             failure = str(translate_error(error))
             self._again[kind] = time.monotonic() + (_ERASE_AGAIN_SECONDS if kind == "erasure" else _AGAIN_SECONDS)
-            self._note(kind, failure)
-            with contextlib.suppress(StoreError):
-                self._publish()
-            return failure
-        self._publish()
-        return None
+        self._note(kind, failure)
+        self._count()
+        # What failed here may be the disk.
+        with contextlib.suppress(StoreError) if failure is not None else contextlib.nullcontext():
+            self._publish()
+        return failure
 
     def _count(self) -> None:
-        """Read from the tables what decides about maintenance."""
+        """Read from the tables what decides about maintenance. What cannot be read stays as it was."""
         lake = self._target.lake
-        self._made = reader.created_at(lake, EVENTS) or self._made
-        self._entities = reader.rows(lake, LATEST)
-        self._newest_snapshot = reader.last_transaction(lake, FULL_SNAPSHOTS, APP)
-        self._remember(tables={table.name: reader.size(lake, table) for table in TABLES})
+        with contextlib.suppress(StoreError):
+            self._made = reader.created_at(lake, EVENTS) or self._made
+            self._entities = reader.rows(lake, LATEST)
+            self._newest_snapshot = reader.last_transaction(lake, FULL_SNAPSHOTS, APP)
+            self._remember(tables={table.name: reader.size(lake, table) for table in TABLES})
 
     def _keep_up(self) -> None:
         """Carry out maintenance that is due."""
@@ -357,14 +357,21 @@ class PipelineLoop:
                 self._say("maintenance failed", reason=failure)
 
     def carry_out(self, *kinds: str) -> Watermark:
-        """Carry out maintenance now, as a manual command does; retention goes by the clock. Raises StoreError."""
+        """Carry out maintenance now, as a manual command does; retention goes by the clock. Raises StoreError.
+
+        A watermark that cannot be read is not replaced: only the next pipeline knows all of it again.
+        """
         tables.prepare(self._target)
-        self._watermark, self._is_by_hand = self._last_watermark(), True
+        self._is_by_hand, is_known = True, False
+        with contextlib.suppress(StoreUnavailable):
+            self._watermark = read_watermark(self._target.lake.watermark)
+            is_known = True
         for kind in kinds:
             self._maintenance[kind]()
             self._note(kind, None)
         self._count()
-        self._publish()
+        if is_known:
+            self._publish()
         return self._watermark
 
     @property

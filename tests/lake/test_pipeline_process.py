@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -31,7 +32,14 @@ from spark_store.lake.watermark import (
 )
 from spark_store.pipeline import __main__ as module
 from spark_store.pipeline import retention, session, snapshots, table_maintenance, tables
-from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, main
+from spark_store.pipeline.__main__ import (
+    EXIT_BUSY,
+    EXIT_FAILED,
+    EXIT_MISSING,
+    EXIT_UNFIT,
+    EXIT_UNUSABLE,
+    main,
+)
 from spark_store.pipeline.session import lake_lock
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, given
@@ -122,6 +130,28 @@ def test_a_busy_lake_lock_is_not_recorded_as_a_pipeline_failure(
     told = read_failure(data_folder.lake.failure)
     assert told is not None
     assert told.reason == "look at it"
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["foo", "local[", "local[x]", "", "spark://head:7077", "k8s://https://head:6443", "yarn", "local-cluster[2,1,1]"],
+)
+def test_design_8_26_a_spark_master_whose_workers_may_be_elsewhere_is_refused(
+    master: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.dumps({"master": master})
+    assert main(["run", "--data-dir", str(data_folder.folder), "--settings", document]) == EXIT_UNUSABLE
+    assert f"spark.master: found {master}, expected local, local[N] or local[*]: the journal is an SQLite" in said(
+        capsys
+    )
+
+
+@pytest.mark.parametrize("document", ["{", "[]", '{"interval": "soon"}', '{"intervall": 1}'])
+def test_settings_that_are_none_end_with_2(
+    document: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--data-dir", str(data_folder.folder), "--settings", document]) == EXIT_UNUSABLE
+    assert '"event": "failed", "reason": "--settings: ' in said(capsys)
 
 
 @pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
@@ -226,13 +256,10 @@ def test_a_manual_retention_run_is_recorded_in_the_watermark(before: RetentionRu
     assert before is None or found.reading == before.reading
 
 
-def test_a_manual_action_replaces_an_unreadable_watermark(by_hand: DataFolder) -> None:
-    """By one that claims nothing: the next start of the pipeline knows more."""
+def test_a_manual_action_leaves_an_unreadable_watermark_unchanged(by_hand: DataFolder) -> None:
     by_hand.lake.watermark.write_text("half of")
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
-    found = read_watermark(by_hand.lake.watermark)
-    assert (found.seq, found.appended, found.erased) == (0, 0, 0)
-    assert found.optimized is not None
+    assert by_hand.lake.watermark.read_text() == "half of"
 
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])

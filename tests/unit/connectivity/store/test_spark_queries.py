@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -54,7 +55,7 @@ async def test_the_loop_continues_while_a_query_runs() -> None:
         assert len(await query) == 3
 
 
-async def test_a_task_that_is_cancelled_stops_its_query() -> None:
+async def test_a_task_that_is_cancelled_stops_its_query(caplog: pytest.LogCaptureFixture) -> None:
     slow = Slow()
     async with asking(slow) as wide:
         task = asyncio.create_task(wide.run(QUERY, LIMITS))
@@ -63,6 +64,9 @@ async def test_a_task_that_is_cancelled_stops_its_query() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert slow.stopped.is_set()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.records == []
 
 
 async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -449,6 +449,22 @@ def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatc
     assert read_watermark(target.lake.watermark).erased == 100
 
 
+def test_an_erasure_is_done_although_the_tables_cannot_be_counted_afterwards(
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise StoreUnavailable("too many open files")
+
+    DataFolder(target.lake.data_dir).write(1)
+    asked = [Erasure(7, "thing", "acme:lamp", 5, "t", "anna", "t", None)]
+    monkeypatch.setattr(JournalReader, "erasures", lambda _, after: [it for it in asked if it.id > after])
+    monkeypatch.setattr(erasure, "erase", lambda *_: None)
+    monkeypatch.setattr(reader, "created_at", refuses)
+    loop_of(target)._erase()
+    found = read_watermark(target.lake.watermark)
+    assert (found.erased, found.maintenance_failures) == (7, {})
+
+
 def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
