@@ -321,13 +321,13 @@ class PipelineLoop:
             self._again[kind] = time.monotonic() + (_ERASE_AGAIN_SECONDS if kind == "erasure" else _AGAIN_SECONDS)
         self._note(kind, failure)
         self._count()
-        # What failed here may be the disk.
+        # The disk may be the reason of the failure.
         with contextlib.suppress(StoreError) if failure is not None else contextlib.nullcontext():
             self._publish()
         return failure
 
     def _count(self) -> None:
-        """Read from the tables what decides about maintenance. What cannot be read stays as it was."""
+        """Read from the tables what decides about maintenance. An unreadable table keeps its last figures."""
         lake = self._target.lake
         with contextlib.suppress(StoreError):
             self._made = reader.created_at(lake, EVENTS) or self._made

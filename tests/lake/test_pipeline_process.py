@@ -146,7 +146,7 @@ def test_design_8_26_a_spark_master_whose_workers_may_be_elsewhere_is_refused(
     )
 
 
-@pytest.mark.parametrize("document", ["{", "[]", '{"interval": "soon"}', '{"intervall": 1}'])
+@pytest.mark.parametrize("document", ["{", "[]", '{"interval": "soon"}', '{"pause": 1}'])
 def test_settings_that_are_none_end_with_2(
     document: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
