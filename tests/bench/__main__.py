@@ -2,8 +2,8 @@
 
     python -m tests.bench [NAME…]
 
-Benchmarks of the lake take a size in events, as in `lake-fill=200000`; `million`, `search` and `search-cost` take a
-number of things. A run that measures all figures of docs/explanation/performance.md writes the page. Each benchmark
+Benchmarks of the lake take a size in events, as in `lake-fill=200000`, but `lake-random` seconds and `lake-large`
+megabytes; `million`, `search` and `search-cost` take a number of things. A run that measures all figures of docs/explanation/performance.md writes the page. Each benchmark
 starts and stops the processes that it needs. A slow result is no failure.
 """
 
@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,7 +42,10 @@ from tests.bench import (
     compaction_load,
     fairness,
     lake,
+    lake_extremes,
     lake_log,
+    lake_random,
+    lake_scale,
     loop,
     monitoring,
     operating,
@@ -297,7 +300,7 @@ def _subscribe(broker: Mosquitto, number: int, things: int, at_once: int = 200) 
             asker.messages.clear()
 
 
-BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
+BENCHMARKS: dict[str, Callable[..., Iterable[Figure]]] = {
     "replay": replay_in_process,
     "frames": binary_frames.measured,
     "next": next_over_mqtt,
@@ -323,6 +326,10 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "monitoring-served": operating.monitored,
     "scrape-served": operating.scrape,
     "lake-fill": lake.filled,
+    "lake-scale": lake_scale.measured,
+    "lake-random": lake_random.measured,
+    "lake-large": lake_extremes.large,
+    "lake-long-ids": lake_extremes.long_ids,
     "monitoring": monitoring.costs,
     "scrapes": monitoring.scrapes,
     "lake-soon": lake.soon,
@@ -349,10 +356,10 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
 }
 
 
-def measured(name: str, scale: Scale = FULL, *size: int) -> list[Figure]:
+def measured(name: str, scale: Scale = FULL, *size: int) -> Iterator[Figure]:
     """The figures of one benchmark, which uses its own temporary folder."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        return BENCHMARKS[name](Path(folder), scale, *size)
+        yield from BENCHMARKS[name](Path(folder), scale, *size)
 
 
 def main(names: list[str]) -> int:
@@ -360,8 +367,9 @@ def main(names: list[str]) -> int:
     found: dict[str, list[Figure]] = {}
     for wanted in names or list(BENCHMARKS):
         name, _, size = wanted.partition("=")
-        found[name] = measured(name, FULL, *([int(size)] if size else []))
-        for figure in found[name]:
+        found[name] = []
+        for figure in measured(name, FULL, *([int(size)] if size else [])):
+            found[name].append(figure)
             print(figure.row(), flush=True)
     page.write(found)
     return 0

@@ -19,10 +19,10 @@ from connectivity.subscriptions.search_feed import SearchRequest
 from spark_store.lake.tables import Lake
 from spark_store.rql.options import read_options
 from spark_store.rql.query import ThingQuery
-from tests.bench.as_of import guarded, searches, write
+from tests.bench.as_of import FILLER, searches
 from tests.bench.harness import FULL, SUBJECT, Scale
 from tests.bench.lake import pipeline, wait_for
-from tests.bench.long_journals import BEGUN
+from tests.bench.long_journals import BEGUN, Things, write_policy, write_revisions
 from tests.bench.report import Figure
 from tests.support.lake.pipeline_process import given
 
@@ -62,8 +62,8 @@ def whole_result(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Fig
 
 def _searched(folder: Path, things: int, scale: Scale, times: int) -> tuple[list[tuple[float, float]], Counter[str]]:
     """Return the seconds to the first and last page of searches of all things, and the peak memory."""
-    guarded(folder / "journal.db")
-    write(folder / "journal.db", things, 1, 1)
+    write_policy(folder / "journal.db")
+    write_revisions(folder / "journal.db", Things(things, FILLER), 1, 1)
     with pipeline(folder) as (process, _):
         wait_for(Lake(folder), things + 1, process)
     with pipeline(folder, *given(interval=5)) as (process, _):

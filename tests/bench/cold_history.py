@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -106,7 +106,7 @@ def first_page(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figu
     """The first page of entities that were not read lately, compared with a query of Spark."""
     events = events or scale.of(2 * MILLION, 2 * EVENTS_EACH)
     folder, entities = compacted(events), events // EVENTS_EACH
-    waits = asyncio.run(_first_pages(folder, entities, scale.of(300, 5)))
+    waits, spent = asyncio.run(first_pages(folder, entities, scale.of(300, 5)))
     ranks = statistics.quantiles(waits, n=100)
     spark = statistics.median(run("spark_first_page", folder, entities, PAGE, scale.of(30, 2))["milliseconds"])
     return [
@@ -116,29 +116,33 @@ def first_page(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figu
             f"p50 {spark:.0f} ms (Spark, warm)",
             "p50 ≤ 20 ms, Spark ≥ 50 times slower",
             ranks[49] <= 20 and spark >= 50 * ranks[49],
-            f"ratio {spark / ranks[49]:.0f}; the first of all {waits[0]:.0f} ms",
+            f"ratio {spark / ranks[49]:.0f}; the first of all {waits[0]:.0f} ms; {spent:.1f} ms of processor",
         )
     ]
 
 
-async def _first_pages(folder: Path, entities: int, samples: int) -> list[float]:
+async def first_pages(
+    folder: Path, entities: int, samples: int, name: Callable[[int], EntityId] = thing
+) -> tuple[list[float], float]:
+    """Milliseconds of each first page, of things drawn at random; milliseconds of processor time of one, on average."""
     chosen, waits = random.Random(11), []
     async with opened(folder) as store:
+        processor = time.process_time()
         for _ in range(samples):
-            entity = thing(chosen.randrange(entities))
+            entity = name(chosen.randrange(entities))
             begun = time.perf_counter()
             page = await feed(store, entity).page(0, PAGE, PAGE_BYTES)
             waits.append((time.perf_counter() - begun) * 1000)
             assert len(page.elements) == PAGE
-    return waits
+        return waits, (time.process_time() - processor) / samples * 1000
 
 
 def replays(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """Whole histories of a thousand cold events, by one client, and by fifty at the same time."""
     events = events or scale.of(2 * MILLION, 2 * EVENTS_EACH)
     folder, entities = compacted(events), events // EVENTS_EACH
-    alone, processor = asyncio.run(_replay_in_turn(folder, entities, scale.of(100, 2)))
-    together = asyncio.run(_replay_at_once(folder, entities, scale.of(40, 1)))
+    alone, processor = asyncio.run(replay_in_turn(folder, entities, scale.of(100, 2)))
+    together = asyncio.run(replay_at_once(folder, entities, scale.of(40, 1)))
     return [
         Figure(
             f"cold replay of {EVENTS_EACH:,} events among {_short(events)}",
@@ -158,7 +162,7 @@ def replays(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]
     ]
 
 
-async def _replay_in_turn(folder: Path, entities: int, count: int) -> tuple[float, float]:
+async def replay_in_turn(folder: Path, entities: int, count: int) -> tuple[float, float]:
     """The median seconds of a replay, and its seconds of processor time."""
     chosen, spent = random.Random(13), []
     async with opened(folder) as store:
@@ -171,7 +175,7 @@ async def _replay_in_turn(folder: Path, entities: int, count: int) -> tuple[floa
         return statistics.median(spent), (time.process_time() - processor) / count
 
 
-async def _replay_at_once(folder: Path, entities: int, each: int) -> float:
+async def replay_at_once(folder: Path, entities: int, each: int) -> float:
     """The replays per second of all clients together."""
     chosen = random.Random(17)
     async with opened(folder) as store:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
@@ -104,6 +106,31 @@ def processor_seconds_of_all(process: psutil.Process) -> float:
                 times = one.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def peak_memory(pid: int) -> int:
+    """Return the most bytes of memory that a running process has had."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+
+
+class Spent(NamedTuple):
+    """What a process took: seconds, seconds of processor time, and its most memory in bytes."""
+
+    seconds: float
+    processor: float
+    memory: int
+
+
+def spent_by(command: Sequence[str]) -> Spent:
+    """Run a command to its end, without its output."""
+    begun = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Spent(time.perf_counter() - begun, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss)
 
 
 def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:

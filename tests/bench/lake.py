@@ -10,18 +10,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import psutil
 
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
+from spark_store.records import Change
 from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run
 from tests.bench.long_journals import changes, write_long_past, write_past
 from tests.bench.report import Figure
 from tests.support.lake.pipeline_process import MAIN, given
+
+Said: TypeAlias = dict[str, Any]
+"""An event that the pipeline reports."""
 
 MILLION = 1_000_000
 ROUNDS = 4
@@ -54,8 +59,8 @@ def filled(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[dict[str, float]]]]:
-    """The pipeline as a process with normal priority, and its reports of its batches."""
+def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[Said]]]:
+    """The pipeline as a process with normal priority, and the events that it reports."""
     command = [
         sys.executable,
         "-c",
@@ -67,18 +72,17 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
         *given(interval=0.5, merge_every=10),
         *options,
     ]
-    batches: list[dict[str, float]] = []
+    said: list[Said] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
 
         def listen() -> None:
             assert process.stdout is not None
-            said = (line for line in process.stdout if line.startswith(b'{"event": "batch"'))
-            batches.extend(map(json.loads, said))
+            said.extend(json.loads(line) for line in process.stdout if line.startswith(b'{"event"'))
 
         listening = threading.Thread(target=listen)
         listening.start()
         try:
-            yield psutil.Process(process.pid), batches
+            yield psutil.Process(process.pid), said
         finally:
             process.terminate()
             process.wait(120)
@@ -88,11 +92,13 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
 def soon(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """The delay from a commit in the journal to both tables, at a thousand changes per second."""
     write_past(folder / "journal.db", THINGS * 10, each=10)
-    with pipeline(folder) as (process, batches):
+    with pipeline(folder) as (process, said):
         wait_for(Lake(folder), THINGS * 10, process)
-        waits = _write_and_watch(folder, scale)
+        warm, seconds = scale.of((WARM_SECONDS, MEASURED_SECONDS), (1.0, 1.0))
+        waits = write_and_watch(folder, lambda first, count: changes(first, count, THINGS), warm, seconds)
     ranks = statistics.quantiles(waits, n=100)
-    took = statistics.median(float(it["seconds"]) for it in batches)
+    batches = seconds_of(said, "batch")
+    took = statistics.median(batches)
     return [
         Figure(
             f"a change visible in the lake, {RATE:,} changes/s",
@@ -105,15 +111,35 @@ def soon(folder: Path, scale: Scale = FULL) -> list[Figure]:
     ]
 
 
+def seconds_of(said: list[Said], event: str, **fields: Any) -> list[float]:
+    """Return the durations that the pipeline has reported with these events."""
+    return [float(it["seconds"]) for it in said if {"event": event, **fields}.items() <= it.items()]
+
+
 def wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
-    while read_watermark(lake.watermark).visible < seq:
+    """Wait until the event with this number is in the table of events."""
+    _wait_in(process, lambda: read_watermark(lake.watermark).visible >= seq)
+
+
+def wait_for_both(lake: Lake, seq: int, process: psutil.Process) -> None:
+    """Wait until both tables have the event with this number."""
+    _wait_in(process, lambda: read_watermark(lake.watermark).seq >= seq)
+
+
+def _wait_in(process: psutil.Process, is_so: Callable[[], bool]) -> None:
+    while not is_so():
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             raise RuntimeError("the pipeline ended")
         time.sleep(LOOK_SECONDS)
 
 
-def _write_and_watch(folder: Path, scale: Scale) -> list[float]:
-    """Write at the rate, and return the delay of each change after the warm-up."""
+def write_and_watch(
+    folder: Path, made: Callable[[int, int], Iterable[Change]], warm: float, seconds: float
+) -> list[float]:
+    """Write changes at the rate, and return the delay of each change after the warm-up.
+
+    `made` gets the number of events before the changes, and how many changes it must return.
+    """
     committed: list[tuple[int, float]] = []
     seen: list[tuple[int, float]] = []
     is_over = threading.Event()
@@ -125,7 +151,6 @@ def _write_and_watch(folder: Path, scale: Scale) -> list[float]:
                 seen.append((seq, time.monotonic()))
             time.sleep(LOOK_SECONDS)
 
-    warm, seconds = scale.of((WARM_SECONDS, MEASURED_SECONDS), (1.0, 1.0))
     watching = threading.Thread(target=watch)
     watching.start()
     journal = Journal.open(folder / "journal.db")
@@ -137,7 +162,7 @@ def _write_and_watch(folder: Path, scale: Scale) -> list[float]:
             if due - begun > warm + seconds:
                 break
             time.sleep(max(0.0, due - time.monotonic()))
-            journal.append(list(changes(newest, at_once, THINGS)))
+            journal.append(list(made(newest, at_once)))
             newest += at_once
             committed.append((newest, time.monotonic()))
         _wait_until(lambda: bool(seen) and seen[-1][0] >= newest)
@@ -175,7 +200,7 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     write_long_past(folder / "journal.db", events)
     lake, most, workers, spent = Lake(folder), 0, 0, 0.0
     begun = time.monotonic()
-    with pipeline(folder) as (process, batches):
+    with pipeline(folder) as (process, said):
         while read_watermark(lake.watermark).seq < events:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 raise RuntimeError("the pipeline ended")
@@ -191,7 +216,7 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
             "≤ 2 GiB",
             most <= 2 * 2**30,
             f"Spark's Python workers come on top: {workers / 2**20:.0f} MiB; {seconds:.0f} s and {spent:.0f} s of processor "
-            f"time from the start of the process on, its batches took {sum(it['seconds'] for it in batches):.0f} s",
+            f"time from the start of the process on, its batches took {sum(seconds_of(said, 'batch')):.0f} s",
         )
     ]
 

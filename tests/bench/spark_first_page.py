@@ -1,8 +1,9 @@
 """Queries Spark for the first page of an entity's events, as a replay needs it.
 
-    python -m tests.bench.spark_first_page FOLDER ENTITIES EVENTS SAMPLES
+    python -m tests.bench.spark_first_page FOLDER ENTITIES EVENTS SAMPLES [PREFIX]
 
-It runs as a process. FOLDER has a lake. Prints one JSON line: the milliseconds of each sample, without the first few.
+It runs as a process. FOLDER has a lake of entities whose names begin with PREFIX. Prints one JSON line: the milliseconds of
+each sample, without the first few.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from pyspark.sql import functions as sql
 
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.pipeline.session import SessionOptions, start_session
-from tests.bench.harness import thing
+from tests.bench.long_journals import Things
 
 WARM = 5
 
 
-def main(folder: Path, entities: int, events: int, samples: int) -> int:
+def main(folder: Path, things: Things, events: int, samples: int) -> int:
     spark = start_session(SessionOptions())
     path = Lake(folder).path(EVENTS)
     chosen = random.Random(7)
     found = []
     for _ in range(WARM + samples):
-        wanted = sql.col("entity") == str(thing(chosen.randrange(entities)))
+        wanted = (sql.col("entity_type") == "thing") & (
+            sql.col("entity") == str(things.thing(chosen.randrange(things.count)))
+        )
         begun = time.perf_counter()
         rows = spark.read.format("delta").load(path).where(wanted & sql.col("revision").between(1, events))
         count = len(rows.orderBy("revision").collect())
@@ -41,4 +44,7 @@ def main(folder: Path, entities: int, events: int, samples: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    _, given, *numbers = sys.argv
+    entities, events, samples = map(int, numbers[:3])
+    things = Things(entities, prefix=numbers[3]) if numbers[3:] else Things(entities)
+    sys.exit(main(Path(given), things, events, samples))

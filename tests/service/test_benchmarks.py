@@ -9,14 +9,20 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.bench.__main__ import BENCHMARKS, measured
-from tests.bench.harness import SHORT
+from tests.bench.harness import FULL, SHORT
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
 
 OVER_BROKERS = ("amqp-next", "amqp-drain", "kafka-next", "kafka-drain", "three", "api")
 WITH_SPARK = ("lake-memory", "cold-first", "cold-replay", "lake-export")
-LONG_WITH_SPARK = ("lake-fill", "lake-soon", "compaction", "search-as-of", "search-as-of-all")
+LONG_WITH_SPARK = (
+    *("lake-fill", "lake-soon", "compaction", "search-as-of", "search-as-of-all"),
+    *("lake-scale", "lake-random", "lake-large", "lake-long-ids"),
+)
 """Their short form still takes half a minute or more: Spark starts, or batches follow each other."""
+
+OF_SCALE = {"lake-scale": 100_000_000, "lake-random": 600, "lake-large": 1_000, "lake-long-ids": 5_000_000}
+"""The sizes of the long runs: events, seconds, megabytes, events."""
 
 
 def apart(names: Iterable[str]) -> list[ParameterSet]:
@@ -26,7 +32,7 @@ def apart(names: Iterable[str]) -> list[ParameterSet]:
 
 def assert_measured(name: str) -> None:
     """Whether the benchmark returns rows, each with a figure."""
-    figures = measured(name, SHORT)
+    figures = list(measured(name, SHORT))
     assert figures
     for figure in figures:
         assert any(map(str.isdigit, figure.measured)), figure
@@ -62,3 +68,14 @@ def test_a_short_benchmark_with_spark_returns_figures(name: str) -> None:
 @pytest.mark.parametrize("name", LONG_WITH_SPARK)
 def test_a_long_benchmark_with_spark_returns_figures(name: str) -> None:
     assert_measured(name)
+
+
+@pytest.mark.spark
+@pytest.mark.soak(shard="lake-scale")
+@pytest.mark.parametrize("name", OF_SCALE)
+def test_a_benchmark_of_scale_returns_figures(name: str) -> None:
+    figures = 0
+    for figure in measured(name, FULL, OF_SCALE[name]):
+        print(figure.row(), flush=True)
+        figures += 1
+    assert figures

@@ -63,6 +63,9 @@ SHARDS = {
     "debian": Shard(4, "the package with a lake in an empty Debian; needs root and debootstrap"),
     "fencing": Shard(8, "a writer of the lake stopped 100 times anywhere in a batch while another one writes"),
     "lake-processes": Shard(17, "pipelines as processes: clusters, backups, replays while the lake is written"),
+    "lake-scale": Shard(
+        90, "figures of a lake of 100 M events, of random changes, large states and long IDs; 40 GB of disk"
+    ),
     "lake-kills": Shard(100, "driver, Java and service killed at every point of a batch"),
 }
 
@@ -70,8 +73,8 @@ SHARDS = {
 def run(name: str, shard: Shard) -> bool:
     """Whether the shard passed."""
     print(f"── {name}: {shard.about}; about {shard.minutes} min, seed {SEED}", flush=True)
-    # A trial of the kill series prints a line of figures.
-    shown = ("-v", "-s") if name.startswith("kills-") else ("-q",)
+    # A trial of the kill series prints a line of figures, and so does a benchmark.
+    shown = ("-v", "-s") if name.startswith(("kills-", "lake-scale")) else ("-q",)
     arguments = shard.arguments or ("-m", f"soak(shard='{name}')", "-n", "0")
     begun = time.monotonic()
     ended = subprocess.run(
