@@ -1,7 +1,7 @@
 """A lake of up to a hundred million events: filled in chunks, read, searched and maintained.
 
 The journal gets a chunk, the pipeline moves it, and the journal is trimmed, so that its file stays small. The lake stays in
-`.run/bench` for the next time; `make clean` removes it. The events have some 150 bytes, a thousand for each thing.
+`.run/bench` for the next time; `make clean` removes it. An event is a new number, and each thing has a thousand of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def measured(_folder: Path, scale: Scale = FULL, events: int = 0) -> Iterator[Fi
         _compact(folder, compacted)
     yield from _reading(compacted, events, scale)
     steps = _steps(folder, events)
-    yield from _searching(compacted, events, next(steps))
+    yield _search(compacted, events, steps)
     for step in steps:
         yield _maintenance(events, step)
     yield from _verifying(compacted, events)
@@ -183,20 +183,21 @@ def _reading(folder: Path, events: int, scale: Scale) -> Iterator[Figure]:
     )
 
 
-def _searching(folder: Path, events: int, plain: dict[str, Any]) -> Iterator[Figure]:
-    """Search the past for one thing in a hundred, while the pipeline maintains nothing."""
+def _search(folder: Path, events: int, steps: Iterator[dict[str, Any]]) -> Figure:
+    """Search the past for one thing in a hundred, while the pipeline maintains nothing; the first step does the same."""
     lake = Lake(folder)
     with pipeline(folder, *_WITHOUT_MAINTENANCE), searches(folder) as past:
         while not lake.connect.exists():
             time.sleep(0.1)
         *found, end = asyncio.run(search_times(past, f"gt({VALUE_PATH[1:]},99)", None, events))
-    yield Figure(
+    load, plain = _load(), next(steps)
+    return Figure(
         f"search as of, {short(events)} events, 1 % of {events // EVENTS_EACH:,} things found",
         f"{statistics.median(found):.2f} s to the first page",
         f"{plain['plain']:.2f} s (Spark, over all events before that time)",
         "–",
         True,
-        f"{min(found):.2f} to {max(found):.2f} s; all pages {end:.2f} s; {_load()}",
+        f"{min(found):.2f} to {max(found):.2f} s; all pages {end:.2f} s; {load}",
     )
 
 

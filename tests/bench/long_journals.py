@@ -145,9 +145,9 @@ def write_revisions(path: Path, things: Things, first: int, last: int) -> None:
             "DROP INDEX entries_by_seq",
             f"""{_COUNTED.format(":things")}
             INSERT INTO entities (key, type, id, revision, created, modified, state, policy, newest_seq)
-            SELECT key, 'thing', id, :last, {_VALUE_STAMP}, {_VALUE_STAMP}, CAST({_FILLED_THING} AS BLOB), :policy,
-                   number + 2
-            FROM (SELECT n + 2 AS key, :prefix || n AS id, (:last - 1) * :things + n AS number FROM counted)
+            SELECT key, 'thing', id, :last, created, {_VALUE_STAMP}, CAST({_FILLED_THING} AS BLOB), :policy, number + 2
+            FROM (SELECT key, id, (:last - 1) * :things + number AS number, {_VALUE_STAMP} AS created
+                  FROM (SELECT n + 2 AS key, :prefix || n AS id, n AS number FROM counted))
             WHERE true ON CONFLICT (key) DO UPDATE SET revision = excluded.revision, modified = excluded.modified,
                 state = excluded.state, newest_seq = excluded.newest_seq""",
             f"""WITH RECURSIVE counted(n) AS (SELECT :first - 1 UNION ALL SELECT n + 1 FROM counted WHERE n + 1 < :last)
@@ -159,6 +159,8 @@ def write_revisions(path: Path, things: Things, first: int, last: int) -> None:
             """,
             "CREATE UNIQUE INDEX entries_by_seq ON entries (seq)",
             "UPDATE counters SET value = :last * :things + 1 WHERE name = 'seq'",
+            # As after an update of the service: the search index has the policy, and the things later.
+            "UPDATE search_progress SET indexed = 1",
             "COMMIT",
         ):
             names = {name: value for name, value in given.items() if f":{name}" in statement}
