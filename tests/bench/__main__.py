@@ -3,8 +3,9 @@
     python -m tests.bench [NAME…]
 
 Benchmarks of the lake take a size in events, as in `lake-fill=200000`, but `lake-random` seconds and `lake-large`
-megabytes; `million`, `search` and `search-cost` take a number of things. A run that measures all figures of docs/explanation/performance.md writes the page. Each benchmark
-starts and stops the processes that it needs. A slow result is no failure.
+megabytes; `million`, `search` and `search-cost` take a number of things. A run that measures all figures of
+docs/explanation/performance.md writes the page. Each benchmark starts and stops the processes that it needs. A slow result
+is no failure.
 """
 
 from __future__ import annotations
