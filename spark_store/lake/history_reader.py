@@ -317,9 +317,8 @@ def _affordable(version: Version, asked: ScanFilter, first: int, last: int) -> i
     rows, size = 1, 0
     for file in version.files:
         if file.may_hold(asked, first, last):
-            for row_group in footer_of(file.path).row_groups:
-                if row_group.bounds.may_hold(asked.id, first, last):
-                    rows, size = rows + row_group.rows, size + row_group.size
+            for row_group in footer_of(file.path).row_groups_of(asked.id, first, last):
+                rows, size = rows + row_group.rows, size + row_group.size
     return max(1, AHEAD_BYTES * rows // max(1, size))
 
 

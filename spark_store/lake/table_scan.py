@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from pyarrow.fs import LocalFileSystem
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
@@ -75,12 +75,9 @@ _JSON: Final = frozenset({"value", "headers", "state"})
 _KEY: Final = ("entity_type", "entity", "revision")
 _TRIES: Final = 3
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_FILES: Final = LocalFileSystem(use_mmap=True)
-_FORMAT: Final = ds.ParquetFileFormat(
-    coerce_int96_timestamp_unit="us",
-    # A damaged page is an error, not an event.
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
-)
+_REPEATED: Final = ("entity_type", "entity", "action", "path")
+"""The columns with repeated values: read as dictionaries, a row group takes half of the time."""
+
 GONE: Final = (DeltaError, OSError, pa.ArrowException)
 
 Found = TypeVar("Found")
@@ -106,17 +103,21 @@ class ScanFilter(NamedTuple):
             above,
         )
 
-    def rows(self, first: int, last: int) -> Any:
-        """The condition that a row has to meet."""
-        wanted = (pc.field("entity") == self.id) & (pc.field("revision") >= first) & (pc.field("revision") <= last)
-        wanted &= pc.field("entity_type") == self.type
+    def rows(self, rows: pa.Table, first: int, last: int) -> pa.ChunkedArray:
+        """Whether each row has the entity, a revision from `first` to `last`, and the other properties."""
+        wanted = [
+            pc.equal(rows["entity"], self.id),
+            pc.equal(rows["entity_type"], self.type),
+            pc.greater_equal(rows["revision"], first),
+            pc.less_equal(rows["revision"], last),
+        ]
         if self.after is not None:
-            wanted &= pc.field("ts") > pa.scalar(self.after, INSTANTS)
+            wanted.append(pc.greater(rows["ts"], pa.scalar(self.after, INSTANTS)))
         if self.before is not None:
-            wanted &= pc.field("ts") < pa.scalar(self.before, INSTANTS)
+            wanted.append(pc.less(rows["ts"], pa.scalar(self.before, INSTANTS)))
         if self.above:
-            wanted &= pc.field("seq") > self.above
-        return wanted
+            wanted.append(pc.greater(rows["seq"], self.above))
+        return reduce(pc.and_, wanted)
 
 
 def instant(timestamp: str) -> datetime:
@@ -172,10 +173,36 @@ class _RowGroup(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """An open file with its row groups."""
+    """The footer of a file, its row groups, and which of its columns are read as dictionaries.
 
-    fragment: Any
+    `least` and `most`: the bounds of the row groups by entity if they ascend, as in a compacted file; else none.
+    """
+
+    metadata: Any
     row_groups: tuple[_RowGroup, ...]
+    repeated: Sequence[str]
+    least: Sequence[str]
+    most: Sequence[str]
+
+    @classmethod
+    def of(cls, metadata: Any) -> Footer:
+        # Not the types that another writer has named, which are not all readable in this way.
+        types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
+        repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
+        row_groups = tuple(_row_groups(metadata))
+        least, most = (
+            [bound for it in row_groups if (bound := getattr(it.bounds, name)) is not None]
+            for name in ("least_entity", "most_entity")
+        )
+        is_ascending = len(least) == len(most) == len(row_groups) and least == sorted(least) and most == sorted(most)
+        return cls(metadata, row_groups, repeated, *((least, most) if is_ascending else ((), ())))
+
+    def row_groups_of(self, entity: str, first: int, last: int) -> list[_RowGroup]:
+        """The row groups that may have these revisions of an entity."""
+        found = self.row_groups
+        if self.least:
+            found = found[bisect_left(self.most, entity) : bisect_right(self.least, entity)]
+        return [it for it in found if it.bounds.may_hold(entity, first, last)]
 
 
 class Version(NamedTuple):
@@ -313,8 +340,7 @@ def _files(path: str, table: DeltaTable) -> Iterator[_File]:
 @lru_cache(FOOTERS)
 def footer_of(path: str) -> Footer:
     """Return the footer of a file, which never changes. Raises OSError, ArrowException."""
-    fragment = _FORMAT.make_fragment(path, _FILES)
-    return Footer(fragment, tuple(_row_groups(fragment.metadata)))
+    return Footer.of(pq.read_metadata(path, memory_map=True))
 
 
 def _row_groups(footer: Any) -> Iterator[_RowGroup]:
@@ -336,22 +362,42 @@ def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns:
 
     Where times are asked for, `columns` has them.
     """
-    condition, wanted = (
-        asked.rows(first, last),
-        list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns))),
-    )
+    wanted = list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns)))
     found = []
     for file in version.files:
         if not file.may_hold(asked, first, last):
             continue
         footer = footer_of(file.path)
-        numbers = [it.number for it in footer.row_groups if it.bounds.may_hold(asked.id, first, last)]
+        numbers = [it.number for it in footer.row_groups_of(asked.id, first, last)]
         if numbers:
-            part = footer.fragment.subset(row_group_ids=numbers)
-            # Only then the condition: a scan would hold it against bounds in whatever type the file's writer had for texts.
-            read = part.to_table(_SCHEMA, columns=wanted, use_threads=False)
-            found.append(read.filter(condition).select(columns))
+            found.append(_read(file.path, footer, numbers, wanted, asked, first, last).select(columns))
     return pa.concat_tables(found) if found else nothing(columns)
+
+
+def _read(
+    path: str, footer: Footer, numbers: list[int], columns: list[str], asked: ScanFilter, first: int, last: int
+) -> pa.Table:
+    """Return the requested rows of some row groups. The scan of a data set takes almost twice as long."""
+    with pa.memory_map(path) as content:
+        file = pq.ParquetFile(
+            content,
+            metadata=footer.metadata,
+            read_dictionary=footer.repeated,
+            coerce_int96_timestamp_unit="us",
+            # A damaged page is an error, not an event.
+            page_checksum_verification=True,
+        )
+        read = file.read_row_groups(numbers, columns, use_threads=False)
+    rows = pa.table({name: _column(read, name, footer.repeated) for name in columns})
+    return rows.filter(asked.rows(rows, first, last)).cast(pa.schema([_SCHEMA.field(name) for name in columns]))
+
+
+def _column(rows: pa.Table, name: str, repeated: Sequence[str]) -> pa.ChunkedArray:
+    """A column in its own type, or as a dictionary; nulls if the file does not have it."""
+    type = _SCHEMA.field(name).type
+    if name not in rows.column_names:
+        return pa.chunked_array([pa.nulls(rows.num_rows, type)])
+    return rows[name] if name in repeated else rows[name].cast(type)
 
 
 def nothing(columns: list[str]) -> pa.Table:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -157,6 +159,19 @@ def test_a_file_with_a_truncated_newest_time_in_the_log_is_scanned() -> None:
     assert not may_hold("2030-01-15T07:30:00.251000Z")
     assert may_hold(None, "2030-01-15T07:30:00.250001Z")
     assert not may_hold(None, "2030-01-15T07:30:00.250000Z")
+
+
+@pytest.mark.parametrize("step", [1, 7], ids=["sorted", "not sorted"])
+def test_the_row_groups_of_an_entity_are_found_in_a_file_of_any_order(step: int, tmp_path: Path) -> None:
+    numbers = [number * step % 60 for number in range(60)]
+    ids = [f"acme.site:{number // 7:02}" for number in numbers]
+    rows = pa.table({"entity": ids, "revision": [number % 7 for number in numbers]})
+    pq.write_table(rows, tmp_path / "file.parquet", row_group_size=4)
+    footer = footer_of(str(tmp_path / "file.parquet"))
+    assert bool(footer.least) is (step == 1)
+    for entity in [*sorted(set(ids)), "acme.site", "acme.site:030", "acme.site:99"]:
+        expected = [it.number for it in footer.row_groups if it.bounds.may_hold(entity, 2, 5)]
+        assert [it.number for it in footer.row_groups_of(entity, 2, 5)] == expected
 
 
 def test_many_threads_may_read_while_the_table_is_compacted(lake: Lake) -> None:
