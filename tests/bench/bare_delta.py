@@ -27,7 +27,7 @@ SEED = 7
 
 def main(folder: Path, rows: int, rounds: int) -> int:
     spark = start_session(SessionOptions())
-    source, target = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "bare"), 2)
+    source, target = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "bare"))
     events, latest = source.read(EVENTS), source.read(LATEST)
     share = rows / latest.count()
     changed = latest.sample(share, SEED).withColumn("seq", sql.col("seq") + 1).cache()

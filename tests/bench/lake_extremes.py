@@ -6,8 +6,9 @@ import asyncio
 import os
 import shutil
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS, Lake
@@ -19,6 +20,7 @@ from tests.bench.lake import MILLION, pipeline, seconds_of, wait_for_both
 from tests.bench.lake_scale import GIB, java_peak, short
 from tests.bench.long_journals import EVENTS_EACH, Things, drop_entries, write_policy, write_revisions
 from tests.bench.report import Figure
+from tests.support.lake.pipeline_process import given
 
 STATE_BYTES = (10_000, 100_000)
 ID_CHARACTERS = 120
@@ -33,7 +35,7 @@ def large(folder: Path, scale: Scale = FULL, megabytes: int = 0) -> Iterator[Fig
         place, things = folder / f"{size}", Things(megabytes * MILLION // size, size, noise=size)
         lake = Lake(place)
         write_policy(lake.journal)
-        with pipeline(place, "--merge-every", "1") as (process, said):
+        with pipeline(place, *given(merge_every=1)) as (process, said):
             wait_for_both(lake, 1, process)
             known, spent = len(said), processor_seconds_of_all(process)
             write_revisions(lake.journal, things, 1, 1)
@@ -60,7 +62,7 @@ def long_ids(_folder: Path, scale: Scale = FULL, events: int = 0) -> Iterator[Fi
     things = Things(count, prefix="x" * (ID_CHARACTERS - len(f"acme.bench:{count - 1}")))
     whole, cut = LAKES / f"long-ids-{events}", LAKES / f"cut-ids-{events}"
     _fill(whole, things)
-    _fill(cut, things, "--setting", f"{STATISTICS_LENGTH}={CUT}")
+    _fill(cut, things, {STATISTICS_LENGTH: str(CUT)})
     (waits, spent), (others, more) = (
         asyncio.run(first_pages(folder, count, scale.of(300, 5), things.thing)) for folder in (whole, cut)
     )
@@ -80,14 +82,15 @@ def long_ids(_folder: Path, scale: Scale = FULL, events: int = 0) -> Iterator[Fi
     )
 
 
-def _fill(folder: Path, things: Things, *options: str) -> None:
+def _fill(folder: Path, things: Things, spark: Mapping[str, str] = MappingProxyType({})) -> None:
     """Make a compacted lake, unless it is there."""
     if (folder / "ready").exists():
         return
     shutil.rmtree(folder, ignore_errors=True)
     write_policy(folder / "journal.db")
     write_revisions(folder / "journal.db", things, 1, EVENTS_EACH)
-    cold_history.pipeline("run", folder, "--once", "--batch-rows", "1000000", "--optimize-batches", "1", *options)
+    settings = given(once=True, max_batch_rows=MILLION, optimize_batches=1, spark=dict(spark))
+    cold_history.pipeline("run", folder, *settings)
     drop_entries(folder / "journal.db")
     (folder / "ready").touch()
 

@@ -15,6 +15,7 @@ from tests.bench.lake import MILLION, RATE, pipeline, seconds_of, wait_for_both,
 from tests.bench.lake_scale import GIB, java_peak
 from tests.bench.long_journals import Things, change, write_policy, write_revisions
 from tests.bench.report import Figure
+from tests.support.lake.pipeline_process import given
 
 SECONDS = 60
 INTERVAL, MERGE_SECONDS = 5, 120
@@ -27,8 +28,8 @@ def measured(folder: Path, scale: Scale = FULL, seconds: int = 0) -> Iterator[Fi
     lake, merge_seconds = Lake(folder), scale.of(MERGE_SECONDS, 1)
     write_policy(lake.journal)
     write_revisions(lake.journal, things, 1, 1)
-    options = ("--interval", str(scale.of(INTERVAL, 1)), "--merge-every", str(merge_seconds))
-    with pipeline(folder, *options) as (process, said):
+    settings = given(interval=scale.of(INTERVAL, 1), merge_every=merge_seconds)
+    with pipeline(folder, *settings) as (process, said):
         wait_for_both(lake, things.newest(1), process)
         known, spent = len(said), processor_seconds_of_all(process)
         waits = write_and_watch(folder, _Chances(things), 0.0, float(seconds))

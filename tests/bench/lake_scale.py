@@ -33,15 +33,18 @@ from tests.bench.lake import MILLION, pipeline, seconds_of, wait_for_both
 from tests.bench.lake_maintenance import link
 from tests.bench.long_journals import EVENTS_EACH, VALUE_PATH, Things, drop_entries, write_policy, write_revisions
 from tests.bench.report import Figure
-from tests.support.lake.pipeline_process import MAIN
+from tests.support.lake.pipeline_process import MAIN, given
 
 CHUNKS = 20
 FEW = 2_000
 GIB = 1 << 30
-_NEVER = "1000000000"
-_WITHOUT_MAINTENANCE = (
-    *("--optimize-batches", _NEVER, "--optimize-files", _NEVER, "--optimize-every", _NEVER),
-    *("--vacuum-every", _NEVER, "--full-snapshot-events", _NEVER),
+_NEVER = 1_000_000_000
+_WITHOUT_MAINTENANCE = given(
+    optimize_batches=_NEVER,
+    optimize_files=_NEVER,
+    optimize_every=_NEVER,
+    vacuum_every=_NEVER,
+    full_snapshot_events=_NEVER,
 )
 
 
@@ -72,7 +75,7 @@ def _fill(folder: Path, things: Things, chunks: int) -> Iterator[dict[str, Any]]
     journal, lake = folder / "journal.db", Lake(folder)
     each = min(EVENTS_EACH, max(EVENTS_EACH // chunks, MILLION // things.count))
     write_policy(journal)
-    with pipeline(folder, "--merge-every", "1") as (process, said):
+    with pipeline(folder, *given(merge_every=1)) as (process, said):
         wait_for_both(lake, 1, process)
         for first in range(1, EVENTS_EACH + 1, each):
             last = min(first + each - 1, EVENTS_EACH)
