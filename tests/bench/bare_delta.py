@@ -29,7 +29,7 @@ def main(folder: Path, rows: int, rounds: int) -> int:
     spark = start_session(SessionOptions())
     source, target = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "bare"))
     events, latest = source.read(EVENTS), source.read(LATEST)
-    share = rows / latest.count()
+    share = min(1.0, rows / latest.count())
     changed = latest.sample(share, SEED).withColumn("seq", sql.col("seq") + 1).cache()
     changed.count()
     found: dict[str, list[float]] = {"append": [], "merge": [], "random": []}
