@@ -1,8 +1,8 @@
 """Checks that the lake is complete and undamaged, without Spark.
 
 Every trimmed event must be in the lake; the log of each table must be complete from its last checkpoint or its beginning
-(Spark may need a part that other readers do not); and each file of a table must exist with its size. With `every_page` the
-files are read, too: each page has a checksum. It may run beside a pipeline.
+(Spark may need a part that other readers do not); and each file of a table must exist with its size, and intact pages, each
+of which has a checksum. It may run beside a pipeline.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOKS = 2
 """How often the log is read: a pipeline may write a checkpoint and delete older parts meanwhile."""
 
 
-def check_lake(place: Lake, journal_reader: JournalReader, *, every_page: bool) -> None:
+def check_lake(place: Lake, journal_reader: JournalReader) -> None:
     """Check the lake.
 
     Raises LakeUnfit with the missing or damaged part and the remedy, and StoreUnavailable.
@@ -36,7 +36,7 @@ def check_lake(place: Lake, journal_reader: JournalReader, *, every_page: bool) 
         _check_commits(Path(place.path(table)) / "_delta_log")
     check_reach(place, journal_reader)
     for table in there:
-        for fault in _faults(place, table, every_page):
+        for fault in _faults(place, table):
             raise damaged_table(fault)
 
 
@@ -96,23 +96,22 @@ def _check_commits(log: Path) -> None:
         )
 
 
-def _faults(place: Lake, table: Table, every_page: bool) -> Iterator[str]:
+def _faults(place: Lake, table: Table) -> Iterator[str]:
     for name, size in reader.files(place, table).items():
-        fault = _fault(Path(place.path(table)) / name, size, every_page)
+        fault = _fault(Path(place.path(table)) / name, size)
         # A file that was removed meanwhile is no longer part of the table.
         if fault is not None and name in reader.files(place, table):
             yield fault
 
 
-def _fault(file: Path, size: int, every_page: bool) -> str | None:
+def _fault(file: Path, size: int) -> str | None:
     """Return the damage of a file. Raises StoreUnavailable if the system cannot read it."""
     try:
         if (found := file.stat().st_size) != size:
             return f"{file}: expected {size} bytes, found {found}"
-        if every_page:
-            with pq.ParquetFile(file, page_checksum_verification=True) as opened:
-                for _ in opened.iter_batches(_BATCH_ROWS):
-                    pass
+        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
+            for _ in opened.iter_batches(_BATCH_ROWS):
+                pass
     except FileNotFoundError:
         return f"{file}: this file of the table is missing"
     except (OSError, pa.ArrowException) as error:
