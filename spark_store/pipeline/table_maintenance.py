@@ -61,8 +61,8 @@ def due(state: MaintenanceState, settings: PipelineSettings) -> list[str]:
 def waited(watermark: Watermark, made: datetime, now: datetime) -> dict[str, timedelta]:
     """Return for how long each kind was not done, by this process or an earlier one.
 
-    A kind that was never done has waited since the lake was created. After a future time, the clock was set back: nobody
-    knows how long that is ago.
+    A kind that was never done has waited since the lake was created. After a future time, the clock was set back, and
+    the time that has passed is unknown.
     """
     run = watermark.retention
     done = {

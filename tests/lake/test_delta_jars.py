@@ -15,6 +15,9 @@ from spark_store.pipeline.delta_jars import VERSION, default_folder, find_jars, 
 
 pytestmark = pytest.mark.spark
 
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>io.delta</groupId><artifactId>{}</artifactId><version>{}</version></project>"""
+
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Path:
@@ -24,6 +27,7 @@ def mirror(tmp_path: Path) -> Path:
         folder = tmp_path / "mirror" / "io" / "delta" / artifact / VERSION
         folder.mkdir(parents=True)
         shutil.copy(jar, folder)
+        folder.joinpath(f"{artifact}-{VERSION}.pom").write_text(POM.format(artifact, VERSION), encoding="utf-8")
     return tmp_path / "mirror"
 
 

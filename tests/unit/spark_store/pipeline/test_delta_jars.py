@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import SparkMissing
-from spark_store.pipeline.delta_jars import default_folder, find_jars, jar_names
+from spark_store.pipeline import delta_jars
+from spark_store.pipeline.delta_jars import default_folder, find_jars, install_jars, jar_names
 
 
 def test_the_jars_are_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +26,9 @@ def test_missing_jars_raise_an_error_with_the_command_that_fetches_them(tmp_path
         find_jars(tmp_path)
     (tmp_path / "delta-spark_4.2_2.13-4.4.0.jar").touch()
     assert [jar.name for jar in find_jars(tmp_path)] == jar_names()
+
+
+def test_without_pyspark_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_jars, "find_spec", lambda _: None)
+    with pytest.raises(SparkMissing, match=r"pip install 'broker-connectivity\[spark\]'"):
+        install_jars(tmp_path / "jars")
