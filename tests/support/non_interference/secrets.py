@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from connectivity.authorization.enforcer import DROP
+from connectivity.authorization.policy_imports import EXPLICIT, IMPLICIT, NEVER
 from mappings.ids import EntityId, EntityType
 from mappings.model.metadata import METADATA
 from mappings.timestamps import utc_text
@@ -53,6 +54,7 @@ KEPT: Final = {
     "quotas": "how much of a [quota](../reference/quotas.md) a namespace uses, if this quota refuses a change of the client",
     "size": "that the whole thing would become too large, unreadable parts included",
     "objects on the way": "whether the value above this part is an object",
+    "imports": "that an import of the policy would include entries that the client cannot read",
 }
 """Values that stay equal although they depend on secrets; the security page lists them."""
 
@@ -389,26 +391,35 @@ class _Change:
             case [""] if step.value is not ...:
                 return step._replace(value={**step.value, "entries": self._other_entries(step)})
             case ["entries", label, *_] if self._secrets.is_free_entry(step.entity, label, self._number):
-                return step._replace(action="modify", path=f"/entries/{label}", value=self._entry())
+                is_imported = label in self._implicit_labels(step)
+                return step._replace(action="modify", path=f"/entries/{label}", value=self._entry(is_imported))
         return step
+
+    def _implicit_labels(self, step: Step) -> frozenset[str]:
+        """Return the labels of the policy after the step whose entries imports include without naming them."""
+        state = self._secrets.moments[self._number].states[step.entity].state or {}
+        entries = state.get("entries", {}).items()
+        return frozenset(label for label, entry in entries if entry["importable"] == IMPLICIT)
 
     def _other_entries(self, step: Step) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        implicit = self._implicit_labels(step)
         for label, entry in step.value["entries"].items():
             if not self._secrets.is_free_entry(step.entity, label, self._number):
                 found[label] = entry
-            elif self._dice.random() < 0.6:
-                found[label] = self._entry()
+            elif label in implicit or self._dice.random() < 0.6:
+                found[label] = self._entry(label in implicit)
         for label in sorted({*LABELS, "W"} - step.value["entries"].keys()):
             if self._secrets.is_free_entry(step.entity, label, self._number) and self._dice.random() < 0.3:
-                found[label] = self._entry()
+                found[label] = self._entry(is_imported=False)
         return found
 
-    def _entry(self) -> Policy:
+    def _entry(self, is_imported: bool) -> Policy:
         others = [subject for subject in (*SUBJECTS, "edge:other") if subject not in self._secrets.world.subjects]
         entry = an_entry(self._dice, LABELS, (), others)
         entry.pop("references", None)
         entry["subjects"] = {subject: {"type": "t"} for subject in self._dice.sample(others, 1)}
+        entry["importable"] = IMPLICIT if is_imported else self._dice.choice((EXPLICIT, NEVER))
         return entry
 
 
