@@ -49,6 +49,9 @@ AHEAD_BYTES: Final = 4 << 20
 WAITING_BYTES: Final = 32 << 20
 """How many bytes are kept for next pages, in all."""
 
+_ENTRY: Final = 500
+"""The size of a run without rows."""
+
 WINDOW: Final = 16_384
 """The most revisions that are looked for at once, where those that were asked for first are not there."""
 
@@ -70,6 +73,10 @@ class _Run(NamedTuple):
 
     rows: pa.Table
     is_all: bool
+
+
+def _size_of(run: _Run) -> int:
+    return int(run.rows.nbytes) + _ENTRY
 
 
 class _ReadPosition(NamedTuple):
@@ -98,8 +105,8 @@ class LakeHistory:
         self._lake = lake
         self._erased = erased
         self._lock = threading.Lock()
-        self._ahead: FIFOCache[_ReadPosition, _Run] = FIFOCache(WAITING_BYTES, lambda run: int(run.rows.nbytes))
-        """Rows that were read beyond the end of a page."""
+        self._ahead: FIFOCache[_ReadPosition, _Run] = FIFOCache(WAITING_BYTES, _size_of)
+        """Rows that were read beyond the end of a page, perhaps none."""
         self._events = DeltaTableReader(lake.path(EVENTS), clock)
         self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), clock)
 
@@ -133,17 +140,18 @@ class LakeHistory:
                 known = self._ahead.pop(_ReadPosition(version.number, asked, first, last), None)
             if known is not None and (known.is_all or known.rows.num_rows >= limit):
                 return known
-            return _oldest(version, asked, first, last, max(limit, AHEAD))
+            return _oldest(version, asked, first, last, limit, None if known is None else known.rows)
 
         version, run = self._events.read(lambda version: (version, read(version)), reaching)
         found = _events(entity, run.rows.slice(0, limit), max_bytes)
         rest = run.rows.slice(len(found))
-        if rest.num_rows:
+        is_all = run.is_all and not rest.num_rows
+        if found and not is_all:
             place = _ReadPosition(version.number, asked, found[-1].revision + 1, last)
             # A run that is larger than all of them together is not kept.
             with self._lock, contextlib.suppress(ValueError):
                 self._ahead[place] = _Run(rest, run.is_all)
-        return ColdEvents(found, run.is_all and not rest.num_rows)
+        return ColdEvents(found, is_all)
 
     def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
         """Return the smallest of these revisions in the lake; 0 for none. Raises HistoryUnavailable."""
@@ -193,7 +201,7 @@ class LakeHistory:
         asked = self._scan_filter(entity)
         for version in self._events.former():
             with contextlib.suppress(*GONE):
-                run = _oldest(version, asked, first, last, max(limit, AHEAD))
+                run = _oldest(version, asked, first, last, limit)
                 found = _events(entity, run.rows.slice(0, limit), max_bytes)
                 if found and found[0].revision == first:
                     return ColdEvents(found, found[-1].revision == last)
@@ -281,31 +289,61 @@ class LakeHistory:
         return ScanFilter.of(entity, times, self._erased.get(entity, 0))
 
 
-def _oldest(version: Version, asked: ScanFilter, first: int, last: int, limit: int) -> _Run:
-    """The first rows that there are, looked for in windows of revisions that grow while nothing is found."""
-    window = limit
+def _oldest(
+    version: Version, asked: ScanFilter, first: int, last: int, limit: int, known: pa.Table | None = None
+) -> _Run:
+    """Return the first rows.
+
+    At least `limit`, unless there are fewer without a gap, or these have too many bytes.
+    They are looked for in windows of revisions that grow while nothing is found. A reader that continues, with the rows that
+    it has of the last window, needs what follows: a window has `AHEAD` revisions. Another one may want a single page: the
+    window ends with the row groups that have its first revision.
+    """
+    window, is_narrow = max(limit, AHEAD), known is None
+    found = nothing(_COLUMNS) if known is None else known
+    first += found.num_rows
     while first <= last:
         files = tuple(file for file in version.files if file.may_hold(asked, first, last))
         if not files:
-            break
+            return _Run(found, is_all=True)
         version = version._replace(files=files)
-        first = max(first, min(file.bounds.least_revision or 0 for file in files))
-        most = min(window, _affordable(version, asked, first, min(last, first + window - 1)))
-        end = min(last, first + most - 1)
+        if not found.num_rows:
+            first = max(first, min(file.bounds.least_revision or 0 for file in files))
+        end = min(last, first + window - 1)
+        if is_narrow:
+            end = min(end, max(first + limit - 1, _last_beside(version, asked, first)))
+        affordable = first + _affordable(version, asked, first, end) - 1
+        is_cut, end = affordable < end, min(affordable, end)
         rows = rows_of(version, asked, first, end, _COLUMNS)
         if rows.num_rows:
-            least = int(pc.min(rows["revision"]).as_py())
-            # The window may have begun before the oldest row.
-            if (rest := min(last, least + most - 1)) > end:
-                rows = pa.concat_tables([rows, rows_of(version, asked, end + 1, rest, _COLUMNS)])
-                end = rest
-            rows = _check_complete(asked, rows.take(pc.sort_indices(rows["revision"])))
-            newest = rows["revision"][-1].as_py()
-            # Rows after the window may exist, even if the window's end does not.
-            is_over = newest < end and (asked.before is not None or not _may_hold(version, asked, newest + 1, last))
-            return _Run(rows, newest == last or is_over)
-        first, window = end + 1, min(WINDOW, 4 * window)
-    return _Run(nothing(_COLUMNS), is_all=True)
+            rows = rows.take(pc.sort_indices(rows["revision"]))
+            # Pages are slices, and slow ones of a table in parts.
+            rows = rows if not found.num_rows else pa.concat_tables([found, rows]).combine_chunks()
+            found = _check_complete(asked, rows)
+        elif not found.num_rows:
+            window, is_narrow = min(WINDOW, 4 * window), False
+        if found.num_rows:
+            newest = found["revision"][-1].as_py()
+            if newest < end:
+                # Rows after the window may exist, even if the window's end does not.
+                return _Run(found, asked.before is not None or not _may_hold(version, asked, newest + 1, last))
+            if found.num_rows >= limit or is_cut:
+                return _Run(found, newest == last)
+        first = end + 1
+    return _Run(found, is_all=True)
+
+
+def _last_beside(version: Version, asked: ScanFilter, first: int) -> int:
+    """Return the greatest revision in row groups that may have revision `first`; `first` if unknown."""
+    return max(
+        (
+            row_group.bounds.most_revision or first
+            for file in version.files
+            if file.may_hold(asked, first, first)
+            for row_group in footer_of(file.path).row_groups_of(asked.id, first, first)
+        ),
+        default=first,
+    )
 
 
 def _may_hold(version: Version, asked: ScanFilter, first: int, last: int) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import HistoryUnavailable
-from spark_store.lake import history_reader
+from spark_store.lake import history_reader, table_scan
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Snapshot, Times
@@ -73,13 +74,54 @@ def test_pages_follow_each_other_over_files_and_row_groups(lake: Lake) -> None:
 def test_events_decoded_beyond_a_page_are_used_for_the_next_page(lake: Lake) -> None:
     fill(lake, 1, 90)
     opened = LakeHistory(lake, clock=lambda: 0.0)
-    assert read(opened, 1, 90, limit=40) == span(1, 40)
+    assert read(opened, 1, 90, limit=20) == span(1, 20)
+    assert read(opened, 21, 90, limit=20) == span(21, 40)
     for file in Path(lake.path(EVENTS)).glob("*.parquet"):
         file.unlink()
     assert read(opened, 41, 90, limit=40) == span(41, 80)
     assert read(opened, 81, 90, limit=40) == span(81, 90)
     with pytest.raises(HistoryUnavailable):
         read(opened, 81, 90, limit=40)
+
+
+@pytest.fixture
+def read_row_groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Return the list to which each read adds the file and the number of its row groups."""
+    found: list[tuple[str, int]] = []
+    read_file = table_scan._read
+
+    def noting(path: str, footer: Any, numbers: list[int], *rest: Any) -> Any:
+        found.extend((path, number) for number in numbers)
+        return read_file(path, footer, numbers, *rest)
+
+    monkeypatch.setattr(table_scan, "_read", noting)
+    return found
+
+
+def test_a_first_page_reads_only_the_file_that_it_is_in(lake: Lake, read_row_groups: list[tuple[str, int]]) -> None:
+    for first in (1, 31, 61):
+        fill(lake, first, first + 29)
+    assert read(LakeHistory(lake), 1, 90, limit=20) == span(1, 20)
+    assert read(LakeHistory(lake), 61, 90, limit=20) == span(61, 80)
+    assert len({path for path, _ in read_row_groups}) == 2
+
+
+def test_a_first_page_in_two_files_reads_both(lake: Lake, read_row_groups: list[tuple[str, int]]) -> None:
+    for first in (1, 31, 61):
+        fill(lake, first, first + 29)
+    assert read(LakeHistory(lake), 21, 90, limit=20) == span(21, 40)
+    assert len({path for path, _ in read_row_groups}) == 2
+
+
+def test_page_by_page_each_row_group_is_read_once(lake: Lake, read_row_groups: list[tuple[str, int]]) -> None:
+    for first in (1, 31, 61):
+        fill(lake, first, first + 29)
+    opened = LakeHistory(lake, clock=lambda: 0.0)
+    found: list[int] = []
+    while len(found) < 90:
+        found += read(opened, len(found) + 1, 90, limit=20)
+    assert found == span(1, 90)
+    assert len(read_row_groups) == len(set(read_row_groups))
 
 
 def test_the_read_ahead_for_next_pages_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
