@@ -156,7 +156,8 @@ class Client:
     async def follow(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
         """Like `subscribe`, but if a session cannot be resumed, it subscribes again after the last element.
 
-        Raises StreamError; SessionLost before the first element, or if the publisher cannot continue (`can_continue`).
+        Before the first element it subscribes to the same publisher again. Raises StreamError; SessionLost if that could
+        skip elements (`has_fixed_start`), or if the publisher cannot continue (`can_continue`).
         """
         rest: str | None = publisher
         last: bytes | None = None
@@ -168,9 +169,9 @@ class Client:
                         yield element
                 return
             except SessionLost:
-                if last is None or not can_continue(publisher):
+                if not (has_fixed_start(publisher) if last is None else can_continue(publisher)):
                     raise
-                rest = continuation(publisher, last)
+                rest = publisher if last is None else continuation(publisher, last)
 
     # Publications to which the service subscribes.
 
@@ -351,14 +352,27 @@ class Client:
             self._has_link.clear()
 
 
+def parse(publisher: str) -> publisher_names.Name | None:
+    """The parts of a publisher's name; None if only the service knows this kind of publisher."""
+    try:
+        return publisher_names.parse(publisher)
+    except DecodeError:
+        return None
+
+
+def has_fixed_start(publisher: str) -> bool:
+    """Whether a later subscription begins with the same element, not relative to the newest element."""
+    match parse(publisher):
+        case publisher_names.History(from_revision=first):
+            return first is None or first > 0
+        case publisher_names.StreamName(all=everything, from_offset=first, since=since):
+            return everything or first is not None or since is not None
+    return False
+
+
 def can_continue(publisher: str) -> bool:
     """Whether elements have a position (a revision or an offset) at which the publisher can continue."""
-    try:
-        name = publisher_names.parse(publisher)
-    except DecodeError:
-        # The service may have publishers that this client does not know.
-        return False
-    match name:
+    match parse(publisher):
         case (
             publisher_names.History(projection=None, fields=None, before=None, encoding="json")
             | publisher_names.StreamName(encoding="json")

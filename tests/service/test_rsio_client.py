@@ -174,24 +174,27 @@ async def test_a_reader_misses_no_event_while_broker_and_service_are_down(
             async for element in elements:
                 heard.extend(revisions_of([element]))
 
+    async def wait_for(number: int) -> None:
+        await wait_until(lambda: heard == list(range(first, first + number)) or following.done())
+        if following.done():
+            # It has failed.
+            following.result()
+
     first = await asyncio.to_thread(newest, broker) + 1
     # Who hears nothing asks whether somebody is there, so that a service which knows nothing of a session is found soon.
     async with Client(connector(at), EndpointLimits(silence_before_ping=2.0)) as reader:
         following = asyncio.create_task(follow(reader))
         await asyncio.to_thread(switch, broker, 1, 2)
-        await wait_until(lambda: heard == [first, first + 1] or following.done())
-        # A session that is lost before its first element cannot be continued: then this raises.
-        if following.done():
-            following.result()
+        await wait_for(2)
         broker.kill()
         await wait_until(lambda: statuses(service).isdisjoint({"open"}))
         await asyncio.to_thread(broker.start_again)
         await wait_until(lambda: statuses(service) == {"open"})
         await asyncio.to_thread(switch, broker, *range(10))
-        await wait_until(lambda: heard == list(range(first, first + 12)))
+        await wait_for(12)
         await asyncio.to_thread(service.kill)
         await asyncio.to_thread(service.start_again)
         await asyncio.to_thread(switch, broker, *range(10))
-        await wait_until(lambda: heard == list(range(first, first + 22)))
+        await wait_for(22)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

@@ -334,6 +334,42 @@ async def test_a_subscriber_of_a_stream_that_cannot_resume_gets_a_lost_error() -
             await taken(numbers_)
 
 
+@each_row(
+    ("publisher", "is_repeated"),
+    [
+        (HISTORY, True),
+        (f"{HISTORY}?from=3&follow=true", True),
+        (f"{HISTORY}?from-ts=2030-01-15T07:30:00Z&fields=value", True),
+        (f"{HISTORY}?from=-3&follow=true", False),
+        ("streams/acme.site%3Alamp/0?resend_all=true", True),
+        ("streams/acme.site%3Alamp/0?resend_from=3", True),
+        ("streams/acme.site%3Alamp/0?resend_last=3", False),
+        ("streams/acme.site%3Alamp/0", False),
+        ("things/acme.site:lamp/events", False),
+        ("tck/range?n=3", False),
+    ],
+)
+async def test_a_session_lost_before_the_first_element_is_repeated_if_no_element_can_be_skipped(
+    publisher: str, is_repeated: bool
+) -> None:
+    subscribed: list[str] = []
+
+    async def subscribe(name: str, _window: int) -> AsyncGenerator[bytes, None]:
+        subscribed.append(name)
+        if len(subscribed) == 1:
+            raise SessionLost("410 rsio:session.lost The service has restarted.")
+        yield b"1"
+
+    client = Client(connector("tcp://127.0.0.1:1"))
+    client.subscribe = subscribe  # type: ignore[assignment, method-assign]
+    if is_repeated:
+        assert await taken(client.follow(publisher)) == [b"1"]
+        assert subscribed == [publisher, publisher]
+    else:
+        with pytest.raises(SessionLost):
+            await taken(client.follow(publisher))
+
+
 async def test_a_closing_client_sends_goodbye_and_ends_its_waiting_subscriptions(door: Door) -> None:
     async with door.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
