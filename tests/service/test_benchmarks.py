@@ -12,6 +12,7 @@ from tests.bench.__main__ import BENCHMARKS, measured
 from tests.bench.harness import FULL, SHORT
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.lake.pipeline_process import QUICK_JAVA
 
 OVER_BROKERS = ("amqp-next", "amqp-drain", "kafka-next", "kafka-drain", "three", "api")
 WITH_SPARK = ("lake-memory", "cold-first", "cold-replay", "lake-export")
@@ -59,7 +60,8 @@ def test_a_short_benchmark_over_shared_brokers_returns_figures(
 @pytest.mark.spark
 @pytest.mark.slow(reason="a pipeline starts")
 @pytest.mark.parametrize("name", WITH_SPARK)
-def test_a_short_benchmark_with_spark_returns_figures(name: str) -> None:
+def test_a_short_benchmark_with_spark_returns_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     assert_measured(name)
 
 

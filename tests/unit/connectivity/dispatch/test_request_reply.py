@@ -195,6 +195,7 @@ async def test_a_late_acknowledgement_is_dropped_silently() -> None:
     other.deliver(acknowledgement())
     await other.settled(1)
     assert (other.answers(), other.count("in", "unmatched")) == ([], 1)
+    await until(lambda: harness.answers())
     assert len(harness.answers()) == 1
 
 
