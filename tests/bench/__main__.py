@@ -191,7 +191,7 @@ def _round_trip(broker: Mosquitto) -> float:
 
 
 def replay_in_process(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """A replay through feed, engine and encoder, without a broker."""
+    """A replay through feed, subscription manager and encoder, without a broker."""
     count = scale.of(200_000, 2_000)
     path = folder / "journal.db"
     fill(path, 1, count)

@@ -33,13 +33,13 @@ from tests.bench.report import Figure
 
 THINGS, EVENTS = 100_000, 1_000_000
 FILLER = 800
-"""Characters of a thing's constant part."""
+"""The characters of the constant part of a thing."""
 
 PART = 2
-"""Revisions of each thing that are written in one step."""
+"""The revisions of each thing that are written at once."""
 
 MOMENT_SECONDS = 15.0
-"""Seconds in which the pipeline writes a snapshot, at most."""
+"""The maximum time for the pipeline to write a snapshot, in seconds."""
 
 SAMPLES = 5
 
@@ -52,7 +52,7 @@ def first_page(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figur
     shape = Things(things, FILLER)
     write_policy(journal)
     with pipeline(folder) as (process, _):
-        # In parts: a snapshot of a lake that is far behind would have later states.
+        # Write in parts: the snapshot of a lake that is far behind would have later states.
         for last in range(PART, each + 1, PART):
             write_revisions(journal, shape, last - PART + 1, last)
             wait_for(Lake(folder), shape.newest(last), process)
@@ -94,13 +94,13 @@ def searches(folder: Path) -> Iterator[AsOfSearches]:
 
 
 async def search_times(past: AsOfSearches, filter: str | None, options: str | None, events: int) -> list[float]:
-    """The seconds to the first page of each sample, and to the last page of the last sample."""
+    """Return the seconds to the first page of each sample, and to the last page of the last sample."""
     wanted = read_options(options)
     predicate = None if filter is None else read(filter, BEGUN)
     asked = SearchRequest(ThingQuery(predicate, wanted.order), wanted.size, None, (SUBJECT,))
     found: list[float] = []
     for sample in range(-2, SAMPLES):
-        # The first ones warm Spark up.
+        # The first samples warm Spark up.
         at = BEGUN + timedelta(milliseconds=events * (0.35 + 0.1 * (sample % SAMPLES)))
         moment = versions_before(past.lake, at).seq
         begun = time.perf_counter()

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bare HOST PORT TOPIC COUNT BYTES|TEXT
 
-All messages are equal, with so many bytes or the given text. Prints one JSON line: the seconds until the last confirm,
+All messages are equal, with BYTES bytes or the text TEXT. Prints one JSON line: the seconds until the last confirm,
 and the processor seconds of this process.
 """
 

@@ -1,10 +1,11 @@
-"""Plain Spark and Delta do what the pipeline does, from rows of a filled lake.
+"""Plain Spark and Delta do the work of the pipeline, from rows of a filled lake.
 
     python -m tests.bench.bare_delta FOLDER ROWS ROUNDS
 
-In a process of its own. FOLDER holds a lake, which stays as it is. Each round appends all rows of `events` to an empty table
-and merges those of `latest` into another one; then it merges ROWS random rows of `latest`, which Spark has cached, into that
-table. Prints one JSON line: lists of the seconds of each append, of each first merge, and of each merge of random rows.
+It runs as a process. FOLDER has a lake, which it does not change. Each round appends all rows of `events` to an empty
+table and merges those of `latest` into another one; then it merges ROWS random rows of `latest`, which Spark has
+cached, into that table. Prints one JSON line: lists of the seconds of each append, of each first merge, and of each
+merge of random rows.
 """
 
 from __future__ import annotations

@@ -30,16 +30,16 @@ class Place(Protocol):
     kind: str
 
     def address(self, name: str) -> str:
-        """The name of this queue or topic at the broker, which other benchmarks may share."""
+        """Return the name of this queue or topic at the broker, which other benchmarks may share."""
 
     def document(self, ask: str = "ask") -> dict[str, Any]:
-        """A connection with the name of the place; responses go to the address in the header `reply-to`."""
+        """Return a connection that responds to the address in the header `reply-to`."""
 
     def send(self, address: str, payloads: Sequence[bytes], reply_to: str) -> None:
         """Publish messages and wait for the confirms."""
 
     def held(self, address: str) -> int:
-        """The number of messages that have arrived at an address."""
+        """Return the number of messages that have arrived at an address."""
 
     def first(self, address: str) -> bytes:
         """Wait for the first message at an address and consume it."""
@@ -164,7 +164,7 @@ def wait_for(place: Place, address: str, count: int) -> None:
 
 
 def rate(place: Place, address: str, count: int, before: int = 0) -> float:
-    """The messages per second that arrive at an address, from the first one to the last of `count`."""
+    """Return the messages per second at an address, from the first one to the last of `count`."""
     wait_for(place, address, before + 1)
     begun, seen = time.perf_counter(), place.held(address)
     wait_for(place, address, before + count)

@@ -28,7 +28,7 @@ TOPIC = b"bench/ask"
 
 
 def publish(mid: int, payload: bytes) -> bytes:
-    """A PUBLISH packet of MQTT 3.1.1 with QoS 1."""
+    """Return a PUBLISH packet of MQTT 3.1.1 with QoS 1."""
     body = struct.pack(">H", len(TOPIC)) + TOPIC + struct.pack(">H", mid) + payload
     length, left = bytearray(), len(body)
     while left:

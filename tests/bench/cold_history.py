@@ -48,7 +48,7 @@ ROUNDS = 5
 
 
 def compacted(events: int) -> Path:
-    """A data folder with an empty journal, whose events are all in a compacted lake."""
+    """Return a data folder with an empty journal, whose events are all in a compacted lake."""
     folder = LAKES / f"{events}"
     ready = folder / "ready"
     if not ready.exists():
@@ -61,7 +61,7 @@ def compacted(events: int) -> Path:
 
 
 def pipeline(action: str, folder: Path, *options: str) -> None:
-    """The pipeline, until it ends, with normal priority, so that other load does not delay it."""
+    """Run an action of the pipeline, with normal priority, so that other load does not delay it."""
     command = [sys.executable, "-c", MAIN, action, "--data-dir", str(folder), *options]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 
@@ -78,7 +78,7 @@ def trim(path: Path, events: int) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Store]:
-    """The store as the service opens it, after it has looked at the lake once."""
+    """Open the store like the service, after a first look at the lake."""
     cold = LakeHistory(Lake(folder))
     store = Store(Journal.open(folder / "journal.db"), cold=lambda: cold)
     try:
@@ -103,7 +103,7 @@ async def replay(store: Store, entity: EntityId) -> int:
 
 
 def first_page(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """The first page of entities that were not read lately, compared with a query of Spark."""
+    """Measure the first page of entities that were not read lately, compared with a query of Spark."""
     events = events or scale.of(2 * MILLION, 2 * EVENTS_EACH)
     folder, entities = compacted(events), events // EVENTS_EACH
     waits, spent = asyncio.run(first_pages(folder, entities, scale.of(300, 5)))
@@ -124,7 +124,10 @@ def first_page(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figu
 async def first_pages(
     folder: Path, entities: int, samples: int, name: Callable[[int], EntityId] = thing
 ) -> tuple[list[float], float]:
-    """Milliseconds of each first page, of things drawn at random; milliseconds of processor time of one, on average."""
+    """Return the milliseconds of each first page of random things, and the processor time of one.
+
+    The processor time is the average in milliseconds.
+    """
     chosen, waits = random.Random(11), []
     async with opened(folder) as store:
         processor = time.process_time()
@@ -163,7 +166,7 @@ def replays(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]
 
 
 async def replay_in_turn(folder: Path, entities: int, count: int) -> tuple[float, float]:
-    """The median seconds of a replay, and its seconds of processor time."""
+    """Return the median seconds of a replay, and its seconds of processor time."""
     chosen, spent = random.Random(13), []
     async with opened(folder) as store:
         await replay(store, thing(0))
@@ -176,7 +179,7 @@ async def replay_in_turn(folder: Path, entities: int, count: int) -> tuple[float
 
 
 async def replay_at_once(folder: Path, entities: int, each: int) -> float:
-    """The replays per second of all clients together."""
+    """Return the replays per second of all clients together."""
     chosen = random.Random(17)
     async with opened(folder) as store:
 

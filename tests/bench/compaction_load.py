@@ -40,7 +40,7 @@ class Waits:
 
 
 def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
-    """The first `next` of a hot history while Spark compacts a lake of many small files."""
+    """Measure the first `next` of a hot history while Spark compacts a lake of many small files."""
     events, warm, rounds = events or scale.of(500_000, 2_000), scale.of(WARM, 1), scale.of(ROUNDS, 1)
     idle_seconds = scale.of(IDLE_SECONDS, 0.5)
     small = folder / "small"
@@ -84,7 +84,7 @@ def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list
 
 @contextmanager
 def compactions(folder: Path) -> Iterator[Callable[[], Callable[[], bool]]]:
-    """Yields a function that starts a compaction, and returns a function that says whether it runs."""
+    """Yield a function that starts a compaction, and returns a function that is true while it runs."""
     command = [sys.executable, "-m", "tests.bench.compacting", str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -115,7 +115,7 @@ def lasting(seconds: float) -> Callable[[], bool]:
 
 
 def ask(asker: MqttClient, echo: MqttClient, found: Waits, goes_on: Callable[[], bool]) -> None:
-    """Replay and send a round-trip message alternately for this time."""
+    """Replay, and send a message to itself, in turn while `goes_on` is true."""
     chosen = random.Random(19)
     while goes_on():
         prefix = f"acme.bench/{thing(chosen.randrange(THINGS)).name}/things/twin/streaming"

@@ -67,7 +67,7 @@ def panels(scrapes: Sequence[Scrape]) -> list[Panel]:
 
 
 def drawn(shown: Sequence[Panel]) -> str:
-    """Return panels as SVG, two in a row."""
+    """Return the panels as SVG, two in a row."""
     height = (_HEIGHT + _GAP) * ((len(shown) + 1) // 2)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDTH + _GAP} {height}">',

@@ -17,7 +17,7 @@ from tests.support.connection_documents import client, connection, source
 REPLAYS, EVENTS_EACH, SECONDS = 100, 9_000, 9.0
 UNBOUNDED = 2**63 - 1
 FEW = 5
-"""Elements that the client receives of its replay before it cancels."""
+"""The elements that the client receives before it cancels its replay."""
 
 
 class Beside:
@@ -63,7 +63,7 @@ class Beside:
             self._take()
 
     def _arrival(self, action: str, key: str = "") -> tuple[str, float]:
-        """The subscription and the time of the next message of this kind."""
+        """Return the subscription and the time of the next message of this kind."""
         while True:
             found, topic, came = self._take()
             if topic.endswith(f"/{action}") and key in ("", found):

@@ -34,7 +34,7 @@ STAMP = "2030-01-15T07:30:00.000000Z"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The size of a benchmark: full for a figure, or minimal for the tests, which only run each line."""
+    """The size of a benchmark: full for a figure, or minimal for the tests, which only execute each line."""
 
     is_short: bool
 
@@ -76,7 +76,7 @@ def fill(path: Path, things: int, events: int, first: int = 0) -> None:
         written = Event(policy(number), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
         changes = [Change((written,), (fold([written]),))]
         happened = events_of(thing(number), events)
-        # One change with the whole history, because only the last state is kept.
+        # One change with the whole history, because the journal keeps only the last state.
         changes.append(Change(tuple(happened), (fold(happened),)))
         journal.append(changes)
     journal.close()
@@ -86,7 +86,7 @@ def fill(path: Path, things: int, events: int, first: int = 0) -> None:
 def serving(
     folder: Path, *connections: Mapping[str, Any], program: type[ServiceCommand] = ServiceCommand, **settings: Any
 ) -> Iterator[ServiceCommand]:
-    """A running service with default settings and these connections."""
+    """Start a service with default settings and these connections."""
     with program.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
         yield service
 
@@ -98,7 +98,7 @@ def processor_seconds(service: ServiceCommand) -> float:
 
 
 def processor_seconds_of_all(process: psutil.Process) -> float:
-    """The processor seconds of a process and of all its children, including ended ones."""
+    """Return the processor seconds of a process and of all its children, including ended ones."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         for one in [process, *process.children(recursive=True)]:
@@ -109,13 +109,13 @@ def processor_seconds_of_all(process: psutil.Process) -> float:
 
 
 def peak_memory(pid: int) -> int:
-    """Return the most bytes of memory that a running process has had."""
+    """Return the peak memory of a running process, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 class Spent(NamedTuple):
-    """What a process took: seconds, seconds of processor time, and its most memory in bytes."""
+    """The costs of a process: seconds, seconds of processor time, and peak memory in bytes."""
 
     seconds: float
     processor: float
@@ -123,7 +123,7 @@ class Spent(NamedTuple):
 
 
 def spent_by(command: Sequence[str]) -> Spent:
-    """Run a command to its end, without its output."""
+    """Run a command to its end without its output, and return its costs."""
     begun = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -134,7 +134,7 @@ def spent_by(command: Sequence[str]) -> Spent:
 
 
 def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:
-    """Run a part as a process, for at most so many seconds, and read the JSON line that it prints."""
+    """Run a module as a process, for at most `within` seconds, and return its JSON line."""
     command = [sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=within, check=True).stdout
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
@@ -143,9 +143,9 @@ def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:
 
 @contextmanager
 def sink(broker: Mosquitto, topic: str, count: int, ending: bytes = b"") -> Any:
-    """A ready subscriber that counts messages. The yielded function waits for its figures.
+    """Start a subscriber that counts messages, and yield a function that waits for its figures.
 
-    It ends after so many messages, or after a message with this end.
+    It ends after `count` messages, or after a message that ends with `ending`.
     """
     command = [sys.executable, "-m", "tests.bench.sink", broker.host, str(broker.port), topic, str(count), ending.hex()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

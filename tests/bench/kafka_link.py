@@ -42,7 +42,7 @@ def connection(broker: Kafka, name: str = "bench", source: str = "in") -> Connec
 
 
 async def publish(link: Link, count: int, address: str, headers: dict[str, str]) -> str:
-    """The messages per second through the link, with a full window."""
+    """Return the messages per second through the link, with a full window."""
     finished = asyncio.get_running_loop().create_future()
     left, sent = count, 0
     message = OutboundMessage(address, Envelope(PAYLOAD, headers))
@@ -103,7 +103,7 @@ def bare_consume(broker: Kafka, count: int, topic: str) -> str:
 
 
 async def round_trips(link: Link) -> str:
-    """The milliseconds from a publish to the receipt of the same message, one after the other."""
+    """Return the milliseconds from a publish to the receipt of the same message, one after the other."""
     times = []
     arriving = link.consume(0)
     for _ in range(ROUND_TRIPS):

@@ -60,7 +60,7 @@ def filled(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
 
 @contextlib.contextmanager
 def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[Said]]]:
-    """The pipeline as a process with normal priority, and the events that it reports."""
+    """Run the pipeline as a process with normal priority, and yield it with the events that it reports."""
     command = [
         sys.executable,
         "-c",
@@ -138,7 +138,7 @@ def write_and_watch(
 ) -> list[float]:
     """Write changes at the rate, and return the delay of each change after the warm-up.
 
-    `made` gets the number of events before the changes, and how many changes it must return.
+    `made` returns changes; its arguments are the number of events before them, and the number of changes.
     """
     committed: list[tuple[int, float]] = []
     seen: list[tuple[int, float]] = []
@@ -183,7 +183,7 @@ def _wait_until(is_so: object, within: float = 120.0) -> None:
 
 
 def _waits(committed: list[tuple[int, float]], seen: list[tuple[int, float]], each: int) -> list[float]:
-    """The seconds from each commit to the watermark, once for each of its changes."""
+    """Return the seconds from each commit to the watermark, once for each of its changes."""
     found: list[float] = []
     following = iter(seen)
     reached, at = next(following)
@@ -222,7 +222,7 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
 
 
 def _resident(process: psutil.Process) -> tuple[int, int]:
-    """The resident bytes of driver and Java, and of the other processes that Java has started."""
+    """Return the resident bytes of driver and Java, and of the other processes that Java has started."""
     own = theirs = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         own = process.memory_info().rss

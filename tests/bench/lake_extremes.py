@@ -25,11 +25,11 @@ from tests.support.lake.pipeline_process import given
 STATE_BYTES = (10_000, 100_000)
 ID_CHARACTERS = 120
 CUT = 32
-"""How many characters of an ID Delta's statistics have by default."""
+"""The characters of an ID in Delta's statistics by default."""
 
 
 def large(folder: Path, scale: Scale = FULL, megabytes: int = 0) -> Iterator[Figure]:
-    """Things of 10 KB and of 100 KB are created: each has one event, which is as large as its state."""
+    """Measure the creation of things of 10 KB and of 100 KB, with one event of the size of the state each."""
     megabytes = megabytes or scale.of(1_000, 2)
     for size in scale.of(STATE_BYTES, STATE_BYTES[:1]):
         place, things = folder / f"{size}", Things(megabytes * MILLION // size, size, noise=size)
@@ -56,7 +56,10 @@ def large(folder: Path, scale: Scale = FULL, megabytes: int = 0) -> Iterator[Fig
 
 
 def long_ids(_folder: Path, scale: Scale = FULL, events: int = 0) -> Iterator[Figure]:
-    """First pages of entities whose IDs differ only in their last characters, with whole statistics and with cut ones."""
+    """Measure first pages of entities whose IDs differ only at their end.
+
+    One lake has whole IDs in its statistics, the other one truncated IDs.
+    """
     events = events or scale.of(5 * MILLION, 2 * EVENTS_EACH)
     count = events // EVENTS_EACH
     things = Things(count, prefix="x" * (ID_CHARACTERS - len(f"acme.bench:{count - 1}")))
@@ -83,7 +86,7 @@ def long_ids(_folder: Path, scale: Scale = FULL, events: int = 0) -> Iterator[Fi
 
 
 def _fill(folder: Path, things: Things, spark: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Make a compacted lake, unless it is there."""
+    """Create a compacted lake, unless it exists."""
     if (folder / "ready").exists():
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -96,7 +99,7 @@ def _fill(folder: Path, things: Things, spark: Mapping[str, str] = MappingProxyT
 
 
 def _opened(lake: Lake, things: Things) -> tuple[float, int]:
-    """Return how many files may have an entity by their statistics, on average, and how many there are."""
+    """Return how many files may have an entity by their statistics, on average, and how many exist."""
     with reader.open_table(lake, EVENTS) as delta:
         bounds = list(reader.file_facts(delta, "min.entity", "max.entity"))
     ids = [str(things.thing(number)) for number in range(0, things.count, max(1, things.count // 100))]

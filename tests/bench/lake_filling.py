@@ -37,7 +37,7 @@ Spent = dict[str, list[float]]
 
 
 def processor_seconds() -> float:
-    """The processor seconds of this process and of its children."""
+    """Return the processor seconds of this process and of its children."""
     return processor_seconds_of_all(psutil.Process())
 
 

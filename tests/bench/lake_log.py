@@ -28,7 +28,7 @@ OPENED = 50
 
 
 def trickle(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """A table's log after two hours with a batch every five seconds, before a cleanup, and without one."""
+    """Measure a table's log after two hours with a batch every five seconds, with a cleanup and without."""
     plan = PipelineSettings()
     batches = scale.of(SECONDS // INTERVAL, 60)
     most, opening = _write(folder / "cleaned", batches, plan, clean_log)

@@ -1,10 +1,10 @@
-"""The maintenance of a lake, step by step, each beside plain Spark and Delta doing the same on a copy.
+"""The maintenance of a lake, step by step, compared with plain Spark and Delta on a copy.
 
     python -m tests.bench.lake_maintenance FOLDER EVENTS
 
-In a process of its own, with the pipeline's session. FOLDER holds a lake of so many events, which stays as it is: its files
-are linked into two copies. Prints a line of JSON after each step: its name, the seconds of both (null where there is no
-such step), and the most bytes of memory that the Java process has had.
+It runs as a process with the pipeline's session. FOLDER has a lake of EVENTS events, which it does not change: the
+files are linked into two copies. Prints a line of JSON after each step: its name, the seconds of both (null without
+such a step), and the peak memory of the Java process in bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.bench.harness import peak_memory
 from tests.bench.long_journals import BEGUN, EVENTS_EACH
 
 EXPIRED = EVENTS_EACH // 100
-"""How many of a thing's events retention deletes."""
+"""The events of each thing that retention deletes."""
 
 Work: TypeAlias = Callable[[LakeWriter], object]
 
@@ -72,7 +72,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def seconds(work: Work | None, target: LakeWriter) -> float | None:
-    """Return how long some work took."""
+    """Return the seconds that some work takes."""
     if work is None:
         return None
     begun = time.perf_counter()

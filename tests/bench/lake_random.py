@@ -1,4 +1,4 @@
-"""A million things change at random, a thousand times a second: whether the lake keeps up, and what that takes."""
+"""A million things change at random, a thousand times per second: the lag and the cost of the lake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERVAL, MERGE_SECONDS = 5, 120
 
 
 def measured(folder: Path, scale: Scale = FULL, seconds: int = 0) -> Iterator[Figure]:
-    """`seconds`: for how long the things change."""
+    """Measure a lake while things change for `seconds` seconds."""
     seconds, things = seconds or scale.of(SECONDS, 2), Things(scale.of(MILLION, 500))
     lake, merge_seconds = Lake(folder), scale.of(MERGE_SECONDS, 1)
     write_policy(lake.journal)
@@ -62,7 +62,7 @@ def measured(folder: Path, scale: Scale = FULL, seconds: int = 0) -> Iterator[Fi
 
 
 class _Chances:
-    """Changes of things drawn at random."""
+    """Returns changes of random things."""
 
     def __init__(self, things: Things) -> None:
         self._things, self._dice = things, random.Random(19)

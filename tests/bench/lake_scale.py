@@ -1,7 +1,8 @@
 """A lake of up to a hundred million events: filled in chunks, read, searched and maintained.
 
-The journal gets a chunk, the pipeline moves it, and the journal is trimmed, so that its file stays small. The lake stays in
-`.run/bench` for the next time; `make clean` removes it. An event is a new number, and each thing has a thousand of them.
+The journal gets a chunk, the pipeline moves it, and the journal is trimmed, so that its file stays small. The lake
+stays in `.run/bench` for the next run; `make clean` removes it. An event is a new number, and each thing has a thousand
+events.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def measured(_folder: Path, scale: Scale = FULL, events: int = 0) -> Iterator[Fi
 
 
 def _fill(folder: Path, things: Things, chunks: int) -> Iterator[dict[str, Any]]:
-    """Fill a new lake; what each chunk took."""
+    """Fill a new lake, and yield the costs of each chunk."""
     journal, lake = folder / "journal.db", Lake(folder)
     each = min(EVENTS_EACH, max(EVENTS_EACH // chunks, MILLION // things.count))
     write_policy(journal)
@@ -105,7 +106,7 @@ def _compact(folder: Path, copy: Path) -> None:
 
 
 def java_peak(process: psutil.Process) -> int:
-    """The most bytes of memory that the Java process of a pipeline has had."""
+    """Return the peak memory of the Java process of a pipeline, in bytes."""
     return peak_memory(next(child.pid for child in process.children(recursive=True) if child.name() == "java"))
 
 
@@ -187,7 +188,10 @@ def _reading(folder: Path, events: int, scale: Scale) -> Iterator[Figure]:
 
 
 def _search(folder: Path, events: int, steps: Iterator[dict[str, Any]]) -> Figure:
-    """Search the past for one thing in a hundred, while the pipeline maintains nothing; the first step does the same."""
+    """Search the past for one thing in a hundred, while the pipeline does no maintenance.
+
+    The first step of the maintenance runs the same search.
+    """
     lake = Lake(folder)
     with pipeline(folder, *_WITHOUT_MAINTENANCE), searches(folder) as past:
         while not lake.connect.exists():
@@ -205,7 +209,7 @@ def _search(folder: Path, events: int, steps: Iterator[dict[str, Any]]) -> Figur
 
 
 def _steps(folder: Path, events: int) -> Iterator[dict[str, Any]]:
-    """Run the maintenance in a process of its own; what each step took."""
+    """Run the maintenance as a process, and yield the costs of each step."""
     module = [sys.executable, "-m", "tests.bench.lake_maintenance", str(folder), str(events)]
     with subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None

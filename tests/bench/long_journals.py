@@ -30,7 +30,7 @@ BEGUN = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
 def write_past(path: Path, events: int, first: int = 0, each: int = EVENTS_EACH) -> int:
-    """Write so many events, numbered from `first`, and return the number of entities."""
+    """Write `events` events, numbered from `first`, and return the number of entities."""
     path.parent.mkdir(parents=True, exist_ok=True)
     entities = max(1, events // each)
     journal = Journal.open(path)
@@ -55,7 +55,7 @@ _COUNTED = "WITH RECURSIVE counted(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c
 
 
 def write_long_past(path: Path, events: int) -> None:
-    """Like `write_past` for a new journal with so many events per entity, without waiting for the disk."""
+    """Like `write_past` for a new journal, but with SQL and without waiting for the disk."""
     write_past(path, 0)
     given = {
         "entities": events // EVENTS_EACH,
@@ -88,9 +88,9 @@ def write_long_past(path: Path, events: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Things:
-    """Things that share a policy: how many there are, the length of their states, and the beginning of their names.
+    """Things that share a policy: their number, the length of their states, the beginning of their names.
 
-    A state has `filler` characters beside the ones that change. The first `noise` of them are random.
+    A state has `filler` characters besides the changing ones; the first `noise` of them are random.
     """
 
     count: int
@@ -102,7 +102,10 @@ class Things:
         return EntityId(EntityType.THING, "acme.bench", f"{self.prefix}{number}")
 
     def newest(self, revision: int) -> int:
-        """Return the journal's newest number when all things have this revision: the policy is the first event."""
+        """Return the journal's last event number when all things have this revision.
+
+        The first event is the policy.
+        """
         return self.count * revision + 1
 
 
@@ -120,7 +123,7 @@ _FILLED_THING = f"""
 
 
 def write_policy(path: Path) -> None:
-    """Make a journal with the policy that `Things` share."""
+    """Create a journal with the policy that `Things` share."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rules = {"policyId": str(policy(0)), "imports": {}, **policy_for(SUBJECT)}
     made = Event(policy(0), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
@@ -130,9 +133,9 @@ def write_policy(path: Path) -> None:
 
 
 def write_revisions(path: Path, things: Things, first: int, last: int) -> None:
-    """Write the revisions `first` to `last` of all things, which take turns, a thousand events in each second.
+    """Write the revisions `first` to `last` of all things in turn, a thousand events in each second.
 
-    In one transaction, without a wait for the disk: a pipeline sees all of them or none.
+    It is one transaction, without waiting for the disk: a pipeline sees all of them or none.
     """
     given = {
         "things": things.count, "first": first, "last": last, "begun": int(BEGUN.timestamp()), "policy": str(policy(0)),
@@ -159,7 +162,7 @@ def write_revisions(path: Path, things: Things, first: int, last: int) -> None:
             """,
             "CREATE UNIQUE INDEX entries_by_seq ON entries (seq)",
             "UPDATE counters SET value = :last * :things + 1 WHERE name = 'seq'",
-            # As after an update of the service: the search index has the policy, and the things later.
+            # As after an update of the service: the search index has the policy, but no things yet.
             "UPDATE search_progress SET indexed = 1",
             "COMMIT",
         ):
@@ -169,21 +172,21 @@ def write_revisions(path: Path, things: Things, first: int, last: int) -> None:
 
 
 def drop_entries(path: Path) -> None:
-    """Leave the journal as it is when the service has trimmed all of its events, in a fraction of the time."""
+    """Delete all events of the journal, as the service does when it trims, but faster."""
     with sqlite3.connect(path, isolation_level=None) as connection:
         connection.execute("DELETE FROM entries")
     connection.close()
 
 
 def changes(first: int, count: int, entities: int) -> Iterator[Change]:
-    """The changes numbered from `first`, of the entities in turn."""
+    """Yield the changes numbered from `first`, of the entities in turn."""
     for number in range(first, first + count):
         revision, which = divmod(number, entities)
         yield change(thing(which), revision + 1, number)
 
 
 def change(entity: EntityId, revision: int, number: int) -> Change:
-    """A report of a sensor of some hundred bytes, different from the others, and the resulting thing."""
+    """Return a sensor reading of some hundred bytes, different from others, and the thing after it."""
     at = _stamp(number)
     reading = {"celsius": (number * 7919 % 100_003) / 1000, "n": number, "note": f"{number * 2654435761 % 2**32:08x}"}
     if revision == 1:
@@ -200,6 +203,6 @@ def _thing(entity: EntityId, reading: dict[str, object]) -> dict[str, object]:
 
 
 def _stamp(number: int) -> str:
-    """The time of an event, with a hundred events in each second."""
+    """Return the time of an event, with a hundred events in each second."""
     at = BEGUN + timedelta(milliseconds=10 * number)
     return f"{at.isoformat(timespec='microseconds')[:-6]}Z"

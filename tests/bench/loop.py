@@ -101,7 +101,7 @@ def _p99(ranked: list[float]) -> float:
 
 @contextmanager
 def _asking(service: ServiceCommand) -> Iterator[list[float]]:
-    """Request `/health/live` repeatedly; the milliseconds of each response."""
+    """Request `/health/live` repeatedly, and yield the milliseconds of each response."""
     waits: list[float] = []
     is_over = threading.Event()
 
@@ -128,7 +128,7 @@ def _burst(broker: Mosquitto, count: int, size: int, bursts: int, first: int = 0
 
 
 def _replay(broker: Mosquitto, events: int, at_once: int) -> None:
-    """Concurrent replays whose filter matches only the last event."""
+    """Run concurrent replays whose filter matches only the last event."""
     prefix = f"acme.bench/{thing(2 * THINGS).name}/things/twin/streaming"
     with client(broker, "bench") as asker:
         opened = [

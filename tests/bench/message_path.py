@@ -71,7 +71,7 @@ class Calls:
 
 @contextmanager
 def service_in_thread(folder: Path, document: dict[str, Any]) -> Iterator[Calls]:
-    """A service on an event loop in a thread, without periodic jobs."""
+    """Run a service on an event loop in a thread, without periodic jobs."""
     connections = folder / "connections"
     connections.mkdir(parents=True, exist_ok=True)
     (connections / "site.json").write_text(json.dumps(document))
@@ -101,24 +101,24 @@ def service_in_thread(folder: Path, document: dict[str, Any]) -> Iterator[Calls]
 
 
 def position(calls: list[str], name: str, start: int = 0) -> int:
-    """The position of the first call of a function from `start` on."""
+    """Return the position of the first call of a function from `start` on."""
     return next(number for number, call in enumerate(calls) if number >= start and call.endswith(f":{name}"))
 
 
 def parts(calls: list[str]) -> tuple[list[str], list[str]]:
-    """The calls from the read to the flush of the output, and those of the confirm."""
+    """Return the calls from the read to the flush of the output, and those of the confirm."""
     flushed = position(calls, "AsyncMqttClient._flush", position(calls, "Mqtt311.publication"))
     confirmed = position(calls, "AsyncMqttClient._readable", flushed)
     return calls[: flushed + 1], calls[confirmed:]
 
 
 def least(samples: list[list[str]]) -> list[str]:
-    """The sample with the fewest calls: the others include timers."""
+    """Return the sample with the fewest calls: the others include timers."""
     return min(samples, key=len)
 
 
 def measure(folder: Path) -> dict[str, list[str]]:
-    """The calls of each message."""
+    """Return the calls of each message."""
     fill(folder / "data" / "journal.db", 1, 200)
     entity = thing(0)
     topic = f"{entity.namespace}/{entity.name}/things/twin"

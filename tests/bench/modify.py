@@ -27,7 +27,7 @@ THINGS = 50
 
 
 def command(number: int, size: int, verb: str, first: int) -> bytes:
-    """A modify whose message has about `size` bytes, or a retrieve of a whole thing."""
+    """Return a modify whose message has about `size` bytes, or a retrieve of a whole thing."""
     document: dict[str, Any] = {
         "topic": f"acme.bench/device-{first + number % THINGS}/things/twin/commands/{verb}",
         "headers": {"correlation-id": str(number)},

@@ -74,7 +74,7 @@ class Nothing:
 
 
 def silenced(facts: Any) -> Any:
-    """The metrics of a component, none of which is recorded."""
+    """Replace the metrics of a component by some that record nothing."""
     for name in ("read", "passed", "written", "said"):
         if hasattr(facts, name):
             setattr(facts, name, Nothing())
@@ -124,7 +124,7 @@ class Tally:
             self._is_there.set()
 
     def expect(self, more: int) -> None:
-        """Wait for so many more."""
+        """Set the number of further counts to wait for."""
         self._wanted = self._number + more
         self._is_there.clear()
 
@@ -133,7 +133,7 @@ class Tally:
 
 
 class Confirming(Link):
-    """A broker that confirms every message immediately."""
+    """A broker that confirms all messages immediately."""
 
     def __init__(self) -> None:
         super().__init__(100)
@@ -164,7 +164,7 @@ class Way:
             meter.log.enable()
         self.ended = Tally()
         self.connection = _connection("bench", source("bench", SUBJECT))
-        clock = lambda: now(UTC)  # noqa: E731 - the shortest thing that asks the clock
+        clock = lambda: now(UTC)  # noqa: E731 - the shortest function that reads the clock
         self.reader = SourceReader(*reply_publishers(self.connection, 0, self.outbox, meter, clock))
         # The service does not send an event to the connection of its command, so the target is on another one.
         self.beside = _connection("beside", targets=[_TARGET])
@@ -202,7 +202,7 @@ class Way:
         await self.link.taken.reached()
 
     async def replay(self, count: int) -> None:
-        """Replay so many events of one thing, with the demand of its subscriber."""
+        """Replay `count` events of one thing, with the demand of its subscriber."""
         prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
         await self._say(f"{prefix}/subscribeForPersistedEvents", b"null")
         key = next(iter(self.streams)).key

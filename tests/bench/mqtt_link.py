@@ -53,7 +53,7 @@ def connection(broker: Mosquitto, kind: str) -> Connection:
 
 
 async def publish(link: Link, count: int, address: str, headers: dict[str, str], window: int = WINDOW) -> str:
-    """The messages per second through the link, with a full window."""
+    """Return the messages per second through the link, with a full window."""
     loop = asyncio.get_running_loop()
     finished = loop.create_future()
     left, sent = count, 0
@@ -103,7 +103,7 @@ def bare_publish(broker: Mosquitto, count: int, is_5: bool, topic: str) -> str:
 
 
 async def drain(link: Link, count: int) -> str:
-    """The deliveries per second from a backlog of the session, each acknowledged."""
+    """Return the deliveries per second from a backlog of the session, each acknowledged."""
     got, watch = 0, Stopwatch()
     async for deliveries in link.consume(0):
         for delivery in deliveries:

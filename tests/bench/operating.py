@@ -118,7 +118,7 @@ def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
 
 
 def _latencies(service: ServiceCommand, ids: Sequence[str], requests: int) -> dict[str, list[float]]:
-    """The milliseconds of sequential requests, by their kind."""
+    """Return the milliseconds of sequential requests, by their kind."""
     link = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     reads = [CONNECTIONS, *(f"{CONNECTIONS}/{id}{part}" for id in ids for part in ("", "/status", "/metrics", "/logs"))]
     resting = closed(0)
@@ -143,7 +143,7 @@ def _latencies(service: ServiceCommand, ids: Sequence[str], requests: int) -> di
 
 
 def many_connections(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """Ten thousand files, a hundred open connections: their list, and a scrape of a thousand."""
+    """Measure ten thousand files and a hundred open connections: their list, and a scrape of a thousand."""
     number, opened = scale.of(MANY, 50), scale.of(OPEN_OF_MANY, 5)
     trial_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
@@ -219,7 +219,7 @@ def monitored(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _places(name: str) -> tuple[str, str]:
-    """The topics of the commands and responses of a load."""
+    """Return the topics of the commands and responses of a load."""
     return f"{name}/answers", f"{name}/ask"
 
 

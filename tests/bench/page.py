@@ -25,7 +25,7 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "fairness": ["new subscription during 100 replays"],
     "idle": ["100,000 idle subscriptions"],
 }
-"""The benchmarks of the page, and the names of their first figures on it."""
+"""The benchmarks of the page, and the names of their first figures there."""
 
 _RATE = re.compile(r"([\d,]+)/s")
 _WAITS = re.compile(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms")

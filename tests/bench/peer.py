@@ -21,13 +21,13 @@ _LAST_SHORT = 125
 
 
 def text_frame(text: bytes) -> bytes:
-    """A text message of a client, masked with zeros."""
+    """Return a text message of a client, masked with zeros."""
     length = bytes([0x80 | len(text)]) if len(text) <= _LAST_SHORT else b"\xfe" + len(text).to_bytes(2, "big")
     return b"\x81" + length + bytes(4) + text
 
 
 def frame_end(buffer: bytearray, start: int) -> tuple[int, int] | None:
-    """The start and end of the payload of the frame at `start`; None if the frame is incomplete."""
+    """Return the start and end of the payload of the frame at `start`; None if the frame is incomplete."""
     if len(buffer) < start + 2:
         return None
     length, begin = buffer[start + 1], start + 2

@@ -1,8 +1,8 @@
 """The service with a probe on its event loop: `python -m tests.bench.probed_service serve …`.
 
-Each tick of a timer of 1 ms adds a record to the file that the environment variable PROBE names: the time (monotonic), the
-seconds since the previous tick, and the processor seconds of the event loop's thread since then. A long turn of the event
-loop makes a long gap.
+Each tick of a timer of 1 ms adds a record to the file in the environment variable PROBE: the time (monotonic), the
+seconds since the previous tick, and the processor seconds of the event loop's thread since then. If the event loop is
+blocked, the next tick is late.
 """
 
 from __future__ import annotations

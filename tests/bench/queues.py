@@ -46,14 +46,14 @@ def kafka(*topics: str) -> Iterator[KafkaPlace]:
 
 
 def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> float:
-    """The messages per second of the bare client in another process, by its own clock."""
+    """Return the messages per second of the bare client in another process, by its own clock."""
     address = place.uri.replace("tcp:", "amqp:") if isinstance(place, AmqpPlace) else place.bootstrap
     seconds: float = run("bare_queues", place.kind, what, address, count, size, *map(place.address, places))["seconds"]
     return count / seconds
 
 
 def subscribe(place: Place, demand: int, answers: str) -> float:
-    """Request so many events of the first thing, sent to `answers`. Returns the time of the request."""
+    """Request `demand` events of the first thing, sent to `answers`. Returns the time of the request."""
     opened = f"{answers}-opened"
     place.send("ask", [_ask("subscribeForPersistedEvents")], opened)
     created = json.loads(place.first(opened))
@@ -191,7 +191,7 @@ def _replay_to(broker: Mosquitto) -> None:
 def _sent(
     service: ServiceCommand, scale: Scale, name: str, asks: Mapping[str, Callable[[str], object]]
 ) -> dict[str, float]:
-    """The events per second to each broker while all replays run."""
+    """Return the events per second to each broker while all replays run."""
     before = {kind: _count(service, kind) for kind in asks}
     for ask in asks.values():
         ask(name)

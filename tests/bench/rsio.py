@@ -73,7 +73,7 @@ async def _packed(count: int) -> tuple[list[float], float, int]:
 
 
 def door(port: int) -> dict[str, Any]:
-    """A TCP listener with twins and the test publishers."""
+    """Return a TCP listener with twins and the test publishers."""
     return {
         "id": "door",
         "connectionType": "tcp",
@@ -86,7 +86,7 @@ def door(port: int) -> dict[str, Any]:
 
 @contextmanager
 def bare_socket(file: Path, piece: int) -> Iterator[int]:
-    """The port of a bare server that sends the bytes of a file."""
+    """Start a bare server that sends the bytes of a file, and yield its port."""
     command = [sys.executable, "-m", "tests.bench.bare_socket", str(file), str(piece)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -109,7 +109,7 @@ def tcp(folder: Path, scale: Scale = FULL) -> list[Figure]:
 def _beside(
     folder: Path, scale: Scale, service: ServiceCommand, port: int, what: str, publisher: str, count: int
 ) -> Figure:
-    """So many elements, and the same bytes from the bare server, alternately."""
+    """Measure `count` elements, and the same bytes from the bare server, in turn."""
     file = folder / "octets"
     least = SIZE * count
     raw = run("reader", "127.0.0.1", port, "count", publisher, least, file)["octets"]
@@ -164,7 +164,7 @@ def _over_mqtt(
     count: int,
     goal: float | None,
 ) -> Figure:
-    """The bytes per second of the service and of the bare client, alternately."""
+    """Measure the bytes per second of the service and of the bare client, in turn."""
     ours, bare, processor, size = [], [], 0.0, 0
     found: dict[str, Any] = {}
     for _ in range(scale.of(TURNS, 1)):

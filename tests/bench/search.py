@@ -33,7 +33,7 @@ THINGS = 100_000
 ROUNDS = 200
 PAGE = 25
 ENOUGH = 10.0
-"""Seconds after which the rate of the pages of a long result is known."""
+"""Seconds of reading a long result, after which the rate of its pages is known."""
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 POLICY = "bench.site:policy"
 SUBJECT = "bench:reader"
@@ -83,7 +83,7 @@ def thing(number: int, random_source: random.Random) -> dict[str, Any]:
 
 
 def write_things(path: Path, number: int) -> None:
-    """Write a journal with so many things and their search index."""
+    """Write a journal with `number` things and their search index."""
     random_source = random.Random(7)
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
@@ -229,7 +229,7 @@ def all_pages(path: Path) -> Iterator[Figure]:
 
 
 def search(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
-    """Pages of a search among so many things, in process, with the service's garbage collection."""
+    """Pages of a search among `things` things, in process, with the service's garbage collection."""
     path = folder / "journal.db"
     write_things(path, things or scale.of(THINGS, 500))
     usual = gc.get_threshold()

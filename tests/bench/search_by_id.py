@@ -1,4 +1,4 @@
-"""Searches by id, over MQTT compared with two bare clients, and in process."""
+"""Searches by ID, over MQTT compared with two bare clients, and in process."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _converse(broker: Mosquitto, name: str, count: int, at_once: int) -> float:
 
 
 def _page(path: Path) -> str:
-    """The page that a search finds."""
+    """Return the page that a search finds."""
     journal = Journal.open(path)
     snapshot = journal.snapshot(thing(0))
     journal.close()
@@ -95,7 +95,7 @@ def _page(path: Path) -> str:
 
 @contextmanager
 def _answering(broker: Mosquitto, page: str) -> Iterator[None]:
-    """The bare client in place of the service."""
+    """Start the bare client in place of the service."""
     command = [
         sys.executable,
         "-m",
@@ -134,7 +134,7 @@ def in_process(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 class _Taking(Link):
-    """A link that accepts every message immediately; `keys` are the ids of created subscriptions."""
+    """A link that accepts all messages immediately; `keys` are the IDs of created subscriptions."""
 
     def __init__(self) -> None:
         super().__init__(1_000_000)
@@ -200,4 +200,4 @@ async def _in_process(path: Path, scale: Scale) -> tuple[float, float]:
 
 
 def _nothing(*_: object) -> None:
-    """Return without waiting."""
+    """Do nothing, in place of a wait."""

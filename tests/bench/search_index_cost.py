@@ -43,7 +43,7 @@ POLICY = EntityId(EntityType.POLICY, "acme.bench", "policy")
 
 
 def state(number: int) -> dict[str, Any]:
-    """A thing of about a kilobyte: a device in a building, with some properties of each type."""
+    """Return a thing of about a kilobyte: a device in a building, with some properties of each type."""
     return {
         "thingId": f"acme.bench:device-{number}",
         "policyId": str(POLICY),
@@ -79,7 +79,7 @@ def created(number: int) -> Change:
 
 
 def fill(path: Path, things: int, *, has_index: bool) -> float:
-    """Create a journal of so many things under one policy; the seconds of processor time per thing."""
+    """Create a journal of `things` things under one policy. Returns processor seconds per thing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rules = {"policyId": str(POLICY), "imports": {}, **policy_for(SUBJECT)}
     event = Event(POLICY, 1, STAMP, "created", "/", msgspec.json.encode(rules), b"{}")
@@ -97,7 +97,7 @@ def fill(path: Path, things: int, *, has_index: bool) -> float:
 
 
 def commands(things: int, dice: random.Random) -> list[bytes]:
-    """Modifies of one number, each of another thing."""
+    """Return modifies of one number, each of another thing."""
     return [
         b'{"topic":"acme.bench/device-%d/things/twin/commands/modify","headers":{"correlation-id":"%d"},'
         b'"path":"/features/sensor/properties/temperature","value":%d.%d}'
@@ -107,7 +107,7 @@ def commands(things: int, dice: random.Random) -> list[bytes]:
 
 
 def costs(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
-    """All figures for so many things."""
+    """Measure all figures with `things` things."""
     things, turns = things or scale.of(THINGS, 100), scale.of(TURNS, 2)
     paths = {has_index: folder / str(has_index) / "journal.db" for has_index in (True, False)}
     creating = {has_index: fill(path, things, has_index=has_index) for has_index, path in paths.items()}

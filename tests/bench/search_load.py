@@ -1,4 +1,4 @@
-"""The load of searches by id: as many as possible, with several at a time, on paho's own loop.
+"""The load of searches by ID: as fast as possible, AT_ONCE at a time, on paho's own loop.
 
     python -m tests.bench.search_load HOST PORT ASK ANSWERS COUNT AT_ONCE
 

@@ -34,7 +34,7 @@ def subscribe_packet(topic: str) -> bytes:
 
 
 def packets(link: socket.socket, ending: bytes = b"") -> Iterator[tuple[int, int, bool]]:
-    """The type and length of every received packet, and whether it has the end."""
+    """Yield the type and length of each received packet, and whether it ends with `ending`."""
     buffer = bytearray()
     while chunk := link.recv(1 << 18):
         buffer += chunk
@@ -46,7 +46,7 @@ def packets(link: socket.socket, ending: bytes = b"") -> Iterator[tuple[int, int
 
 
 def packet_end(buffer: bytearray, start: int) -> int | None:
-    """The end of the packet that begins at `start`; None if the packet is incomplete."""
+    """Return the end of the packet that begins at `start`; None if the packet is incomplete."""
     length, shift, at = 0, 0, start + 1
     while at < len(buffer):
         length |= (buffer[at] & 127) << shift

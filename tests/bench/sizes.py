@@ -30,7 +30,7 @@ from tests.bench.harness import FULL, Scale, events_of, thing
 from tests.bench.report import Figure
 
 RSOCKET_FRAME = 3 + 4 + 2
-"""The length of the frame, the id of the stream, type and flags."""
+"""The length of the frame, the ID of the stream, type and flags."""
 
 RSOCKET_NUMBER = 4
 METADATA_LENGTH = 3
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def rows() -> Iterator[Row]:
-    """Events of a sensor, numbers, and the frames around a stream."""
+    """Yield the sizes of events of a sensor, of numbers, and of the frames around a stream."""
     event = events_of(thing(0), 3)[2]
     element = EventWriter(thing(0))(event)
     headers = {"correlation-id": "c-1"}
@@ -77,7 +77,7 @@ def rows() -> Iterator[Row]:
 
 
 def table() -> str:
-    """The table in docs/internals/measurements-messages.md."""
+    """Return the table of docs/internals/measurements-messages.md."""
     lines = ["| bytes of | reactive-streams-io | RSocket | Ditto JSON |", "|---|---|---|---|"]
     for row in rows():
         ditto = "–" if row.ditto is None else f"{row.ditto:g}"
@@ -86,7 +86,7 @@ def table() -> str:
 
 
 def listed(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """The table as figures, with RSocket in place of a bare client."""
+    """Return the table as figures, with RSocket in place of a bare client."""
     return [
         Figure(
             f"bytes of {row.what}",

@@ -33,13 +33,13 @@ STREAM = "tank"
 POLICY = EntityId(EntityType.POLICY, "acme.bench", "tanks")
 OPTIONS = {"streams": {STREAM: {"policyId": str(POLICY)}}}
 PATIENT = ("max_inflight_messages 1000", "max_queued_messages 1000000")
-"""Without limits of queues, because Mosquitto drops messages above them."""
+"""Mosquitto with large queues, because it drops messages above their limits."""
 
 TURNS = 1
 
 
 def document(broker: Mosquitto) -> dict[str, Any]:
-    """A connection with commands at `bench/ask` and stream requests at `bench/<session>/req`."""
+    """Return a connection with commands at `bench/ask` and stream requests at `bench/<session>/req`."""
     asking = {
         "addresses": ["bench/+/req"],
         "qos": 1,
@@ -58,7 +58,7 @@ def document(broker: Mosquitto) -> dict[str, Any]:
 
 
 def fill_stream(path: Path, messages: int = 0, size: int = 0) -> None:
-    """Write the policy of the stream, and messages with so many bytes of content."""
+    """Write the policy of the stream, and messages with `size` bytes of content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(path)
     entry = {"subjects": {SUBJECT: {"type": "test"}}, "resources": {"policy:/": EVERYTHING, "stream:/": EVERYTHING}}
@@ -74,12 +74,12 @@ def fill_stream(path: Path, messages: int = 0, size: int = 0) -> None:
 
 
 def publish(size: int) -> str:
-    """A request to publish a message of so many bytes."""
+    """Return a request to publish a message of `size` bytes."""
     return json.dumps({"type": "publish", "stream": STREAM, "msg": json.dumps({"note": "x" * size})})
 
 
 def session(broker: Mosquitto, name: str) -> MqttClient:
-    """The client that sends the requests of this session, and does not receive."""
+    """Return a client that sends the requests of this session, and receives nothing."""
     return MqttClient(broker.host, broker.port, ask=f"bench/{name}/req", answers="nobody/here")
 
 
@@ -105,7 +105,7 @@ def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[Servic
 
 @contextmanager
 def passing_on(broker: Mosquitto, count: int, size: int) -> Iterator[None]:
-    """A bare client that publishes a message of this size for each received one."""
+    """Start a bare client that publishes a message of this size for each received one."""
     command = [
         sys.executable,
         "-m",
@@ -125,7 +125,7 @@ def passing_on(broker: Mosquitto, count: int, size: int) -> Iterator[None]:
 
 
 def payload_of(figures: Mapping[str, Any], topic: str) -> int:
-    """The payload in the bytes of a packet."""
+    """Return the size of the payload of the last packet."""
     return int(figures["bytes"]) - len(topic) - 5
 
 
@@ -282,7 +282,7 @@ def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 @contextmanager
 def bare_door(count: int, size: int) -> Iterator[int]:
-    """The port of a bare server that sends messages to its first client."""
+    """Start a bare server that sends messages to its first client, and yield its port."""
     command = [sys.executable, "-m", "tests.bench.bare_websocket", str(count), str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -80,7 +80,7 @@ class Plant(WithoutPast):
 
 
 def targets(subjects: tuple[str, ...] = (DESK, VIEWER)) -> list[TopicFilter]:
-    """A target for each filter, with the subjects in turn."""
+    """Return a target for each filter, with the subjects in turn."""
     made = []
     for number, (filter, extra, namespaces) in enumerate(FILTERS):
         parameters = {"filter": filter, "extraFields": extra, "namespaces": namespaces}
@@ -90,7 +90,7 @@ def targets(subjects: tuple[str, ...] = (DESK, VIEWER)) -> list[TopicFilter]:
 
 
 def event(number: int) -> TwinEvent:
-    """An event; every fourth one changes a whole branch, of which the viewer cannot read a part."""
+    """Return an event; every fourth one changes a whole branch, of which the viewer cannot read a part."""
     entity = EntityId(EntityType.THING, "acme.bench", f"device-{number % 100}")
     place, value = ("/attributes/power", b"%d.5" % (number % 100))
     if number % 4 == 0:
@@ -99,7 +99,7 @@ def event(number: int) -> TwinEvent:
 
 
 def judged(folder: Path, scale: Scale = FULL) -> list[Figure]:
-    """The events per second for which twenty targets are decided, each event once for all of them."""
+    """Measure the events per second for which twenty targets are decided, each event once for all."""
     audience, plant = targets(), Plant()
     events = [event(number) for number in range(1, scale.of(EVENTS, 100) + 1)]
     rates, spent, told = [], 0.0, 0

@@ -75,7 +75,7 @@ def filtered(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _fast(folder: Path, broker: Mosquitto, count: int, targets: list[dict[str, Any]]) -> tuple[float, float]:
-    """The events per second until every target has processed all, and the processor microseconds of each."""
+    """Return the events per second until all targets are done, and the processor microseconds of each."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     starts = range(0, len(targets), OF_ONE)
     documents = [

@@ -72,7 +72,7 @@ def retrieves(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _published(broker: Mosquitto, count: int) -> float:
-    """The messages per second that paho publishes to a counting subscriber."""
+    """Return the messages per second that paho publishes to a counting subscriber."""
     with sink(broker, "bare", count) as figures:
         run("bare", broker.host, broker.port, "bare", count, MESSAGE_BYTES)
         found: float = count / figures()["seconds"]
@@ -124,7 +124,7 @@ def policies_with_many_entries(folder: Path, scale: Scale = FULL) -> list[Figure
 
 
 def a_million_things(folder: Path, scale: Scale = FULL, number: int = 0) -> list[Figure]:
-    """The start of a service with so many things, its memory, and the time of a command for a cold one."""
+    """The start of a service with `number` things, its memory, and the time of a command for a cold one."""
     number, samples = number or scale.of(1_000_000, 500), scale.of(SAMPLES, 10)
     entity = EntityId(EntityType.POLICY, "acme.bench", "all")
     _add(folder / "data" / "journal.db", range(number), entity, policy_for(SUBJECT))
@@ -157,7 +157,7 @@ def a_million_things(folder: Path, scale: Scale = FULL, number: int = 0) -> list
 
 
 def _modify(asker: MqttClient, number: int) -> float:
-    """The milliseconds until the response to a modify."""
+    """Return the milliseconds until the response to a modify."""
     topic = f"acme.bench/{thing(number).name}/things/twin/commands/modify"
     begun = time.perf_counter()
     answer = asker.ask_for(topic, "/attributes/n", 1)

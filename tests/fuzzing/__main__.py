@@ -1,11 +1,11 @@
 """Fuzz one target: `python -m tests.fuzzing TARGET [OPTION…]`, where options are those of libFuzzer.
 
-python -m tests.fuzzing ditto -max_total_time=600
-python -m tests.fuzzing ditto crash-…              (an input once more)
-python -m tests.fuzzing --keep ditto               (writes the corpus from what was found)
+    python -m tests.fuzzing ditto -max_total_time=600
+    python -m tests.fuzzing ditto crash-…              (runs an input again)
+    python -m tests.fuzzing --keep ditto               (writes the corpus from the found inputs)
 
-Without options a run ends only when an input fails, which it writes to a file. An input that takes long, or with which the
-process grows beyond bounds, fails too. Inputs that reach new code are kept in `.run/fuzzing`, where the next run continues.
+Without options, a run ends only when an input fails, which it writes to a file. An input that exceeds the limits of
+time or memory fails too. Inputs that reach new code are kept in `.run/fuzzing`, where the next run continues.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tests.fuzzing.target import Target, peak_memory
 from tests.fuzzing.targets import TARGETS, load
 
 BOUNDS = ("-timeout=20", "-max_len=4096", "-len_control=0")
-"""Seconds for one input, bytes of an input; long ones come from the start."""
+"""The limits of an input: 20 seconds, and 4096 bytes, which even the first inputs may have."""
 
 MOST_MIB = 1024
-"""Memory that the process may take."""
+"""The maximum memory of the process, without that of its parent, in MiB."""
 
 
 def fuzz(name: str, *options: str) -> None:
     """Run the fuzzer, which ends the process."""
     import atheris
 
-    # The bound includes the memory of the process that started this one.
+    # The peak memory includes that of the parent process.
     limit = f"-rss_limit_mb={(peak_memory() >> 20) + MOST_MIB}"
     with atheris.instrument_imports(include=list(TARGETS[name].followed)):
         target = load(name)
@@ -57,7 +57,7 @@ def _dictionary(target: Target, file: Path) -> list[str]:
 
 
 def keep(name: str) -> None:
-    """Write the corpus of a target: the smallest inputs, of those kept and those found, that reach what all reach."""
+    """Write the corpus: the smallest of the kept and found inputs that reach the same code as all."""
     target = load(name)
     inputs = [*corpus.read(name), *(file.read_bytes() for file in corpus.found_inputs(name).iterdir())]
     needed = corpus.minimize(target, TARGETS[name].followed, inputs)

@@ -53,7 +53,7 @@ CONSUMING, PUBLISHING = 1, 2
 
 
 class _Link:
-    """A demultiplexer with a consumer and a publisher, and a carrier that can only be aborted."""
+    """A demultiplexer with a consumer and a publisher, on a transport that can only be aborted."""
 
     def __init__(self) -> None:
         self.frames = FrameDemultiplexer(channel_max=2047, frame_max=131_072)
@@ -102,7 +102,7 @@ class _Publisher(AmqpPublisher):
     """A publisher that does not open its channel again."""
 
     def outcome(self, _error: Exception | None) -> None:
-        """The end of a message is not looked at."""
+        """Ignore the outcome of a message."""
 
     def closed(self, reason: Reason) -> None:
         assert isinstance(reason.text, str)
@@ -121,7 +121,10 @@ async def _received(data: bytes, sizes: list[int]) -> tuple[Any, ...]:
 
 
 def read_frames(data: bytes) -> None:
-    """The first byte gives the sizes of pieces; however the bytes come, the same is delivered, or the link ends."""
+    """Frames give the same deliveries, whatever the sizes of the pieces in which they arrive.
+
+    The first byte selects the sizes.
+    """
     how, received = data[0] if data else 0, data[1:]
     whole = asyncio.run(_received(received, [len(received) or 1]))
     if not whole[2]:
@@ -130,7 +133,10 @@ def read_frames(data: bytes) -> None:
 
 
 def _compare_arguments(data: bytes) -> None:
-    """Arguments that pamqp reads, and writes the same again, are read alike; it takes delivery tags for signed."""
+    """The service and pamqp read arguments equally, if pamqp writes them unchanged.
+
+    pamqp takes delivery tags as signed numbers.
+    """
     for method, read in (
         (commands.Basic.Deliver, read_delivery),
         (commands.Basic.Return, read_return),
@@ -201,7 +207,7 @@ _TEXTS = ("", "application/json", "c-1", "ä💡", "v" * 300, "\0", "1")
 
 
 def read_content_properties(data: bytes) -> None:
-    """Any bytes give headers of texts; where pamqp reads them, and writes the same again, they are the same."""
+    """Any bytes give text headers, the same as those of pamqp if pamqp writes them unchanged."""
     headers = read_properties(data)
     for text in (*headers, *headers.values()):
         text.encode()
@@ -212,7 +218,7 @@ def read_content_properties(data: bytes) -> None:
 
 def _compare_properties(data: bytes, headers: dict[str, str]) -> None:
     if len(data) < 2 or data[1] & 1:
-        return  # pamqp reads further flags in another way
+        return  # pamqp reads further flags differently
     theirs: Any = commands.Basic.Properties()
     try:
         theirs.unmarshal(int.from_bytes(data[:2], "big"), data[2:])
@@ -225,7 +231,7 @@ def _compare_properties(data: bytes, headers: dict[str, str]) -> None:
         table = theirs.headers or {}
         if theirs.marshal() != data:
             return
-    except Exception:  # pamqp raises many kinds for what it cannot read
+    except Exception:  # pamqp raises many kinds of errors for invalid bytes
         return
     for property_name, value in known.items():
         if value is not None:

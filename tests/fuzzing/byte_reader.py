@@ -1,6 +1,6 @@
-"""Reads choices from bytes, so that a fuzzer of bytes draws structures: numbers, words of a vocabulary, JSON values.
+"""Reads structures from bytes, for a fuzzer of bytes: numbers, words of a vocabulary, JSON values.
 
-A reader at its end reads zeros, so every input gives a structure, and a longer one changes only its end.
+At its end, a reader reads zeros, so each input gives a structure, and a longer one changes only its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NUMBERS: Sequence[int | float] = (
 
 
 class ByteReader:
-    """A position in an input."""
+    """An input and a position in it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -35,7 +35,7 @@ class ByteReader:
         return self._data[self._position - 1]
 
     def below(self, limit: int) -> int:
-        """Return a number from 0 to below a limit of at most 65,536."""
+        """Return a number from 0 to below a limit, which is at most 65,536."""
         return (self.byte() if limit <= 256 else self.byte() << 8 | self.byte()) % limit
 
     def flag(self) -> bool:
@@ -48,7 +48,7 @@ class ByteReader:
         return [self.choice(options) for _ in range(self.below(most + 1))]
 
     def take(self, most: int = 255) -> bytes:
-        """Return so many bytes as the next one says."""
+        """Return the next bytes, as many as the byte before them says."""
         size = min(self.byte(), most)
         start, self._position = self._position, min(len(self._data), self._position + size)
         return self._data[start : self._position]
@@ -58,14 +58,14 @@ class ByteReader:
         return self._data[start:]
 
     def text(self, words: Sequence[str]) -> str:
-        """Return one of the words, or a text of the input."""
+        """Return one of the words, or a text from the input."""
         number = self.byte()
         if number < 200 and words:
             return words[number % len(words)]
         return self.take(40).decode("utf-8", "replace")
 
     def json(self, words: Sequence[str], depth: int = 4) -> Any:
-        """Return a JSON value whose keys and texts are mostly words; nothing encloses others at depth 0."""
+        """Return a JSON value whose keys and texts are mostly words; at depth 0, it is not nested."""
         kind = self.below(12)
         if not depth:
             kind = kind % 7

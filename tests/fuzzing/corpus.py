@@ -1,7 +1,7 @@
-"""The kept inputs of each target: an archive of small ones that together reach what seeds and found ones reach.
+"""The corpus of each target: an archive of small inputs that reach the same code as all.
 
-`minimize` chooses them, the smallest inputs first: each executes a step from line to line that no seed and no earlier input
-does, or does so twice, four times, eight times … as often.
+`minimize` chooses them, the smallest first: each executes a step from line to line that no seed and no earlier input
+executes, or executes it twice, four times, eight times … as often.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tests.support.paths import ROOT
 
 FOLDER = Path(__file__).with_name("corpora")
 LARGEST_ARCHIVE = 10_000
-"""Bytes of an archive. All archives together have some 200 KB."""
+"""The maximum size of an archive, in bytes. All archives together have some 200 KB."""
 
 Step = tuple[str, int, int]
-"""A file and two lines that were executed one after the other; line 0 is the beginning of a function."""
+"""A file, and two lines that were executed one after the other; line 0 is the beginning of a function."""
 
 Feature = tuple[Step, int]
-"""A step and the number of binary digits of how often it was executed."""
+"""A step, and the number of binary digits of its count."""
 
 
 def read(name: str) -> list[bytes]:
-    """Return the kept inputs of a target, the smallest first."""
+    """Return the inputs of a target's corpus, the smallest first."""
     archive = FOLDER / f"{name}.tar.xz"
     if not archive.exists():
         return []
@@ -40,7 +40,7 @@ def read(name: str) -> list[bytes]:
 
 
 def write(name: str, inputs: Sequence[bytes]) -> int:
-    """Keep these inputs, as many of the first ones as fit; return their number."""
+    """Write the corpus from the first inputs that fit, and return their number."""
     number = len(inputs)
     while len(packed := _pack(inputs[:number])) > LARGEST_ARCHIVE:
         number -= max(1, number // 20)
@@ -50,7 +50,7 @@ def write(name: str, inputs: Sequence[bytes]) -> int:
 
 
 def _pack(inputs: Iterable[bytes]) -> bytes:
-    """The same inputs give the same bytes."""
+    """Return an archive of inputs, which is the same for the same inputs."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as members:
         for number, each in enumerate(inputs):
@@ -61,7 +61,7 @@ def _pack(inputs: Iterable[bytes]) -> bytes:
 
 
 def minimize(target: Target, followed: Sequence[str], inputs: Iterable[bytes]) -> list[bytes]:
-    """Return the inputs that reach all features of the followed code together with the seeds, the smallest first."""
+    """Return the smallest inputs that, together with the seeds, reach all features of the followed code."""
     reached: set[Feature] = set()
     for seed in target.seeds:
         reached |= _features_of(target, followed, seed)
@@ -103,7 +103,7 @@ def _features_of(target: Target, followed: Sequence[str], data: bytes) -> set[Fe
 
 
 def found_inputs(name: str) -> Path:
-    """Return the folder of the inputs that runs on this machine have found."""
+    """Return the folder of inputs that the fuzzer has found on this machine."""
     folder = ROOT / ".run" / "fuzzing" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""The readers of documents: JSON and YAML texts, and connection documents with all that they contain."""
+"""The parsers of documents: JSON and YAML texts, and connection documents with their parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.random_documents import SCHEMA, USABLE, WORDS
 
 
 def read_text(data: bytes) -> None:
-    """JSON and YAML are read or have problems; the two YAML loaders agree; JSON that is read can be written again."""
+    """A text is read or has problems; both YAML loaders agree, and JSON can be written and read again."""
     found = read_json(data)
     assert all(problem.found and problem.expected for problem in found.problems)
     assert is_within_limits(found.document)
@@ -79,7 +79,7 @@ _YAML_WORDS = (
 
 
 def _names(schema: Any) -> set[str]:
-    """Return all names of members in a schema."""
+    """Return the names of all members in a schema."""
     if isinstance(schema, list):
         return set().union(*map(_names, schema))
     if not isinstance(schema, dict):
@@ -110,7 +110,7 @@ TEXTS = sorted({*WORDS, *_texts_in(_BASES)} - {"x" * 5000})
 
 
 def read_connection(data: bytes) -> None:
-    """The bytes change places of a usable document; it has problems, or it can be used."""
+    """A usable document with random changes has problems, or can be used."""
     reader = ByteReader(data)
     document: Any = copy.deepcopy(reader.choice(_BASES))
     for _ in range(1 + reader.below(6)):
@@ -126,7 +126,7 @@ async def _checked(document: Any) -> None:
 
 
 def _changed(reader: ByteReader, value: Any) -> Any:
-    """Return a value with one place in it changed: replaced, removed, or added."""
+    """Return a value with one part replaced, removed or added."""
     action = reader.below(8)
     if isinstance(value, dict) and value and action < 6:
         name = reader.choice(list(value))

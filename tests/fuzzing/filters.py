@@ -66,11 +66,11 @@ THINGS: list[dict[str, Any]] = [
 ]
 _TEXTS = [msgspec.json.encode(thing) for thing in THINGS]
 THINGS = [msgspec.json.decode(text) for text in _TEXTS]
-"""As they are stored, so that projections can be compared."""
+"""Decoded from their stored form, so that projections are equal."""
 
 
 def read_filter(data: bytes) -> None:
-    """A text is a predicate or refused; all evaluators agree about it, and it can be written and parsed again."""
+    """A text is a predicate or refused; all evaluators agree about it, and its text is parsed the same."""
     text = data.decode("utf-8", "replace")
     _search(text)
     try:
@@ -105,7 +105,7 @@ def _search(text: str) -> None:
 
 
 def written(predicate: Predicate) -> str:
-    """Return a predicate as text."""
+    """Return the text of a predicate."""
     match predicate:
         case And(parts) | Or(parts):
             name = "and" if isinstance(predicate, And) else "or"
@@ -144,7 +144,7 @@ _cursors = CursorCipher()
 
 
 def read_search(data: bytes) -> None:
-    """Options, cursors and aggregations are read or refused, and what is read can be applied."""
+    """Options, cursors and aggregations are read or refused, and the accepted ones can be applied."""
     text = data.decode("utf-8", "replace")
     try:
         options = read_options(text)

@@ -1,6 +1,6 @@
-"""The readers of Kafka: headers of records, addresses to publish to, and the answer of a broker about logins.
+"""The parsers of Kafka: headers of records, publish addresses, and the broker's login response.
 
-The library reads the packets; a record is drawn from the bytes as the library hands it over.
+The library parses the packets; a record is drawn from the bytes as the library passes it on.
 """
 
 from __future__ import annotations

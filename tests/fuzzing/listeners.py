@@ -1,4 +1,4 @@
-"""The listeners: the opening request and the frames of a WebSocket, and the byte stream of a TCP client."""
+"""The listeners: the upgrade request and the frames of a WebSocket, and the byte stream over TCP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _GUARDED = Rules(frozenset(PATHS), {sha256(TOKEN.encode()).hexdigest(): "tablet"
 
 
 class _WebSocketLink(WebSocketLink):
-    """A link without a port that keeps what it delivers."""
+    """A link without a port that records its deliveries."""
 
     def __init__(self, rules: Rules, *, compresses: bool) -> None:
         factories = [ServerPerMessageDeflateFactory()] if compresses else []
@@ -80,7 +80,7 @@ class _WebSocketLink(WebSocketLink):
 
 
 class _NoErrors(logging.Handler):
-    """Fails where the library logs an error of its own."""
+    """Raises an AssertionError for each error that the library logs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise AssertionError(record.getMessage())
@@ -117,13 +117,16 @@ async def _spoken(data: bytes, sizes: list[int], rules: Rules, *, compresses: bo
 
 
 def open_websocket(data: bytes) -> None:
-    """The first byte gives sizes of pieces and rules; however the bytes come, the same messages are delivered."""
+    """A WebSocket gives the same messages, whatever the sizes of the pieces in which its bytes arrive.
+
+    The first byte selects the sizes and the rules of the listener.
+    """
     how, received = data[0] if data else 0, data[1:]
     rules, compresses = (_GUARDED if how & 4 else _OPEN), bool(how & 8)
     with _without_errors():
         whole = asyncio.run(_spoken(received, [len(received) or 1], rules, compresses=compresses))
         cut = asyncio.run(_spoken(received, SIZES[how & 3], rules, compresses=compresses))
-    # After a close frame or a violation, bytes that came with it may still be looked at.
+    # After a close frame or a violation, bytes in the same piece may still be read.
     shared = min(len(whole[0]), len(cut[0]))
     assert whole[0][:shared] == cut[0][:shared]
     assert whole[1:] == cut[1:]
@@ -179,7 +182,7 @@ _HTTP_WORDS = (
 
 
 class _TcpLink(TcpLink):
-    """A link without a port that keeps the pieces of a stream."""
+    """A link without a port that records the pieces of a stream."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -215,7 +218,7 @@ async def _streamed(data: bytes, sizes: list[int], settles: int) -> list[bytes]:
 
 
 def open_tcp(data: bytes) -> None:
-    """The stream arrives as it was sent; its pieces have the same frames, and a session opens with them or refuses them."""
+    """A TCP stream is delivered unchanged with the same frames, and a session reads or refuses them."""
     how, received = data[0] if data else 0, data[1:]
     found = asyncio.run(_streamed(received, SIZES[how & 3], how >> 2))
     assert b"".join(found) == received
@@ -225,7 +228,7 @@ def open_tcp(data: bytes) -> None:
 
 
 def _frames(stream: Sequence[bytes]) -> list[Frame | str]:
-    """Return the frames of a stream, and the error after which it cannot be read."""
+    """Return the frames of a stream, and the error that ends it."""
     reader, found = decoder(limits=LIMITS), list[Frame | str]()
     try:
         for piece in stream:

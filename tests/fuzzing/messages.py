@@ -1,7 +1,7 @@
 """The parsers of messages: the Ditto protocol, Streamr, and the payload mappers.
 
-A message is decoded or refused with a DecodeError. A refusal has a response that can be sent, and a live signal is the same
-after it was encoded and decoded again.
+A message is decoded or refused with a DecodeError. A refusal has a response that can be sent, and a live signal is the
+same after it was encoded and decoded again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LONG = 1 << 63
 
 
 DRAWN = b"\x01"
-"""The first byte of an input from which a message is drawn; all others are messages as they are."""
+"""The first byte of an input from which a message is drawn; other inputs are messages."""
 
 
 def read_ditto(data: bytes) -> None:
@@ -83,7 +83,7 @@ def _drawn_ditto(reader: ByteReader) -> bytes:
 
 
 def decode_or_respond(codec: Codec, envelope: Envelope, context: PlaceholderContext | None = None) -> Sequence[Inbound]:
-    """Return the signals of an envelope; none if it is refused, after its response was encoded."""
+    """Return the signals of an envelope; none if it is refused, after encoding the error response."""
     try:
         if context is not None:
             return codec.decode_with(envelope, codec.session(), context)
@@ -108,7 +108,7 @@ def check_round_trip(signal: Any) -> None:
 
 
 def check_storable(data: bytes) -> None:
-    """Of valid JSON, the quick test says the same as a slow one."""
+    """For valid JSON, the fast check of storability equals a slow one."""
     try:
         msgspec.json.decode(data)
     except NOT_JSON:
@@ -223,7 +223,7 @@ _DITTO_WORDS = (
 
 
 def read_streamr(data: bytes) -> None:
-    """A request is read or refused, and the frame of a refusal is one that clients can read."""
+    """A request is read or refused, and clients can read the frame of a refusal."""
     if data.startswith(DRAWN):
         data = _drawn_streamr(ByteReader(data[1:]))
     try:
@@ -354,7 +354,10 @@ def _mappers() -> list[Codec]:
 
 
 def map_payload(data: bytes) -> None:
-    """The first three bytes choose mapper, content type and headers; lines up to an empty one are more headers."""
+    """A payload mapper decodes a payload or refuses it.
+
+    The first three bytes select mapper, content type and headers; lines up to an empty one are further headers.
+    """
     how, rest = data[:3].ljust(3, b"\0"), data[3:]
     mapper = _mappers()[how[0] % len(_mappers())]
     head, _, payload = rest.partition(b"\n\n")

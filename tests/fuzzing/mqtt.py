@@ -1,4 +1,4 @@
-"""The readers of MQTT 3.1.1 and 5: packets of a broker, properties of a PUBLISH, topics and topic filters."""
+"""The parsers of MQTT 3.1.1 and 5: packets of a broker, properties, topics and topic filters."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
 
 class _FakeSocket:
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no socket is open."""
 
 
 class _Client(SansIoPahoClient):
-    """A client that keeps what it is given, with the headers of each message."""
+    """A client that records received messages with their headers, confirms and connects."""
 
     def __init__(self, *, is_5: bool) -> None:
         super().__init__("lab", V5 if is_5 else V311, clean_session=True)
@@ -63,7 +63,10 @@ class _Client(SansIoPahoClient):
 
 
 def read_packets(data: bytes) -> None:
-    """The first byte gives version and sizes; however the bytes come, the same arrives, or the link ends."""
+    """Packets give the same messages, whatever the sizes of the pieces in which they arrive.
+
+    The first byte selects the version and the sizes.
+    """
     how, received = data[0] if data else 0, data[1:]
     whole = _fed(received, [len(received) or 1], is_5=bool(how & 1))
     other = _fed(received, SIZES[how >> 1 & 3], is_5=bool(how & 1))
@@ -81,7 +84,7 @@ def _fed(data: bytes, sizes: list[int], *, is_5: bool) -> _Client:
 
 
 def _compare_properties(content: bytes) -> None:
-    """Properties that are read are those that paho reads."""
+    """The properties that the service reads are those that paho reads."""
     try:
         ours = packed.unpack(content)
     except packed.MalformedProperty:
@@ -99,7 +102,7 @@ def _compare_properties(content: bytes) -> None:
 
 
 def _publish_again(client: _Client) -> None:
-    """The headers of a message make a packet that brings the same headers, or are refused."""
+    """The headers of a message are the same after publishing them, or are refused."""
     for publish, headers in client.arrived:
         message = OutboundMessage(publish.topic, Envelope(publish.payload, headers))
         try:
@@ -151,7 +154,10 @@ _WORDS = [bytes((head,)) for head in (0x20, 0x30, 0x32, 0x34, 0x40, 0x50, 0x62, 
 
 
 def read_topics(data: bytes) -> None:
-    """The first line is a topic filter, the others are topics; it matches what the library says."""
+    """The service and paho agree on which topics a topic filter matches.
+
+    The first line is the filter, the others are topics.
+    """
     topic_filter, *topics = data.decode("utf-8", "replace").split("\n")
     if text_fault(topic_filter) is None:
         packed.pack_text(packed.CONTENT_TYPE, topic_filter)

@@ -23,28 +23,31 @@ from tests.support.in_process import faulty_conversations
 from tests.support.reactive_streams_io import two_endpoints
 from tests.support.reactive_streams_io.examples import EXAMPLES
 from tests.support.reactive_streams_io.faulty_wire import pieces
-from tests.support.reactive_streams_io.mutated_conversation import held
+from tests.support.reactive_streams_io.mutated_conversation import run_session
 
 SIZES = ([1], [7, 2], [40], [5000])
 UNSTORED = settings(database=None)
-"""The fuzzer keeps the inputs that fail."""
+"""The fuzzer itself keeps the failing inputs."""
 
 
 def read_frames(data: bytes) -> None:
-    """The first byte gives the endpoint's role, the transport and the peer's hello; the others are received."""
+    """Received bytes give a session that continues, or ends with a documented goodbye.
+
+    The first byte selects the endpoint's role, the transport and the peer's hello.
+    """
     how, received = data[0] if data else 0, data[1:]
     role = EndpointRole.CLIENT if how & 1 else EndpointRole.SERVER
     hello = (ServerHello if how & 1 else ClientHello)(0, (1, 2, 3) if how & 4 else ())
     messages = [encode(hello)] if how & 8 else []
     if how & 2:
-        # The transport has messages: each ends where the next byte says.
+        # With messages, each message has its length in the byte before it.
         while received:
             length = received[0] + 1
             messages.append(received[1 : 1 + length])
             received = received[1 + length :]
     else:
         messages += pieces(received, SIZES[how >> 4 & 3])
-    held((role, bool(how & 2), messages))
+    run_session((role, bool(how & 2), messages))
 
 
 def read_names(data: bytes) -> None:
@@ -61,7 +64,7 @@ def read_names(data: bytes) -> None:
 @UNSTORED
 @given(two_endpoints.plans)
 def converse(plan: two_endpoints.Plan) -> None:
-    two_endpoints.held(plan)
+    two_endpoints.run_plan(plan)
 
 
 _service = faulty_conversations.ConversationService()
@@ -74,14 +77,14 @@ def serve(plan: faulty_conversations.Plan) -> None:
 
 
 def _one_input(test: Any) -> Callable[[bytes], object]:
-    """Return the function by which Hypothesis draws an example from foreign bytes."""
+    """Return the function by which Hypothesis draws an example from given bytes."""
     fuzz: Callable[[bytes], object] = test.hypothesis.fuzz_one_input
     return fuzz
 
 
 _random = dice("fuzzing")
 _PLANS = [_random.randbytes(1500) for _ in range(20)]
-"""A plan needs many bytes."""
+"""Long seeds, because a plan needs many bytes."""
 
 TARGETS = {
     "rsio-frames": target(

@@ -1,6 +1,6 @@
-"""A target: a function of bytes that raises if a property does not hold, with its seeds and its dictionary.
+"""A target: a function of bytes that raises if a property fails, with its seeds and dictionary.
 
-Every input is bounded: processor time and memory may only grow with its size.
+The time and memory for an input are limited, relative to its size.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from mappings.errors import Fault
 
 SECONDS, SECONDS_OF_A_BYTE = 1.0, 0.001
 MEMORY, MEMORY_OF_A_BYTE = 96 << 20, 16 << 10
-"""Bytes by which one input may let the process grow. Single expressions may hold a million characters several times."""
+"""The maximum growth of the memory in bytes; some parsers hold an input several times."""
 
 
 class Target(NamedTuple):
-    """What to run with each input, inputs to begin with, and words that mutations insert."""
+    """A function to run with each input, the first inputs, and words that mutations insert."""
 
     run: Callable[[bytes], object]
     seeds: tuple[bytes, ...]
     words: tuple[bytes, ...] = ()
 
     def check(self, data: bytes) -> None:
-        """Run an input within its bounds. Raises AssertionError if it exceeds them twice, and what the target raises."""
+        """Run an input within its limits.
+
+        Raises AssertionError if it exceeds them twice, and the target's own errors.
+        """
         if not self._is_bounded(data):
             assert self._is_bounded(data), f"{len(data)} bytes exceed the bounds for time or memory"
 
@@ -37,7 +40,7 @@ class Target(NamedTuple):
 
 
 LONGEST_MESSAGE = 2000
-"""Characters of the text of a refusal, whatever it quotes."""
+"""The maximum length of an error message with the input that it quotes, in bytes."""
 
 
 def check_fault(fault: Fault) -> None:
@@ -48,7 +51,7 @@ def check_fault(fault: Fault) -> None:
 
 
 def peak_memory() -> int:
-    """Return the most bytes that the process has held."""
+    """Return the peak memory of the process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 

@@ -1,6 +1,7 @@
-"""The list of targets: the module that has each one, and the code whose coverage leads its fuzzer.
+"""The list of targets: the module of each one, and the code whose coverage guides its fuzzer.
 
-A target's module is imported only when it runs, since the followed code must be imported under the fuzzer.
+The module of a target is imported only when it runs, because the fuzzer must instrument the followed code at its
+import.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from tests.fuzzing.target import Target
 
 MINUTES = float(os.environ.get("MINUTES", "60"))
-"""How long `make soak` runs each target."""
+"""How long `make soak` runs each target, in minutes."""
 
 _RSIO = ("mappings.reactive_streams_io",)
 _MODEL = ("mappings.model", "mappings.ids", "mappings.timestamps")
@@ -23,7 +24,7 @@ _MQTT = ("connectivity.transports.mqtt",)
 
 
 class Place(NamedTuple):
-    """Where a target is defined, and the packages that it follows."""
+    """The module of a target, and the packages whose coverage guides the fuzzer."""
 
     module: str
     followed: tuple[str, ...]
@@ -59,10 +60,10 @@ TARGETS = {
     "things": Place("twins", _TWINS),
     "delete-patterns": Place("twins", ("spark_store.history.replay",)),
 }
-"""Names of targets, which are also those of their corpora."""
+"""The targets by name, which is also the name of the corpus."""
 
 
 def load(name: str) -> Target:
-    """Return a target, importing its module."""
+    """Import the module of a target, and return the target."""
     targets: dict[str, Target] = importlib.import_module(f"tests.fuzzing.{TARGETS[name].module}").TARGETS
     return targets[name]

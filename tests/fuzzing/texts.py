@@ -41,7 +41,10 @@ THING: dict[str, Any] = {
 
 
 def read_placeholders(data: bytes) -> None:
-    """A template, a zero byte, and values of headers `a`, `b`, …; a value that is JSON is not only a text."""
+    """A template is parsed or refused; its values are bounded, and its address patterns are safe.
+
+    The input is a template, a zero byte, and values of the headers `a`, `b`, …, as JSON or as text.
+    """
     text, *values = data.decode("utf-8", "replace").split("\0")
     headers = {chr(ord("a") + number): _value(value) for number, value in enumerate(values[:6])}
     for scope in Scope:
@@ -86,7 +89,7 @@ def _context(headers: Mapping[str, object]) -> PlaceholderContext:
 
 
 def check_resolution(template: Template, scope: Scope, headers: Mapping[str, object]) -> None:
-    """A template has bounded values, or is Unresolved; an address from it is safe, or refused."""
+    """The values of a template are bounded or unresolved, and its address is safe or refused."""
     context = _context(headers)
     try:
         found = template.resolve(context)
@@ -139,11 +142,11 @@ _CALLS = {
     "join": 1,
     "format": 1,
 }
-"""The most arguments of functions that have some."""
+"""The maximum number of arguments, of the functions that take arguments."""
 
 
 def call_functions(data: bytes) -> None:
-    """Chains of functions with any arguments, applied to headers that multiply."""
+    """Chains of functions with random arguments are applied to headers that multiply."""
     reader = ByteReader(data)
     calls = "".join(f" | {_call(reader)}" for _ in range(1 + reader.below(5)))
     start = reader.choice(("header:a", "header:b", "header:c", "thing-json:attributes/a", "request:subjectId"))
@@ -188,12 +191,12 @@ def _header(reader: ByteReader) -> object:
 
 
 def read_pointer(data: bytes) -> None:
-    """A pointer is the same after it was written, and `get`, `put` and `remove` agree about its place."""
+    """A pointer is the same after it was written, and `get`, `put` and `remove` use the same place."""
     text = data.decode("utf-8", "replace")
     try:
         path = parse_pointer(text)
     except DecodeError:
-        # The pointer is quoted whole; who sends it back shortens it.
+        # The error quotes the whole pointer; the sender of the response shortens it.
         assert "//" in text
         return
     assert all(path)
@@ -210,7 +213,7 @@ def read_pointer(data: bytes) -> None:
 
 
 def read_selector(data: bytes) -> None:
-    """A selector is read or refused; it selects a part, and from that part the same."""
+    """A selector is read or refused; it selects a part, and selects the same from that part."""
     text = data.decode("utf-8", "replace")
     try:
         selection = parse_fields(text)

@@ -1,4 +1,4 @@
-"""The readers of twins' values: policies and their compilation, things and merge patches, delete patterns.
+"""The parsers of twins: policies, permissions, things, merge patches and delete patterns.
 
 A command is decided or refused with a TwinError. `TwinWorld` checks that each state is the replay of its events.
 """
@@ -27,10 +27,10 @@ from tests.fuzzing.byte_reader import ByteReader
 from tests.fuzzing.target import check_fault, target
 from tests.support.oracles.permissions import (
     flattened,
-    obvious_has,
-    obvious_partial,
-    obvious_root,
-    obvious_unrestricted,
+    reference_has,
+    reference_partial,
+    reference_root,
+    reference_unrestricted,
     segments,
 )
 from tests.support.twin_world import OWNER, POLICY, VIEWER, TwinWorld, a_world, entry, granting, policy, revoking
@@ -115,7 +115,7 @@ _THING = {
 
 
 def write_policies(data: bytes) -> None:
-    """Parts of a policy are written; it always has an administrator, and permissions are those of the slow rule."""
+    """A written policy keeps an administrator, and its permissions equal those of the reference."""
     reader = ByteReader(data)
     world = TwinWorld()
     world.write_policy({"A": entry([VIEWER], {"thing:/": granting("READ")})}, to=SHARED)
@@ -213,16 +213,16 @@ def _check_policy(world: TwinWorld, reader: ByteReader) -> None:
     assert enforcer is not None
     subjects = reader.some(SUBJECTS, 3)
     written = [key for each in flat["entries"].values() for key in each["resources"]]
-    # The slow rule takes tildes and resources without a path as they are written.
+    # The reference takes tildes and resources without a path literally.
     if any("~" in key or ":" not in key for key in written):
         return
     for resource in {*reader.some(RESOURCES), *reader.some(written or RESOURCES)}:
         for permission in ("READ", "WRITE"):
             facts = flat, subjects, permission, segments(resource)
-            assert enforcer.has(subjects, permission, resource) == obvious_has(*facts), (resource, permission)
-            assert enforcer.unrestricted(subjects, permission, resource) == obvious_unrestricted(*facts), resource
-            assert enforcer.partial(subjects, permission, resource) == obvious_partial(*facts), (resource, permission)
-    assert enforcer.view(_THING, "thing:/", subjects) == obvious_root(flat, subjects, _THING)
+            assert enforcer.has(subjects, permission, resource) == reference_has(*facts), (resource, permission)
+            assert enforcer.unrestricted(subjects, permission, resource) == reference_unrestricted(*facts), resource
+            assert enforcer.partial(subjects, permission, resource) == reference_partial(*facts), (resource, permission)
+    assert enforcer.view(_THING, "thing:/", subjects) == reference_root(flat, subjects, _THING)
 
 
 # ── things ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,7 +265,10 @@ _HEADERS: Mapping[str, Sequence[Any]] = {
 
 
 def write_things(data: bytes) -> None:
-    """Commands with values as JSON text or as drawn; a merge is that of RFC 7396, and a minimized patch does the same."""
+    """Commands on a thing are decided or refused, and merges follow RFC 7396.
+
+    A minimized patch must have the same effect. Values are drawn, or JSON texts from the input.
+    """
     reader = ByteReader(data)
     world = a_world(attributes={"a": {"b": 1}}, features={"f": {"properties": {"p": [1]}}, "n": None})
     world.write_policy(
@@ -301,7 +304,7 @@ def _check_merge(state: Any, patch: Any) -> None:
         assert merged == _merged(state, patch)
     changes = minimize(state, patch)
     again = state if changes is NOTHING else merge(state, changes)
-    # An empty patch makes an empty object of what is none.
+    # An empty patch turns a value that is not an object into an empty object.
     assert is_same(again, merged) or (changes is NOTHING and not isinstance(state, dict))
 
 
@@ -312,7 +315,7 @@ def _keys(value: Any) -> set[str]:
 
 
 def _merged(state: Any, patch: Any) -> Any:
-    """RFC 7396, section 2, as it is written there."""
+    """Merge as in RFC 7396, section 2."""
     if not isinstance(patch, dict):
         return patch
     found = dict(state) if isinstance(state, dict) else {}
@@ -328,7 +331,10 @@ def _merged(state: Any, patch: Any) -> Any:
 
 
 def match_patterns(data: bytes) -> None:
-    """The first line is an expression, the others are keys; a match takes a bounded time, or the pattern is refused."""
+    """A delete pattern matches in limited time, or is refused.
+
+    The first line is the expression, the others are keys.
+    """
     text, *keys = data.decode("utf-8", "replace").split("\n")
     for key in (f"{{{{ ~{text}~ }}}}", f"{{{{/{text}/}}}}"):
         if not is_delete_pattern(key):

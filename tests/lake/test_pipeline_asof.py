@@ -55,7 +55,7 @@ from tests.support.in_process.service import ConnectionHarness, command, searchi
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, lamp, take_all
 from tests.support.lake.pipeline_tables import add_events, add_states, write_all_tables, write_full_snapshot
-from tests.support.random_histories import RandomChange, lived
+from tests.support.random_histories import RandomChange, history_of
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.spark
@@ -138,7 +138,7 @@ class Replays:
             entity = EntityId(EntityType.THING, random.choice(["acme.site", "acme.lab"]), f"lamp-{number}")
             happenings = by_chance(random)
             seconds = sorted(random.sample(range(1, 300), len(happenings)))
-            self.lives[entity] = lived(entity, happenings, seconds)
+            self.lives[entity] = history_of(entity, happenings, seconds)
 
     def changes(self, since: int, until: int) -> list[Change]:
         """What happens in these seconds, in the order of time."""
@@ -292,8 +292,10 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     target, whole = LakeWriter.of(spark, data_folder.folder), questions()[0]
     created = RandomChange("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
     changed = [RandomChange("modified", "/attributes/n", number) for number in range(4)]
-    lives = [lived(EntityId(EntityType.THING, "acme.lab", f"idle-{it}"), [created], [it + 1]) for it in range(5)]
-    lives.append(lived(EntityId(EntityType.THING, "acme.lab", "busy"), [created, *changed], [10, 100, 200, 300, 310]))
+    lives = [history_of(EntityId(EntityType.THING, "acme.lab", f"idle-{it}"), [created], [it + 1]) for it in range(5)]
+    lives.append(
+        history_of(EntityId(EntityType.THING, "acme.lab", "busy"), [created, *changed], [10, 100, 200, 300, 310])
+    )
     for since, end in ((0, 50), (50, 250), (250, 400)):
         happened = [(event, state) for life in lives for event, state in life]
         within = [it for it in happened if timestamp(since) <= it[0].timestamp < timestamp(end)]
@@ -330,7 +332,7 @@ def test_erased_history_is_not_found_after_the_thing_is_created_again(
     created = RandomChange("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
     changed = [RandomChange("modified", "/attributes/n", number) for number in range(3)]
     erased, other = (EntityId(EntityType.THING, "acme.lab", name) for name in ("erased", "other"))
-    lives = {entity: lived(entity, [created, *changed], [1, 2, 3, 4]) for entity in (erased, other)}
+    lives = {entity: history_of(entity, [created, *changed], [1, 2, 3, 4]) for entity in (erased, other)}
     for revision in range(4):
         data_folder.append([Change((event,), (state,)) for event, state in (life[revision] for life in lives.values())])
         take_all(spark, data_folder)

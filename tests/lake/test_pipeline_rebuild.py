@@ -18,7 +18,7 @@ from spark_store.pipeline.rebuild import FoldReport, rebuild_latest
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, lamp, take_all
-from tests.support.lake.twin_changes import eventful, made_anew, states
+from tests.support.lake.twin_changes import erase_and_create, eventful, states
 from tests.support.wait import wait_until_sync
 
 
@@ -110,7 +110,7 @@ def test_a_rebuild_omits_erased_history_of_a_recreated_thing(spark: SparkSession
     target = LakeWriter.of(spark, data_folder.folder)
     shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
     shutil.copytree(data_folder.lake.path(LATEST), data_folder.lake.path(SNAPSHOTS))
-    made_anew(data_folder, lamp(3))
+    erase_and_create(data_folder, lamp(3))
     erased = rebuild_latest(target)
     assert (erased.folded, erased.known, erased.lost) == (9, 0, 0)
     assert (erased.changed, erased.added, erased.removed) == (0, 0, 1)

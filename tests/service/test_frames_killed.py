@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dice import dice
-from tests.support.kill_series.stream_trial import FRAMES, OCTETS, StreamKillSeries
+from tests.support.kill_series.stream_trial import FRAMES, TCP_FRAMES, StreamKillSeries
 from tests.support.kill_series.trial_broker import (
     AmqpKillSeriesBroker,
     BrokerOfKind,
@@ -37,21 +37,21 @@ def planted(trial: StreamKillSeries, reader: str, place: int, folder: Path) -> t
 def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
     """Kill service and broker in turn, while links are cut; then judge, and see whether the judge is awake."""
     chances = dice("frames", trial_broker.kind)
-    with StreamKillSeries(folder, trial_broker, FRAMES, OCTETS) as trial:
+    with StreamKillSeries(folder, trial_broker, FRAMES, TCP_FRAMES) as trial:
         for _ in range(rounds):
             trial.kill_service_after(chances.randrange(10, 60))
             trial.restart_broker_after(chances.randrange(10, 60), gently=chances.random() < 0.5)
         trial.wait_for(20)
-        for reader in (FRAMES, OCTETS):
+        for reader in (FRAMES, TCP_FRAMES):
             # A service that was killed knows no sessions: that is said, and the reader begins anew.
             found = trial.sessions(reader)
             assert found["begun"] + found["not resumed"] > 1, found
-        trial.wait_for_sessions(OCTETS, "resumed", 2)
+        trial.wait_for_sessions(TCP_FRAMES, "resumed", 2)
         if not isinstance(trial_broker, AmqpKillSeriesBroker):
             # A queue keeps what comes while its reader is away, so that nothing may be missing there.
             trial.wait_for_sessions(FRAMES, "resumed", 1)
         print(trial.decision())
-        for reader in (FRAMES, OCTETS):
+        for reader in (FRAMES, TCP_FRAMES):
             print(reader, dict(trial.sessions(reader)))
             for log in planted(trial, reader, chances.randrange(10, 40), folder):
                 checked = trial.check(log)

@@ -14,7 +14,7 @@ import pytest
 from tests.support.dice import dice
 from tests.support.kill_series.stream_checker import Known, Message, findings
 from tests.support.kill_series.stream_load import Reader
-from tests.support.kill_series.stream_trial import FRAMES, OCTETS, READ, StreamKillSeries
+from tests.support.kill_series.stream_trial import FRAMES, READ, TCP_FRAMES, StreamKillSeries
 from tests.support.kill_series.trial_broker import (
     AmqpKillSeriesBroker,
     BrokerOfKind,
@@ -116,7 +116,7 @@ def test_published_messages_are_stored_once_and_read_in_order(killed_broker: Bro
 
 @pytest.mark.soak(shard="kills-streams")
 def test_the_same_through_a_tcp_listener_too(killed_broker: BrokerOfKind, tmp_path: Path) -> None:
-    print(kill(tmp_path, killed_broker(AmqpKillSeriesBroker), 1, READ, FRAMES, OCTETS))
+    print(kill(tmp_path, killed_broker(AmqpKillSeriesBroker), 1, READ, FRAMES, TCP_FRAMES))
 
 
 @pytest.mark.soak(shard="kills-streams")

@@ -22,7 +22,7 @@ from typing import ParamSpec
 P = ParamSpec("P")
 
 _counts: list[int] = []
-"""How many examples have been accepted so far, by the tests that are running."""
+"""The number of accepted examples of each running test, the innermost last."""
 
 
 def accepted() -> None:

@@ -19,7 +19,7 @@ from tests.support.clients.bare_amqp import BareAmqpClient
 
 
 class AmqpWorld:
-    """A connection through a proxy to RabbitMQ, its queues, and another client without the proxy."""
+    """An AMQP connection through a proxy, its queues, and another client that does not use the proxy."""
 
     is_renewed_for_redelivery = False
     most_unsettled = IN_FLIGHT
@@ -43,7 +43,7 @@ class AmqpWorld:
     @classmethod
     @asynccontextmanager
     async def at(cls, broker: RabbitMQ, vhost: str = "/") -> AsyncIterator[Self]:
-        """A world with declared queues."""
+        """Declare the queues of the connection and yield its world."""
         async with Proxy.to(broker.host, broker.port) as proxy, BareAmqpClient(broker.uri(vhost=vhost)) as bare_client:
             world = cls(broker, proxy, bare_client, vhost)
             await bare_client.queue(world.source)

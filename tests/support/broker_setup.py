@@ -1,4 +1,4 @@
-"""The same scenarios on every broker: the addresses of sources and responses, and clients.
+"""The same scenarios on each broker: addresses of sources and of responses, and clients.
 
     setup = AmqpSetup(rabbitmq)
     document = setup.connection("site", setup.source("line-1", OWNER))
@@ -25,7 +25,7 @@ from tests.support.clients.mqtt import BrokerClient, MqttClient
 
 
 class BrokerSetup(ABC):
-    """A broker for tests of the whole service."""
+    """A broker with the addresses and clients of one test."""
 
     kind: ClassVar[str]
     separator: ClassVar[str]
@@ -33,7 +33,7 @@ class BrokerSetup(ABC):
     def __init__(self) -> None:
         self._prefix = f"g{secrets.token_hex(4)}"
         self.proxied: tuple[str, int] | None = None
-        """Host and port of a proxy that connections are to go through; clients go to the broker itself."""
+        """Host and port of a proxy for the connections; clients connect to the broker itself."""
 
     def __repr__(self) -> str:
         return self.kind
@@ -45,7 +45,7 @@ class BrokerSetup(ABC):
         return self.separator.join((self._prefix, name, "answers"))
 
     def source(self, name: str, *subjects: str, **more: Any) -> dict[str, Any]:
-        """A source for the client with this name."""
+        """Return the source that the client with this name uses."""
         return {
             "addresses": [self.ask(name)],
             "qos": 1,
@@ -72,7 +72,7 @@ class BrokerSetup(ABC):
 
     @abstractmethod
     def client(self, name: str) -> BrokerClient:
-        """A client. It also creates the addresses that must exist before the service connects."""
+        """Return a client, and create the addresses that must exist before the service connects."""
 
 
 class MqttSetup(BrokerSetup):
@@ -121,7 +121,7 @@ class AmqpSetup(BrokerSetup):
 
 
 class KafkaSetup(BrokerSetup):
-    """Topics of commands have four partitions; the commands of an entity are in one."""
+    """The topic of commands has four partitions; all commands of an entity go to the same one."""
 
     kind = "kafka"
     separator = "."

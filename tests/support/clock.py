@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Clock:
-    """Monotonic seconds. `clock.now` can be handed over wherever `time.monotonic` could."""
+    """A clock in monotonic seconds. `clock.now` can replace `time.monotonic`."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
@@ -16,7 +16,7 @@ class Clock:
         return self._now
 
     def advance(self, seconds: float) -> float:
-        """Move on by `seconds` (never back) and say the new time."""
+        """Move on by `seconds` (never back) and return the new time."""
         if seconds < 0:
             raise ValueError(f"a clock moves on only, found {seconds} s")
         self._now += seconds

@@ -23,12 +23,12 @@ READ = {"grant": ["READ"], "revoke": []}
 
 
 def masked_document(connection: Connection) -> dict[str, Any]:
-    """The document of a connection with every secret masked."""
+    """Return the document of a connection with all secrets masked."""
     return connection.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def source(name: str, *subjects: str, **more: Any) -> dict[str, Any]:
-    """A source on `<name>/ask` that answers on `<name>/answers`."""
+    """Return a source on `<name>/ask` with its responses on `<name>/answers`."""
     return {
         "addresses": [f"{name}/ask"],
         "qos": 1,
@@ -39,7 +39,7 @@ def source(name: str, *subjects: str, **more: Any) -> dict[str, Any]:
 
 
 class HostAndPort(Protocol):
-    """A broker, or a proxy before it."""
+    """A broker, or a proxy in front of it."""
 
     @property
     def host(self) -> str: ...
@@ -49,7 +49,7 @@ class HostAndPort(Protocol):
 
 
 def connection(broker: HostAndPort, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """An open MQTT 3.1.1 connection with these sources."""
+    """Return the document of an open MQTT 3.1.1 connection with these sources."""
     return {
         "id": "site",
         "connectionType": "mqtt",
@@ -82,7 +82,7 @@ def added(service: ServiceProcess, *documents: dict[str, Any], connected: bool =
 async def while_added(
     service: ServiceProcess, *documents: dict[str, Any], connected: bool = True
 ) -> AsyncIterator[None]:
-    """`added`, for tests with a loop."""
+    """`added` for tests with an event loop."""
     adding = added(service, *documents, connected=connected)
     await asyncio.to_thread(adding.__enter__)
     try:
@@ -97,19 +97,22 @@ def wait_until_open(service: ServiceProcess, *connection_ids: str) -> None:
 
 
 def running(service: ServiceProcess) -> ServiceProcess:
-    """The service of a module, started again if the test before has left it stopped."""
+    """Start the service of a module again if the previous test has stopped it, and return it."""
     if service.process is None or service.process.poll() is not None:
         service.start_again()
     return service
 
 
 def client(broker: Mosquitto, name: str, **more: Any) -> MqttClient:
-    """A client of the source with this name."""
+    """Return a client of the source with this name."""
     return MqttClient(broker.host, broker.port, ask=f"{name}/ask", answers=f"{name}/answers", **more)
 
 
 def policy_for(owner: str, **readers: dict[str, Any]) -> dict[str, Any]:
-    """A policy in which `owner` may do everything; each reader (`acme_reader` means `acme:reader`) has its resources."""
+    """Return a policy: `owner` has all permissions, and each reader those of its keyword.
+
+    `acme_reader={"thing:/": READ}` grants `acme:reader` the permission to read.
+    """
     entries: dict[str, Any] = {
         "OWNER": {
             "subjects": {owner: {"type": "test"}},
@@ -125,12 +128,12 @@ def policy_for(owner: str, **readers: dict[str, Any]) -> dict[str, Any]:
 
 
 def topic(name: str, rest: str, group: str = "things/twin") -> str:
-    """`acme.site/<name>/things/twin/<rest>`."""
+    """Return `acme.site/<name>/things/twin/<rest>`."""
     return f"acme.site/{name}/{group}/{rest}"
 
 
 class Reader:
-    """One subscriber's side of a streaming subscription."""
+    """The client of a streaming subscription."""
 
     def __init__(
         self, client: BrokerClient, name: str, value: Any = None, group: str = "things/twin", **more: Any
@@ -150,16 +153,16 @@ class Reader:
         return self.client.command(topic(self.name, "streaming/cancel", self.group), value={"subscriptionId": self.id})
 
     def all(self, demand: int = 1_000_000) -> list[dict[str, Any]]:
-        """Request everything: the items, after `complete` has come."""
+        """Request all items, wait for `complete`, and return them."""
         self.request(demand)
         *events, last = self.client.until("complete")
         assert last["value"] == {"subscriptionId": self.id}
-        # Answers of which a link that is gone has not brought the confirmation come once more, in between.
+        # Messages whose acknowledgement was lost with a link come again, in between.
         return [event["value"]["item"] for event in events if event["topic"].endswith("/next")]
 
 
 def example(name: str) -> dict[str, Any]:
-    """A connection of `examples/connections`."""
+    """Return a connection of `examples/connections`."""
     text = (ROOT / "examples" / "connections" / f"{name}.yaml").read_text(encoding="utf-8")
     document: dict[str, Any] = yaml.safe_load(text)
     return document

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Any
 
 _AVERAGE = 0.0004
-"""Seconds of a processor of average speed for `_work`."""
+"""The seconds that a processor of average speed takes for `_work`."""
 
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """The block takes this thread no more than so many seconds of a processor of average speed; AssertionError else."""
+    """Require that the block takes at most `seconds` of processor time, normalized to average speed."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -36,12 +36,12 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def _slowness() -> float:
-    """How many times as long as one of average speed this processor takes at the moment."""
+    """Return how many times slower than average this processor is at the moment."""
     return min(_work() for _ in range(3)) / _AVERAGE
 
 
 def _work() -> float:
-    """Seconds of this processor for something that never changes."""
+    """Return the seconds that this processor takes for a constant piece of work."""
     begun = time.thread_time()
     for _ in range(2):
         made: list[dict[str, list[Any]]] = [{"a": [number, str(number)]} for number in range(1000)]

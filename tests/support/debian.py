@@ -38,7 +38,7 @@ exec chroot "$root" "$@"
 
 
 class DebianMissing(Exception):
-    """Why there is no Debian here."""
+    """Root or debootstrap is missing; the message says how to install it."""
 
 
 class Debian:
@@ -48,7 +48,7 @@ class Debian:
         self._root, self._shared = root, shared
 
     def command(self, *arguments: str) -> list[str]:
-        """The command that runs another one inside."""
+        """Return the command that runs another one inside."""
         return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(self._root), str(self._shared), *arguments]
 
     def run(self, *arguments: str) -> str:
@@ -62,7 +62,7 @@ class Debian:
 
 @contextmanager
 def installed_debian(root: Path, shared: Path) -> Iterator[Debian]:
-    """A new Debian, which is deleted at the end. Raises DebianMissing."""
+    """Install a new Debian, and delete it at the end. Raises DebianMissing."""
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         raise DebianMissing("expected root and debootstrap (sudo apt-get install debootstrap)")
     root.mkdir()
@@ -75,7 +75,7 @@ def installed_debian(root: Path, shared: Path) -> Iterator[Debian]:
         for pattern in _COPIED:
             for file in Path("/").glob(pattern):
                 shutil.copy(file, root / file.relative_to("/"))
-        # Programs of the package manager run as another user.
+        # The package manager runs some programs as another user.
         root.chmod(0o755)
         (root / shared.relative_to("/")).mkdir(parents=True)
         debian = Debian(root, shared)

@@ -10,17 +10,17 @@ import random
 import secrets
 
 SEED = os.environ.setdefault("SEED", str(secrets.randbelow(2**32)))
-"""Set in the environment, so that every worker and child process draws from the same one."""
+"""Set in the environment, so that all workers and child processes have the same seed."""
 
 THOROUGH = os.environ.get("THOROUGH", "") == "1"
 FEWEST = 20
 
 
 def dice(*names: object) -> random.Random:
-    """A generator of its own for whatever `names` say, the same in each run with the same `SEED`."""
+    """Return a random generator for these names; with the same `SEED`, it draws the same in each run."""
     return random.Random("/".join([SEED, *(str(name) for name in names)]))
 
 
 def examples(number: int) -> int:
-    """How many of `number` examples to draw: a fifth in `make test`, all of them in `make soak`."""
+    """Return how many of `number` examples to draw: a fifth in `make test`, all of them in `make soak`."""
     return number if THOROUGH else max(min(number, FEWEST), number // 5)

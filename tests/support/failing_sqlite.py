@@ -1,4 +1,4 @@
-"""A SQLite connection whose n-th operation fails, to test disk errors at every place."""
+"""A SQLite connection whose n-th operation fails, to test disk errors at each operation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 
 class Fragile(sqlite3.Connection):
-    """Counts the operations of all such connections together; the n-th one fails.
+    """A connection that fails at the n-th operation, counted over all such connections.
 
-    With `late` it fails after it has been carried out, as if only its answer were lost.
+    With `late`, the operation is executed and fails afterwards, as if only its result were lost.
     """
 
     failing: ClassVar[int] = 0

@@ -21,5 +21,5 @@ def is_accepted(document: object) -> bool:
 
 
 def complaints(document: object) -> list[str]:
-    """The errors of the schema for the content of a connection file."""
+    """Return the errors of the schema for the content of a connection file."""
     return [f"{error.instance_path}: {error.message[:300]}" for error in _validator().iter_errors(document)]

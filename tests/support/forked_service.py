@@ -32,12 +32,12 @@ _FORKS.set_forkserver_preload(_LOADED)
 
 
 class ForkedService:
-    """Runs the program `connectivity` with these arguments. Has the methods of `subprocess.Popen` that tests use."""
+    """Runs `connectivity` with these arguments, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, wrapper: str = "") -> None:
         """`wrapper`: a module whose `install` is called in the process before the service starts."""
         self._arguments = list(arguments)
-        # Several threads of a test may ask at the same time whether it has ended.
+        # Several threads of a test may poll at the same time.
         self._lock = threading.Lock()
         # A daemon ends with the test process.
         self._process = _FORKS.Process(
@@ -55,12 +55,12 @@ class ForkedService:
         return self.poll()
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         with self._lock:
             return self._process.exitcode
 
     def wait(self, timeout: float) -> int:
-        """The exit code. Raises subprocess.TimeoutExpired after so many seconds."""
+        """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         wait([self._process.sentinel], timeout)
         if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired(["connectivity", *self._arguments], timeout)
@@ -68,7 +68,7 @@ class ForkedService:
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
+            with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
                 os.kill(self.pid, number)
 
     def kill(self) -> None:

@@ -1,7 +1,7 @@
-"""The same connection on each broker, for behavior that is equal on all brokers.
+"""The same connection on each broker, for tests of behavior that must be equal on all brokers.
 
-A `FourSources` is a broker with a connection document: four sources, a client for each, and a reader of all messages at
-this broker. The sources do the same on each broker, with other addresses and header transports.
+A `FourSources` is a broker with a connection document: four sources, a client for each, and an observer of all messages
+at this broker. The sources do the same on each broker, with other addresses and transport headers.
 
 | source | does |
 |---|---|
@@ -38,7 +38,7 @@ ANSWER_WITHIN = 60.0
 
 
 class FourSources(ABC):
-    """One broker, and a connection with the id `name` on it."""
+    """A broker, with a connection whose ID is `name`."""
 
     kind: str
     separator = "."
@@ -52,7 +52,7 @@ class FourSources(ABC):
         return f"<FourSources {self.kind} {self.name}>"
 
     def place(self, source: str, end: str) -> str:
-        """The name of a topic or queue."""
+        """Return the name of a topic or queue."""
         return self.separator.join((self.name, source, end))
 
     @property
@@ -60,11 +60,11 @@ class FourSources(ABC):
     def uri(self) -> str: ...
 
     def reply_address(self, place: str) -> str:
-        """The address in a document that publishes responses to this place, or its template."""
+        """Return the address, or template, of a document that publishes responses to this place."""
         return place
 
     def document(self) -> dict[str, Any]:
-        """The connection with its four sources."""
+        """Return the connection document with its sources."""
         return {
             "id": self.name,
             "connectionType": self.kind,
@@ -103,10 +103,10 @@ class FourSources(ABC):
 
     @abstractmethod
     def requester(self, source: str) -> BrokerClient:
-        """Somebody who speaks through a source."""
+        """Return a client that sends through a source."""
 
     def carried(self, **headers: str) -> dict[str, Any]:
-        """The keywords of `send` for transport headers; `_` stands for `-`, except in `device_id`."""
+        """Return transport headers as arguments of `send`; `_` is `-` in a name, except in `device_id`."""
         return {"headers": self.table({name.replace("_", "-"): value for name, value in headers.items()})}
 
     def table(self, headers: dict[str, str]) -> Any:
@@ -115,20 +115,20 @@ class FourSources(ABC):
         return headers
 
     def speak_for(self, requester: BrokerClient, device: str) -> dict[str, Any]:
-        """The transport headers of the device `acme.site:<device>`."""
+        """Return the transport headers of the device `acme.site:<device>`."""
         return self.carried(device_id=f"acme.site:{device}")
 
     @abstractmethod
     def look_on(self) -> None:
-        """Begin to receive all published messages, or forget the received ones."""
+        """Start to observe all published messages, or forget the observed ones."""
 
     @abstractmethod
     def published(self) -> set[str]:
-        """Where messages were published to since then, without what was sent to the service."""
+        """Return the addresses of the messages since `look_on`, without those sent to the service."""
 
     @abstractmethod
     def left(self) -> int:
-        """How many messages the broker still has for the service, which is stopped."""
+        """Return how many messages the broker holds for the service, which is stopped."""
 
     def close(self) -> None:
         self.open.close()
@@ -141,7 +141,7 @@ class MqttFourSources(FourSources):
     version = MQTTv311
 
     def __init__(self, broker: Mosquitto) -> None:
-        """The broker should say nothing by itself (`sys_interval 0`)."""
+        """The broker must not publish by itself (`sys_interval 0`)."""
         super().__init__()
         self.broker = broker
         self._onlookers: list[BareMqttClient] = []
@@ -183,11 +183,11 @@ class MqttFourSources(FourSources):
         return {topic for topic in heard if not topic.endswith("/ask")}
 
     def left(self) -> int:
-        return 0  # nobody can ask; what would come again at the next start is seen there
+        return 0  # MQTT cannot count them; the test sees them at the next start
 
 
 class Mqtt5FourSources(MqttFourSources):
-    """Here a header says who speaks, as on the brokers that have headers."""
+    """MQTT 5 with user properties: a header has the device, as on AMQP and Kafka."""
 
     kind = "mqtt-5"
     has_headers = True
@@ -212,7 +212,7 @@ class Mqtt5FourSources(MqttFourSources):
 
 
 class AmqpFourSources(FourSources):
-    """RabbitMQ, with a virtual host whose messages are all traced to the observer."""
+    """RabbitMQ with a virtual host of which the observer traces all messages."""
 
     kind = "amqp-091"
     vhost = "fleet"
@@ -221,7 +221,7 @@ class AmqpFourSources(FourSources):
         super().__init__()
         self.broker = broker
         self._onlooker: _Tracer | None = None
-        # The sources' queues have to be there before the service is.
+        # The queues of the sources must exist before the service connects.
         for source in SOURCES:
             self.requester(source).close()
 
@@ -259,7 +259,7 @@ class AmqpFourSources(FourSources):
 
 
 class _Tracer(AmqpClient):
-    """Receives every published message, including those that no queue receives."""
+    """Observes all published messages, including those without a queue."""
 
     def __init__(self, uri: str, *, ask: str, answers: str) -> None:
         self.addresses: list[str] = []
@@ -305,7 +305,7 @@ class KafkaFourSources(FourSources):
         return {topic for topic in grown if not topic.endswith(".ask")}
 
     def _all_ends(self) -> dict[tuple[str, int], int]:
-        """The end of every partition that there is, but for the offsets of groups, which change by themselves."""
+        """Return the end of each partition, except of the topic of group offsets, which grows by itself."""
         topics = self.broker.admin.list_topics(timeout=ANSWER_WITHIN).topics
         places = [
             TopicPartition(name, number)
@@ -326,6 +326,6 @@ class KafkaFourSources(FourSources):
 
 
 def status_and_error(answer: dict[str, Any]) -> tuple[int, str | None]:
-    """Status and error code of an answer; None where it is no error."""
+    """Return status and error code of a response; the code is None if it is not an error."""
     value = answer.get("value")
     return answer["status"], value.get("error") if isinstance(value, dict) else None

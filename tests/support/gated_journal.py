@@ -1,4 +1,4 @@
-"""A journal whose commits wait or fail, as a test requests."""
+"""A journal whose commits a test can delay and fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.temporary_journal import TemporaryJournal
 
 
 class Gate(TemporaryJournal):
-    """A journal whose commits wait until they are let through, and that notes what it is asked."""
+    """A journal whose commits wait while `is_open` is clear, and which records commits and probes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Gate(TemporaryJournal):
         self.threads: set[str] = set()
         self.probes = 0
         self.room = 1_000_000
-        """How many events a commit may have, or it fails."""
+        """The maximum number of events of a commit; a larger one fails."""
         self._batch: list[int] = []
 
     def steps(self, changes: Sequence[Change]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Worlds of policies that import others, for tests of imports and references."""
+"""Policies that import other policies, for tests of imports and references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def importable(kind: str, *subjects: str, resources: Any = READING, **more: Any)
 
 
 def a_world_importing(wanted: dict[str, Any], entries: dict[str, Any], **own: Any) -> TwinWorld:
-    """A thing under a policy that imports ROLES so; that one has these entries."""
+    """Return a world with a thing whose policy imports `wanted` of ROLES, which has these entries."""
     world = TwinWorld()
     world.write_policy(entries, to=ROLES)
     value = {"entries": {"OWNERS": OWNERS, **own}, "imports": {ROLES: wanted}}

@@ -17,12 +17,12 @@ LATER = "9999-12-31T23:59:59.000000Z"
 
 
 def timestamp(revision: int) -> str:
-    """One event a second."""
+    """Return a timestamp with one second for each revision."""
     return f"2030-01-15T{revision // 3600:02}:{revision // 60 % 60:02}:{revision % 60:02}.250000Z"
 
 
 def event(entity: EntityId, revision: int, value: bytes | None = None, path: str = "/attributes/counter") -> Event:
-    """A modification that counts up, unless another value is given."""
+    """Return a modification whose value is the revision minus one, or `value`."""
     value = str(revision - 1).encode() if value is None else value
     return Event(entity, revision, timestamp(revision), "modified", path, value, b"{}")
 
@@ -33,12 +33,12 @@ def snapshot(entity: EntityId, revision: int, state: dict[str, Any] | None = Non
 
 
 def change(entity: EntityId, revision: int, value: bytes | None = None, answer: StoredAnswer | None = None) -> Change:
-    """One event and the state after it."""
+    """Return one event and the state after it."""
     return Change((event(entity, revision, value),), (snapshot(entity, revision),), answer)
 
 
 def published(entity: EntityId, revision: int, content: bytes | None = None, headers: bytes = b"{}") -> Change:
-    """A message of a stream, and what is left of it in the state of the partition."""
+    """Return a message of a stream, and the state of its partition, which has no content."""
     value = b'"%d"' % revision if content is None else content
     message = Event(entity, revision, timestamp(revision), "published", "/", value, headers)
     return Change((message,), (Snapshot(entity, revision, timestamp(1), timestamp(revision), {}, None),))
@@ -53,7 +53,7 @@ def delivery(number: int, digest: bytes = b"digest") -> DeliveryName:
 
 
 def recorded(number: int, partition: str = "topic/0") -> StoredAnswer:
-    """The answer to a record with this offset."""
+    """Return the stored response to a record with this offset."""
     name = delivery(number)._replace(name=f"{partition}/{number}", partition=partition, offset=number)
     return StoredAnswer(name, b"done")
 
@@ -67,7 +67,7 @@ def revisions(events: list[Event]) -> list[int]:
 
 
 class NanoClock:
-    """Nanoseconds since 1970 that tests move."""
+    """A clock of nanoseconds since 1970 that tests move."""
 
     def __init__(self) -> None:
         self.now = 1_900_000_000_000_000_000

@@ -1,7 +1,7 @@
-"""Properties of every connection document: it has problems, each with its path, or it is usable.
+"""Properties of each connection document: it has problems, each with its path, or it is usable.
 
-A usable document is the same after the store, and after a reader has received it with masked secrets; and all parts that
-the start of a connection creates can be created.
+A usable document is the same after the store, and after a reader has received it with masked secrets; and all parts
+that the start of a connection creates can be created.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VAULT = Vault([new_key()])
 
 
 def judged(document: Any) -> Connection | None:
-    """Return the connection of a document, or None for one with problems. Raises AssertionError for an unfit problem."""
+    """Return the connection of a valid document, or None. Raises AssertionError for an incomplete problem."""
     problems = validate(document, environ={})
     for problem in problems:
         assert problem.path
@@ -48,7 +48,7 @@ def judged(document: Any) -> Connection | None:
 
 
 def begin(connection: Connection) -> None:
-    """Make and report all that is made and reported of a connection before it is opened."""
+    """Create all parts and notes of a connection that exist before it is opened."""
     list(notes(connection))
     list(caveats(connection))
     supervisor = Supervisor(
@@ -64,7 +64,7 @@ def begin(connection: Connection) -> None:
 
 
 def check(document: Any) -> None:
-    """Check everything; needs a running event loop."""
+    """Check all properties; needs a running event loop."""
     connection = judged(document)
     if connection is None:
         return

@@ -8,7 +8,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 
 
 class Record:
-    """A message as the library hands it over."""
+    """A message of the Kafka library."""
 
     def __init__(self, headers: Any, *, value: bytes | None = b"{}", key: bytes | None = None, time: int = 7) -> None:
         self._headers, self._value, self._key, self._time = headers, value, key, time

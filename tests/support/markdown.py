@@ -20,7 +20,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page. Raises AssertionError if one is not recognized."""
+    """Return the fenced blocks of a page. Raises AssertionError if one is not recognized."""
     text = page.read_text(encoding="utf-8")
     found = [Block(*block) for block in _FENCE.findall(text)]
     assert len(found) * 2 == len(re.findall("^```", text, re.MULTILINE)), f"{page.name}: a block is not recognized"
@@ -28,11 +28,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """A page without its fenced blocks."""
+    """Return the text of a page without its fenced blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as code hosts make them."""
+    """Return the anchors of a page's headings, in the format of code hosts."""
     headings = _HEADING.findall(prose(page))
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}

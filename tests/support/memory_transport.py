@@ -1,16 +1,14 @@
-"""A broker in the process: the reference for the behavior of a link, for tests and examples only.
+"""A broker in this process: the reference for the behavior of a link, for tests and examples only.
 
-**Addresses** are names; a message goes to every source that lists exactly its address. Each source of each connection id
-has a queue from its first link on, which outlives the links.
+**Addresses** are names; a message goes to each source that lists exactly its address. Each source of each connection ID
+has a queue from its first link on, which outlives the links. Clients of one connection receive messages in turn.
 
-**Clients** of one connection alternate: each message is delivered to one of them.
-
-**Settling.** A settled delivery is removed, a dropped one is recorded in `dropped`, a requeued one goes to the front of
-its queue and is delivered again immediately, marked. Deliveries without an outcome are delivered again on the next link,
-marked.
+**Outcomes.** A settled delivery is removed, a dropped one is recorded in `dropped`, a requeued one goes to the front of
+its queue and is delivered again immediately, marked. Deliveries without an outcome are delivered again on the next
+link, marked.
 
 **Faults**: `cut` ends all links, `refusal` refuses new links, `withheld_confirms` accepts messages without confirms,
-`refused_addresses` refuses messages. It knows of readers only at `unread_addresses`.
+`refused_addresses` refuses messages, and nobody reads `unread_addresses`.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ WINDOW = 100
 
 
 class Options(BaseModel):
-    """There are none."""
+    """The options of a connection, of which there are none."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -85,7 +83,7 @@ class _Queue:
             event.set()
 
     def give_back(self, client: int) -> None:
-        """Everything that a client has not settled waits again, in front, in its old order."""
+        """Requeue all unsettled messages of a client at the front, in their order."""
         unsettled = self.unsettled[client]
         self.again.update(unsettled)
         self.waiting.extendleft(reversed(unsettled.values()))
@@ -94,7 +92,7 @@ class _Queue:
 
 
 class MemoryBroker:
-    """One broker. `MemoryBroker.named("lab")` is what connections with the uri `memory://lab:1` connect to."""
+    """A broker. `MemoryBroker.named("lab")` serves connections with the URI `memory://lab:1`."""
 
     _named: dict[str, MemoryBroker] = {}  # noqa: RUF012
 
@@ -104,7 +102,7 @@ class MemoryBroker:
         self.refused_addresses: set[str] = set()
         self.unread_addresses: set[str] = set()
         self.taken: list[Message] = []
-        """Every message that was sent or published, in order."""
+        """All messages that were sent or published, in order."""
         self.dropped: list[Message] = []
         self.links: list[MemoryLink] = []
         self._queues: dict[tuple[str, int], _Queue] = {}
@@ -118,7 +116,7 @@ class MemoryBroker:
         return cls._named.setdefault(name, cls())
 
     def send(self, address: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """A message from anybody."""
+        """Send a message to the sources of this address."""
         message = Message(next(self._numbers), address, Envelope(payload, dict(headers or {})))
         self.taken.append(message)
         for queue in self._queues.values():
@@ -141,7 +139,7 @@ class MemoryBroker:
 
 
 class MemoryLink:
-    """See `connectivity.transports.base.Link`."""
+    """A link; see `connectivity.transports.base.Link`."""
 
     condition: str | None = None
     throttled = 0
@@ -224,7 +222,7 @@ class MemoryLink:
         self._end()
 
     def die(self, error: LinkError) -> None:
-        """End without having been asked to."""
+        """End the link with an error."""
         if not self._is_over:
             self._end()
             self.lost.set_result(error)

@@ -1,4 +1,4 @@
-"""Messages about the thing `vase-1`: refused ones with their errors, and unusual accepted ones."""
+"""Messages for the thing `vase-1`: invalid ones with their errors, and unusual valid ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MEBIBYTE = 1 << 20
 
 
 def value(text: bytes) -> bytes:
-    """A modify of an attribute whose value is this JSON text."""
+    """Return a modify of an attribute with this JSON text as its value."""
     return b'{"topic":"%s","path":"/attributes/odd","value":%s}' % (MODIFY, text)
 
 
 def headers(text: bytes) -> bytes:
-    """A modify with these headers as JSON text."""
+    """Return a modify with this JSON text as its headers."""
     return b'{"topic":"%s","path":"/attributes/odd","headers":%s,"value":1}' % (MODIFY, text)
 
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 
 def open_files() -> list[str]:
-    """A path for each open descriptor; ` (deleted)` follows it where the file has no name any more."""
+    """Return a path for each open descriptor, with ` (deleted)` after that of a deleted file."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # another thread has closed it since it was listed
+        with suppress(FileNotFoundError):  # another thread has closed it in the meantime
             found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
     return found

@@ -25,7 +25,7 @@ OPERATOR = "acme:operator"
 
 
 class Place:
-    """A broker, with clients that are known by what they call themselves."""
+    """A broker with an operator and clients, whose addresses contain their names."""
 
     def __init__(self, kind: str, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> None:
         self.kind = kind
@@ -38,7 +38,7 @@ class Place:
         return self.separator.join((self.name, *parts))
 
     def document(self, source: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Two sources: of the operator, who speaks the Ditto protocol, and of the clients, as `source` has it besides."""
+        """Return a connection with two sources: for the operator, and for clients, which `source` completes."""
         operator = {
             "addresses": [self.address("operator", "ask")],
             "qos": 1,
@@ -67,14 +67,14 @@ class Place:
         }
 
     def audience(self, *topics: str, subject: str = OPERATOR) -> dict[str, Any]:
-        """Another connection with one target, which publishes the events of topics to `listener`."""
+        """Return another connection with one target, which publishes events to `listener`."""
         target = {"address": self._written(self.address("audience", "res")), "topics": list(topics), "qos": 1}
         document = {**self.document({}), "id": f"{self.name}-audience", "sources": []}
         return {**document, "targets": [{**target, "authorizationContext": [subject]}]}
 
     @property
     def pattern(self) -> str:
-        """Which addresses clients are answered at."""
+        """The pattern of the clients' reply addresses."""
         return self._written(self.address("*", "res"))
 
     def _written(self, address: str) -> str:
@@ -90,7 +90,7 @@ class Place:
         return AmqpClient(self._rabbitmq.uri(), ask=ask, answers=answers)
 
     def prepare(self) -> None:
-        """Create what must exist before the service connects."""
+        """Create the addresses that must exist before the service connects."""
         if self.kind == "kafka":
             ends = [self.address(name, "res") for name in ("one", "two", "audience")]
             self._kafka.create(self.address("operator", "ask"), self.address("operator", "answers"))
@@ -111,7 +111,7 @@ class Place:
 
 
 def prepared(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
-    """One place of each kind, ready for its documents."""
+    """Return a prepared place of each kind."""
     made = {kind: Place(kind, mosquitto, rabbitmq, kafka) for kind in KINDS}
     for place in made.values():
         place.prepare()

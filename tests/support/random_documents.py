@@ -1,6 +1,6 @@
 """Random connection documents: from the JSON Schema alone, and usable ones with a few changed members.
 
-A member gets a value that its schema allows, one of its examples, a word with a meaning elsewhere in a document, or a
+A member gets a value that its schema allows, one of its examples, a value with a meaning elsewhere in a document, or a
 value of another type. So some documents are far from valid, and some have a single problem.
 """
 
@@ -79,12 +79,12 @@ anything = st.recursive(
 
 
 def of_schema(schema: Mapping[str, Any], depth: int = 0) -> st.SearchStrategy[Any]:
-    """Values of a schema as pydantic writes them, mostly."""
+    """Return a strategy whose values mostly fit a JSON Schema of pydantic."""
     if "$ref" in schema:
         return of_schema(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], depth)
     good = _of_kind(schema, depth)
     examples = [st.sampled_from(schema["examples"])] if schema.get("examples") else []
-    # Twice as often what fits as what does not; hypothesis tries the first ones first when it makes an example simpler.
+    # Valid values are twice as likely as others; hypothesis shrinks to the first strategies.
     return st.one_of(*examples, good, good, anything) if depth else good
 
 
@@ -130,7 +130,7 @@ def _objects(schema: Mapping[str, Any], depth: int) -> st.SearchStrategy[dict[st
 
 
 from_schema = of_schema(SCHEMA)
-"""Whole documents by chance."""
+"""Random whole documents."""
 
 _MQTT: dict[str, Any] = {
     "id": "site",
@@ -194,7 +194,7 @@ USABLE = (*(base_document(name) for name in ("amqp_091", "kafka")), _MQTT, _MQTT
 
 @st.composite
 def nearly_usable(draw: st.DrawFn) -> dict[str, Any]:
-    """A document that can be used, with one to three members anywhere in it set to something else."""
+    """Draw a usable document with one to three changed members."""
     document: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(USABLE)))
     for _ in range(draw(st.integers(1, 3))):
         _change(draw, document, SCHEMA)
@@ -225,7 +225,7 @@ def _change(draw: st.DrawFn, value: Any, schema: Mapping[str, Any]) -> None:
 
 
 def _resolved(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
-    """The schema behind references and choices that has something to say about this value."""
+    """Return the schema for this value, behind references and choices."""
     if "$ref" in schema:
         return _resolved(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], value)
     for choice in ("anyOf", "oneOf"):

@@ -62,8 +62,10 @@ HISTORIES: st.SearchStrategy[list[RandomChange]] = st.one_of(
 ).flatmap(lambda later: CREATED.map(lambda first: [first, *later]))
 
 
-def lived(entity: EntityId, happenings: Sequence[RandomChange], seconds: Sequence[int]) -> list[tuple[Event, Snapshot]]:
-    """Each event with the state after it; a thing that has gone can only come again."""
+def history_of(
+    entity: EntityId, happenings: Sequence[RandomChange], seconds: Sequence[int]
+) -> list[tuple[Event, Snapshot]]:
+    """Return each event with the state after it; after a deletion, the next event is a creation."""
     states: list[tuple[Event, Snapshot]] = []
     snapshot: Snapshot | None = None
     for happening, second in zip(happenings, seconds, strict=False):

@@ -1,9 +1,9 @@
-"""Names from every plane of Unicode, for tests in which a name must mean the same to every evaluator.
+"""Names from every plane of Unicode, for tests that all evaluators treat a name equally.
 
 `NAMES` have properties that cause errors: several normal forms of one letter, letters whose case folds into ASCII,
 characters beyond the basic plane and those that UTF-16 orders differently, marks that only change the direction, digits
-that are not ASCII, and characters with a meaning in pointers, JSON, patterns, filters or SQL. A name has no slash, since
-no path can reach it.
+that are not ASCII, and characters with a meaning in pointers, JSON, patterns, filters or SQL. A name has no slash,
+since no path can reach it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _REFUSED: Final = re.compile(r"[\x00-\x1F\x7F-\xFF/]")
 """Characters that no key of a thing may have."""
 
 _PUNCTUATION: Final = re.compile(r"""[,()"\\]|^ | $|^\*$""")
-"""Characters that filters escape and field selectors exclude, blanks that selectors ignore, and the wildcard."""
+"""Characters that filters escape or field selectors exclude or ignore, and the wildcard."""
 
 
 def _is_key(name: str) -> bool:
@@ -71,11 +71,11 @@ def _is_key(name: str) -> bool:
 
 
 KEYS: Final = tuple(filter(_is_key, NAMES))
-"""Names that a thing may have, and that a filter and a field selector write as a path does."""
+"""Names that a thing may have, and that are the same in filters, field selectors and paths."""
 
 
 def some_keys(dice: random.Random, number: int) -> list[str]:
-    """So many different names of that kind."""
+    """Return `number` different keys."""
     found: list[str] = []
     while len(found) < number:
         name = dice.choice(KEYS) if dice.random() < 0.7 else _any_characters(dice)
@@ -85,7 +85,7 @@ def some_keys(dice: random.Random, number: int) -> list[str]:
 
 
 def in_path(name: str) -> str:
-    """A name as a segment of a path."""
+    """Return a name as a segment of a path."""
     return name.replace("~", "~0")
 
 

@@ -26,7 +26,7 @@ PERMISSIONS: tuple[tuple[list[str], list[str]], ...] = (
 
 
 def a_policy(dice: random.Random, id: str, ids: Sequence[str] = IDS) -> Policy:
-    """A policy that imports some of `ids`, mostly those that its entries refer to."""
+    """Return a policy that imports some of `ids`; its entries mostly refer to these imports."""
     others = [other for other in ids if other != id]
     imports = {other: an_import(dice, others) for other in dice.sample(others, dice.randint(0, min(2, len(others))))}
     return {

@@ -14,10 +14,10 @@ from spark_store.search.index import LARGE, LONGEST
 from spark_store.search.index_sql import path_of
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support import random_searches as searches
-from tests.support.oracles.search import Given, PartialReader
+from tests.support.oracles.search import PartialReader, ReaderRights
 
 
-def drawn(search: SqliteSearch, question: ThingQuery, rights: Given, limit: int) -> Iterator[list[SearchHit]]:
+def drawn(search: SqliteSearch, question: ThingQuery, rights: ReaderRights, limit: int) -> Iterator[list[SearchHit]]:
     place: SortKey | None = None
     budget = Budget(60.0)
     while True:
@@ -30,7 +30,7 @@ def drawn(search: SqliteSearch, question: ThingQuery, rights: Given, limit: int)
 
 
 def narrow(patch: pytest.MonkeyPatch, bounds: Mapping[str, Any]) -> None:
-    """Give the bounds, from which another way is taken, these values, so that few things take every way."""
+    """Set limits in the search modules, so that a few things are enough for each of its strategies."""
     for name, value in bounds.items():
         for module in (read_view, candidates, scan):
             if hasattr(module, name):
@@ -65,7 +65,7 @@ DECLARED = st.sets(
 
 @st.composite
 def large_and_small(draw: st.DrawFn, most: int) -> list[dict[str, Any]]:
-    """Things, of which some have more than the index takes."""
+    """Draw things, of which some are too large for the index."""
     found = draw(st.lists(searches.things(IDS), max_size=most, unique_by=lambda thing: thing["thingId"]))
     for thing in found:
         bulk = draw(st.sampled_from([None, None, None, None, {"bulk": "x" * LARGE}, {"k" * LONGEST: 1}]))
@@ -79,5 +79,5 @@ def questions(draw: st.DrawFn) -> ThingQuery:
     return ThingQuery(draw(st.none() | searches.filters()), draw(searches.orders()), draw(NAMESPACES))
 
 
-def found(search: SqliteSearch, question: ThingQuery, rights: Given, limit: int = 25) -> list[str]:
+def found(search: SqliteSearch, question: ThingQuery, rights: ReaderRights, limit: int = 25) -> list[str]:
     return [hit.thing_id for page in drawn(search, question, rights, limit) for hit in page]

@@ -1,11 +1,11 @@
 """Random things, filters, sort orders and permissions, for comparisons of search implementations.
 
-All are drawn from the same few keys and values, so that filters often match fields, values of every type meet literals of
-every type, and edge cases occur: 64-bit limits, fractions beside whole numbers, empty values, arrays in arrays, keys that
-look like paths, wildcards or SQL. The three keys of an example (two from `random_names`) are also values, literals, parts
-of patterns and ids.
+All are drawn from the same few keys and values, so that filters often match fields, values of each type meet literals
+of each type, and edge cases occur: 64-bit limits, fractions beside whole numbers, empty values, arrays in arrays, keys
+that look like paths, wildcards or SQL. The three keys of an example (two from `random_names`) are also values,
+literals, parts of patterns and IDs.
 
-`things()` are things as the service stores them, with the fields beside the document. `filters()` are predicates as
+`things()` are things as the service stores them, with the fields outside of the document. `filters()` are predicates as
 returned by `spark_store.rql.search_evaluator.read`; `texts()` are filters as clients write them.
 """
 
@@ -77,7 +77,7 @@ DEFINITIONS = st.sampled_from(["acme:lamp:1", "acme:lamp:1.0", "acme:fan:2"])
 def _members(
     required: Mapping[str, st.SearchStrategy[Any]], **optional: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[dict[str, Any]]:
-    """Objects with all of the optional members, or with some: what a filter is about is there often."""
+    """Return objects with all of the optional members or with some, so that filters often match."""
     return st.fixed_dictionaries({**required, **optional}) | st.fixed_dictionaries({**required}, optional={**optional})
 
 
@@ -90,7 +90,7 @@ FEATURES = st.dictionaries(
 
 
 def things(ids: st.SearchStrategy[str] = IDS) -> st.SearchStrategy[dict[str, Any]]:
-    """Whole things, with the fields beside the document."""
+    """Return whole things, with the fields outside of the document."""
     return _members(
         {
             "thingId": ids,
@@ -111,7 +111,7 @@ _FEATURE_PARTS = st.sampled_from(["properties", "desiredProperties"])
 
 
 def _document(*path: str) -> Field:
-    """A field whose keys are texts of their own, as a parser makes them, and not those of the document."""
+    """Return a field whose keys are new strings, like those of a parser, not the document's objects."""
     return Field(FieldKind.DOCUMENT, tuple(key.encode().decode() for key in path))
 
 
@@ -189,7 +189,7 @@ LEAVES: st.SearchStrategy[Predicate] = st.one_of(
 
 
 def filters(max_leaves: int = 4) -> st.SearchStrategy[Predicate]:
-    """Predicates of up to so many comparisons."""
+    """Return predicates of at most `max_leaves` comparisons."""
     return st.recursive(
         LEAVES,
         lambda inner: st.one_of(
@@ -202,14 +202,14 @@ def filters(max_leaves: int = 4) -> st.SearchStrategy[Predicate]:
 
 
 def orders(max_size: int = 2) -> st.SearchStrategy[tuple[SortField, ...]]:
-    """Orders of up to so many properties, and the id at their end."""
+    """Return orders of at most `max_size` properties, which end with the ID."""
     return st.lists(st.builds(SortField, SORTABLE_FIELDS, st.booleans()), max_size=max_size).map(
         lambda wanted: order_by(tuple(wanted))
     )
 
 
 def rights() -> st.SearchStrategy[Callable[[Sequence[str]], bool]]:
-    """The readable paths: some are granted or revoked, and the nearest one above a path decides."""
+    """Return functions that decide whether a path is readable: its nearest grant or revoke applies."""
     places = st.sampled_from(
         [("attributes",), ("features",), ("definition",), ("policyId",), ("_revision",), ("_modified",), ("_metadata",)]
     )
@@ -237,7 +237,7 @@ def _may(granted_at_the_root: bool, decided: Mapping[tuple[str, ...], bool]) -> 
 
 
 def written(predicate: Predicate) -> str:
-    """The filter that a client writes for a predicate without instants and times."""
+    """Return the text of a filter without instants and times."""
     match predicate:
         case And(parts):
             return f"and({','.join(map(written, parts))})"
@@ -278,5 +278,5 @@ def _literal(literal: Literal) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as it stands in a property, or between double quotes."""
+    """Return a text with the escapes of a property or a string literal."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,8 +1,8 @@
-"""Follows recipes of `docs/how-to` like a reader: it writes files, types commands and compares output.
+"""Follow recipes of `docs/how-to` like a reader: write files, type commands and compare output.
 
-In a page, a fenced block with a title is a file. A `console` block has commands after `$ `, each followed by its output;
-a `mosquitto_sub` without `-C` is a terminal, whose output the next `text` block shows. `…` is any text; a line `…` is any
-lines.
+In a page, a fenced block with a title is a file. A `console` block has commands after `$ `, each followed by its
+output; a `mosquitto_sub` without `-C` is a terminal, whose output the next `text` block shows. `…` is any text; a line
+`…` is any lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.support import in_folder
+from tests.support import forked_in_folder
 from tests.support.forked_service import ForkedService
 from tests.support.markdown import blocks
 from tests.support.paths import ROOT
@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 
 def commands(text: str) -> Iterator[Command]:
-    """The commands of a `console` block. An open quote or a backslash continues a command."""
+    """Yield the commands of a `console` block. An open quote or a backslash continues a command."""
     for part in text.removeprefix("$ ").split("\n$ "):
         typed, *lines = part.rstrip("\n").split("\n")
         while _is_open(typed):
@@ -57,7 +57,7 @@ def _is_open(typed: str) -> bool:
 
 
 def is_shown(expected: list[str], found: list[str]) -> bool:
-    """Whether this output matches the page."""
+    """Return whether this output matches the page."""
     lines = (r"(?:.*\n)*?" if line.strip() == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in expected)
     return re.fullmatch("".join(lines), "".join(f"{line}\n" for line in found)) is not None
 
@@ -177,14 +177,14 @@ class Follower:
         file = self._folder / "output.txt"
         file.unlink(missing_ok=True)
         environment = {**self._environment, "PWD": str(self._folder)}
-        self._code = ForkedService(arguments, environment, file, in_folder.__name__).wait(PATIENCE)
+        self._code = ForkedService(arguments, environment, file, forked_in_folder.__name__).wait(PATIENCE)
         return [line.rstrip() for line in file.read_text(encoding="utf-8").splitlines()]
 
     def _run(self, text: str) -> list[str]:
         """Run a command in the shell, and return its output lines."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
-        # The code of the command before is what `echo $?` shows.
+        # Restore the exit code of the previous command, for `echo $?`.
         print(
             f"(exit {self._code}); {{ {text}\n}} </dev/null; printf '\\n%s %s\\n' {_MARK} $?",
             file=self._shell.stdin,
@@ -204,10 +204,10 @@ class Follower:
 
 
 def programs(folder: Path, host: str, port: int) -> str:
-    """A folder for PATH with `connectivity` under test, and with MQTT clients that use this broker."""
+    """Create a folder for PATH with `connectivity` under test, and MQTT clients that use this broker."""
     folder.mkdir()
     scripts = {"connectivity": f'exec {sys.executable} -m connectivity "$@"', "python3": f'exec {sys.executable} "$@"'}
-    # Output that goes to a file would otherwise come when a block of it is full.
+    # Without `stdbuf`, output to a file is written in blocks.
     for name, more in {"mosquitto_pub": "", "mosquitto_sub": "", "mosquitto_rr": " -W 60"}.items():
         scripts[name] = f'exec stdbuf -oL {shutil.which(name)} -h {host} -p {port}{more} "$@"'
     for name, line in scripts.items():

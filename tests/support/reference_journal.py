@@ -1,7 +1,7 @@
-"""The journal on dictionaries and lists: the reference for every other journal.
+"""The journal on dictionaries and lists: the reference for all other journals.
 
-It has all properties of `spark_store.journal.journal.Journal`, except that it does not outlive the process. It stores
-states as JSON text, like a real store, so no object is shared.
+It has all properties of `spark_store.journal.journal.Journal`, except that its content is lost with the process. It
+stores states as JSON text, like a real store, so no object is shared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_store.records import (
 
 
 class _State(NamedTuple):
-    """A snapshot, and its state as JSON: None once the entity is deleted."""
+    """A snapshot and its state as JSON; the state of a deleted entity is None."""
 
     snapshot: Snapshot
     text: bytes | None
@@ -52,10 +52,10 @@ def _nothing() -> _Open:
 
 
 class MemoryJournal(Journal):
-    """A journal that forgets everything with its process."""
+    """A journal in memory."""
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
-        """`clock` gives nanoseconds since 1970."""
+        """`clock` returns nanoseconds since 1970."""
         self._clock = clock
         self._entries: defaultdict[EntityId, list[Event]] = defaultdict(list)
         self._states: dict[EntityId, _State] = {}
@@ -112,7 +112,7 @@ class MemoryJournal(Journal):
         return 0 if found is None else found.snapshot.revision
 
     def beginning(self, entity: EntityId) -> HistoryStart:
-        """Nothing is erased here."""
+        """Return the beginning of a history, of which nothing is ever erased here."""
         entries = self._entries.get(entity)
         return HistoryStart(0, entries[0].revision if entries else self.latest(entity) + 1)
 
@@ -191,7 +191,7 @@ class MemoryJournal(Journal):
         self._is_closed = True
 
     def _newest(self, entity: EntityId) -> int:
-        """The newest revision as the open transaction sees it."""
+        """Return the newest revision, including the open transaction."""
         found = self._open.states.get(entity) or self._states.get(entity)
         return 0 if found is None else found.snapshot.revision
 

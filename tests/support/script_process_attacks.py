@@ -73,7 +73,7 @@ def _tgkill() -> int:
 
 
 def _outcome(attack: Attack) -> str:
-    """Return how an attack ends in a process of its own."""
+    """Run an attack in its own process and return the outcome."""
     child = os.fork()
     if child == 0:
         drop_privileges(ScriptLimits())
@@ -86,7 +86,7 @@ def _outcome(attack: Attack) -> str:
 
 
 def main(folder: str) -> None:
-    """Print the outcome of every attack."""
+    """Print the outcomes of all attacks."""
     victim, other = (os.path.join(folder, name).encode() for name in ("victim", "other"))
     print(json.dumps({name: _outcome(attack) for name, attack in _attacks(victim, other, os.getpid()).items()}))
 

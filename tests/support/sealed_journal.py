@@ -15,7 +15,7 @@ OLD, NEW = b"o" * 32, b"n" * 32
 AT = "2030-01-15T07:30:00+00:00"
 REVISIONS = 3
 SECRETS = 2 * REVISIONS
-"""Each revision of each of two connections has one, but for the last one of the second: that is deleted."""
+"""Each revision of two connections has a secret, except the last one of the second, a deletion."""
 
 
 def document(name: str, revision: int) -> dict[str, str]:
@@ -23,7 +23,7 @@ def document(name: str, revision: int) -> dict[str, str]:
 
 
 def fill(folder: Path, key: bytes = OLD) -> Settings:
-    """Two connections with a past, and one without secrets."""
+    """Store two connections with several revisions, and one without secrets."""
     folder.mkdir(exist_ok=True)
     vault = Vault([key])
     with_journal(folder, lambda it: None)
@@ -65,7 +65,7 @@ def stored(folder: Path) -> list[StoredRevision]:
 
 
 def opened(folder: Path, *keys: bytes) -> int:
-    """Opens every document with these keys alone; how many secrets there were."""
+    """Decrypt all documents with these keys and return the number of secrets."""
     count = 0
     for row in stored(folder):
         if row.document is not None:

@@ -39,7 +39,7 @@ WHOLE = {"_revision": 3, "_created": "2030-01-15T07:00:00Z", "_modified": "2030-
 
 
 def created(entity: EntityId, state: dict[str, Any], policy_id: str) -> Change:
-    """An entity that is made, at the time of its `_modified`."""
+    """Return the creation of an entity, at the time in `_modified`."""
     at = fixed_width({**WHOLE, **state}["_modified"])[:-4] + "Z"
     state = {name: value for name, value in state.items() if name[:1] != "_"}
     event = Event(entity, 1, at, "created", "/", json.dumps(state).encode(), b"{}")
@@ -47,7 +47,7 @@ def created(entity: EntityId, state: dict[str, Any], policy_id: str) -> Change:
 
 
 def fill(journal: Journal) -> None:
-    """The things and policies of the page."""
+    """Store the things and policies of the page."""
     policies = [(id, EntityType.POLICY, {"policyId": id, **policy(shown)}, id) for id, shown in BLOCKS[1].items()]
     things = [(thing["thingId"], EntityType.THING, thing, thing["policyId"]) for thing in THINGS]
     for id, kind, state, policy_id in (*policies, *things):

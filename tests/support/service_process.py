@@ -36,10 +36,10 @@ class ServiceProcess:
     """
 
     program: Sequence[str] = ()
-    """The command that starts it, if it is not forked."""
+    """The command that starts it; empty for a fork."""
 
     wrapper = ""
-    """The function that runs in the forked process before the service starts; see `ForkedService`."""
+    """A module for the forked process; see `ForkedService`."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class ServiceProcess:
 
     @classmethod
     def start(cls, folder: Path, connections: Sequence[Mapping[str, Any]], **settings: Any) -> Self:
-        """A ready service. `settings` are nested as in the settings file."""
+        """Start a service and wait until it is ready. `settings` are nested as in the settings file."""
         service = cls(folder, settings)
         documents = folder / "connections"
         documents.mkdir(parents=True, exist_ok=True)
@@ -87,12 +87,12 @@ class ServiceProcess:
             try:
                 self.wait_ready()
             except BaseException:
-                # The caller gets no service that it could stop.
+                # The caller has no service to stop.
                 self.kill()
                 raise
 
     def wait_ready(self) -> None:
-        """Wait until the first attempt of every connection has ended. Raises AssertionError with the log."""
+        """Wait until the first attempt of each connection has ended. Raises AssertionError with the log."""
         process = self.process
         assert process is not None
 
@@ -106,7 +106,7 @@ class ServiceProcess:
         assert process.poll() is None, f"the service ended with {process.returncode}:\n{self.log()}"
 
     def get(self, path: str, token: str | None = None) -> tuple[int, bytes]:
-        """The status and body of a GET; status 0 without a response."""
+        """Return the status and body of a GET; status 0 without a response."""
         return self.ask("GET", path, token=token, within=5)
 
     def ask(
@@ -119,7 +119,7 @@ class ServiceProcess:
         token: str | None = None,
         within: float = 60,
     ) -> tuple[int, bytes]:
-        """The status and body of a response of the API; status 0 without a response.
+        """Return the status and body of a response of the API; status 0 without a response.
 
         A `body` that is not text is sent as JSON.
         """
@@ -146,13 +146,13 @@ class ServiceProcess:
         return dict(self._settings.get("api", {})).get("token")
 
     def status(self, connection_id: str) -> dict[str, str]:
-        """Status and details of a connection, as `/health/ready` shows them."""
+        """Return status and details of a connection, as `/health/ready` shows them."""
         shown: dict[str, Any] = json.loads(self.get("/health/ready", self._token)[1] or b"{}")
         found: dict[str, str] = shown.get("connections", {}).get(connection_id, {})
         return found
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples with these labels."""
+        """Return the sum of a metric's samples with these labels."""
         total = 0.0
         for line in self.get("/metrics")[1].decode().splitlines():
             if line.startswith((name + "{", name + " ")) and all(f'{k}="{v}"' in line for k, v in labels.items()):
@@ -163,7 +163,7 @@ class ServiceProcess:
         return self.log_file.read_text(encoding="utf-8")[-8000:]
 
     def records(self) -> list[dict[str, Any]]:
-        """Every complete line of the log, as JSON. Raises ValueError for an invalid line."""
+        """Return all complete lines of the log, as JSON. Raises ValueError for an invalid line."""
         whole, _, _ = self.log_file.read_text(encoding="utf-8").rpartition("\n")
         return [json.loads(line) for line in whole.splitlines()]
 
@@ -173,7 +173,7 @@ class ServiceProcess:
         return self.process.pid
 
     def stop(self) -> tuple[int, float]:
-        """Send SIGTERM; returns the exit code and the seconds."""
+        """Send SIGTERM, and return the exit code and the seconds until the end."""
         process = self.process
         assert process is not None
         begun = time.monotonic()
@@ -197,6 +197,6 @@ class ServiceProcess:
 
 
 class ServiceCommand(ServiceProcess):
-    """A service that is started by its command, like in production."""
+    """A service that its command starts, like in production."""
 
     program = (sys.executable, "-m", "connectivity")

@@ -10,7 +10,7 @@ A, B, C = "edge:a", "edge:b", "edge:c"
 
 
 def a_policy(*rules: tuple[Sequence[str], str, Sequence[str], Sequence[str]]) -> Policy:
-    """One entry for each rule: subjects, resource, granted, revoked."""
+    """Return a policy with one entry per rule: subjects, resource, granted, revoked."""
     return {
         "entries": {
             f"E{number}": {

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Span(NamedTuple):
-    """An exported span, with hexadecimal ids; the parent's id is empty for a root span."""
+    """An exported span, with hexadecimal IDs; the parent's ID is empty for a root span."""
 
     trace: str
     id: str
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class Collector:
-    """The received spans. `refusals` are the statuses of the first responses."""
+    """The received spans. `refusals` are the error statuses of the first responses."""
 
     def __init__(self, *refusals: int) -> None:
         self.address = ""
@@ -52,7 +52,7 @@ class Collector:
 
 @contextmanager
 def collector(*refusals: int) -> Iterator[Collector]:
-    """A collector at a free address."""
+    """Start a collector on a free port."""
     kept = Collector(*refusals)
 
     class Handler(http.server.BaseHTTPRequestHandler):

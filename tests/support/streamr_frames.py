@@ -34,20 +34,20 @@ _NOT_SUPPORTED = {
     31: "which has no offsets",
     32: "which has no offsets",
 }
-"""Versions of messages that exist, and why they are not supported."""
+"""Unsupported versions of messages, and why."""
 
 
 def decode_content(content: bytes) -> str:
-    """Return the text that was published."""
+    """Return the published text."""
     return msgspec.json.decode(content, type=str)
 
 
 class FrameRefused(DecodeError):
-    """Bytes that are no valid frame of the protocol."""
+    """The bytes are not a valid frame of the protocol."""
 
 
 def read_frame(payload: bytes) -> StreamrFrame:
-    """The frame in these bytes. Raises FrameRefused or UnknownVersion."""
+    """Return the frame in these bytes. Raises FrameRefused or UnknownVersion."""
     try:
         items = _decode(payload)
     except NOT_JSON:
@@ -72,7 +72,7 @@ def _unicast(_type: FrameType, sub: Any, said: Any) -> StreamrFrame:
 
 
 def _about_stream(type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
-    """An older service says in an answer to `subscribe` that it failed."""
+    """Return a frame about a stream; an older service puts an error in a response to `subscribe`."""
     if isinstance(said, dict) and said.get("error"):
         return _error(FrameType.ERROR, None, said)
     return ABOUT_STREAM[type](*_place(said))
@@ -141,9 +141,9 @@ def _refused(why: str) -> FrameRefused:
 
 
 def read_message(items: Any) -> StreamEntry:
-    """The message of a parsed array; signatures of version 29 are passed over.
+    """Return the message in a parsed array. Signatures of version 29 are ignored.
 
-    Raises UnknownVersion for one that is not supported, FrameRefused for anything else.
+    Raises UnknownVersion for an unsupported version, and FrameRefused for any other problem.
     """
     if not isinstance(items, list) or not items:
         raise _bad_message(f"found {quote(items)}, expected an array")

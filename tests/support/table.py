@@ -20,11 +20,11 @@ import pytest
 
 LONGEST_NAME = 100
 SHOWN = 20
-"""Rows whose tracebacks are shown; all that failed are named."""
+"""The maximum number of tracebacks in a failure message, which names all failed rows."""
 
 
 class Table:
-    """The rows of a test. Its end fails the test with the name and traceback of each failed row."""
+    """The rows of a test. At its exit, it fails with the name and traceback of each failed row."""
 
     def __init__(self) -> None:
         self._checked = 0
@@ -53,7 +53,7 @@ class Table:
 
 
 def _said(error: BaseException) -> str:
-    """The traceback from the test on; for a nested table, its message."""
+    """Return the traceback from the test on; for a nested table, its message."""
     if isinstance(error, pytest.fail.Exception) and not error.pytrace:
         return str(error)
     traceback = error.__traceback__
@@ -119,7 +119,7 @@ def _short(value: object) -> str:
 
 
 def _without(made: Callable[..., Any], test: Callable[..., Any], keys: Sequence[str]) -> Callable[..., Any]:
-    """The signature without the columns, because pytest fills the remaining parameters with fixtures."""
+    """Remove the columns from the signature, because pytest takes the remaining parameters as fixtures."""
     signature = inspect.signature(test)
     kept = [each for name, each in signature.parameters.items() if name not in keys]
     assert len(kept) == len(signature.parameters) - len(keys), f"{test.__name__} does not take {', '.join(keys)}"

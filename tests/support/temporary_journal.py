@@ -20,7 +20,7 @@ _MEMORY = Path("/dev/shm")
 
 
 class _Unsynced(sqlite3.Connection):
-    """Does not wait for the disk, because these files need not survive a crash of the machine."""
+    """A connection that does not wait for the disk, because the file need not survive a power cut."""
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         return super().execute("PRAGMA synchronous=OFF" if sql.startswith("PRAGMA synchronous") else sql, *parameters)
@@ -30,7 +30,7 @@ class TemporaryJournal(Journal):
     """A journal in its own folder."""
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
-        """`clock` gives nanoseconds since 1970."""
+        """`clock` returns nanoseconds since 1970."""
         folder = tempfile.mkdtemp(prefix="journal-", dir=_MEMORY if _MEMORY.is_dir() else None)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         opened = Journal.open(Path(folder) / "journal.db", clock=clock, factory=_Unsynced)
@@ -42,7 +42,7 @@ def follow_on(journal: Journal, after: int, limit: int, max_bytes: int) -> list[
 
 
 def followed(journal: Journal, entity: EntityId, revision: int) -> PublishedEvent | None:
-    """The first event of an entity from this revision on."""
+    """Return the first event of an entity from this revision on."""
     return journal.read(lambda it: statements.next_event(it, entity, revision))
 
 

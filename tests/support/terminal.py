@@ -1,4 +1,4 @@
-"""Runs programs as if their output were a terminal, because some machines have no pseudo-terminals.
+"""Runs programs as if their streams were a terminal, because some machines have no pseudo-terminals.
 
 command = [*at_terminal("connectivity"), "connections", "list"]
 """
@@ -20,5 +20,5 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def at_terminal(module: str) -> Sequence[str]:
-    """The command to start a module whose three streams look like a terminal."""
+    """Return the command that runs a module whose three streams look like a terminal."""
     return sys.executable, "-c", _TOLD, module

@@ -1,4 +1,4 @@
-"""Follows a tutorial in an empty folder: it writes files, types commands and compares their output.
+"""Follow a tutorial in an empty folder: write files, type commands and compare their output.
 
 A block with a title is a file of that name. A block `console` is typed into a terminal: `$ ` begins a command, `^C`
 interrupts the running one, and the rest is output. A block with the title `Terminal N` belongs to a terminal whose last
@@ -31,11 +31,11 @@ SOURCES = ("~/broker-connectivity", "$HOME/broker-connectivity")
 
 _TERMINAL = re.compile(r"Terminal \d")
 _FORKED = re.compile(r"connectivity ([^;|&<>$]+?)(?: ?(;|\|\|) echo \"exit code \$\?\")?")
-"""Commands that are forked from a process with their modules, which takes a tenth of the time, and not given to a shell."""
+"""Commands that are forked instead of run by a shell, which takes a tenth of the time."""
 
 
 class Terminal:
-    """A terminal of the reader, in one folder."""
+    """A terminal in one folder."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder, self._environment = folder, environment
@@ -44,7 +44,7 @@ class Terminal:
         self._shown = ""
 
     def run(self, command: str, expected: str, *, goes_on: bool = False) -> None:
-        """Run a command. One that continues is left when it has printed the expected output."""
+        """Run a command. With `goes_on`, leave it running after the expected output."""
         assert self._running is None, f"typed into a terminal that is busy: {command}"
         self._log.write_bytes(b"")
         self._shown = ""
@@ -76,7 +76,7 @@ class Terminal:
             )
 
     def expect(self, expected: str) -> None:
-        """Wait for this output of the running command, after the output that was expected before."""
+        """Wait for further output of the running command."""
         running = self._running
         assert running is not None
         self._shown += expected
@@ -88,7 +88,7 @@ class Terminal:
         assert running.poll() is None, f"it has ended with {running.returncode}:\n{self._log.read_text()}"
 
     def interrupt(self) -> None:
-        """Send Ctrl-C, and wait for the end of the command."""
+        """Interrupt the command as Ctrl-C does, and wait for its end."""
         assert self._running is not None
         self._running.send_signal(signal.SIGINT)
         self._running.wait(PATIENCE)
@@ -101,7 +101,7 @@ class Terminal:
 
 
 class Tutorial:
-    """A page and its working folder. `replaced` are texts that differ here, such as a port."""
+    """A page and its working folder. `replaced` maps texts of the page to those of the test."""
 
     def __init__(
         self, name: str, folder: Path, replaced: Mapping[str, str], environment: Mapping[str, str] | None = None
@@ -114,7 +114,7 @@ class Tutorial:
             **os.environ,
             "PATH": f"{interpreters}{os.pathsep}{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
-            # As without the extra `spark`.
+            # Like an installation without the extra `spark`.
             "CONNECTIVITY_SPARK__MODE": "off",
             **(environment or {}),
         }
@@ -122,7 +122,7 @@ class Tutorial:
         self._before: Mapping[str, Callable[[], object]] = {}
 
     def follow(self, before: Mapping[str, Callable[[], object]] | None = None) -> None:
-        """Follow the page from its beginning to its end. `before` are actions before commands."""
+        """Follow the whole page. `before` has functions to call before commands."""
         self._before = before or {}
         for block in blocks(self._page):
             text = block.text
@@ -157,7 +157,7 @@ class Tutorial:
                 self._terminals[title].run(command, expected, goes_on=bool(title) and part is parts[-1])
 
     def _prepared(self, command: str) -> bool:
-        """Whether the command creates the folder or the environment, which exist already."""
+        """Return whether the command prepares the folder or the environment, which the test does instead."""
         if found := re.fullmatch(r"mkdir ([\w-]+) && cd \1", command):
             self.folder = self.folder / found[1]
             self.folder.mkdir()
@@ -187,7 +187,7 @@ class Tutorial:
 
 
 def _command(part: str) -> tuple[str, str]:
-    """A command, which may have several lines, and its output."""
+    """Return a command, which may have several lines, and its output."""
     lines = part.splitlines(keepends=True)
     count = 1
     while lines[count - 1].endswith("\\\n"):
@@ -196,7 +196,7 @@ def _command(part: str) -> tuple[str, str]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether the output matches, where `…` is any text, and a line `…` any lines."""
+    """Return whether the output matches, where `…` is any text, and a line `…` any lines."""
     lines = [
         r"(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.rstrip().split("…"))) + r"\s*?\n"
         for line in expected.splitlines()

@@ -1,4 +1,4 @@
-"""A world for `decide`: each decision is the state for the next command."""
+"""A world for `decide`: each decision changes the state for the next command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def policy(text: str) -> EntityId:
 
 @dataclass
 class TwinWorld:
-    """The present in a dict. `send` decides and carries out; `refused` expects a refusal and checks that nothing moved."""
+    """The current states in a dictionary. `refused` checks that a refused command changes nothing."""
 
     limits: TwinLimits = field(default_factory=TwinLimits)
     now: str = NOW
@@ -89,7 +89,7 @@ class TwinWorld:
         fields: str | None = None,
         **headers: Any,
     ) -> Decision:
-        """Keywords are headers with `_` for `-`; a value that is bytes goes as it is."""
+        """Decide and carry out a command. Keywords are headers, with `_` for `-`; bytes are sent unchanged."""
         entity = thing(to) if isinstance(to, str) else to
         raw = None if value is ... else value if isinstance(value, bytes) else msgspec.json.encode(value)
         names = {name.replace("_", "-"): header for name, header in headers.items()}
@@ -110,11 +110,11 @@ class TwinWorld:
         return decision
 
     def refused(self, action: str, path: str = "/", value: Any = ..., **more: Any) -> tuple[int, str]:
-        """Status and code of the refusal."""
+        """Return status and code of the error of a refused command."""
         return self.refusal(action, path, value, **more)[:2]
 
     def refusal(self, action: str, path: str = "/", value: Any = ..., **more: Any) -> tuple[int, str, str]:
-        """Status, code and the group of the topic that the error answers on."""
+        """Return status and code of the error, and the group of the topic of the error response."""
         before = dict(self.snapshots), len(self.events)
         try:
             decision = self.send(action, path, value, **more)
@@ -127,7 +127,7 @@ class TwinWorld:
         return self.send(action, path, value, **more).response.status
 
     def get(self, path: str = "/", **more: Any) -> Any:
-        """The value of a retrieve."""
+        """Retrieve a value."""
         response = self.send("retrieve", path, **more).response
         assert response.status == 200
         assert response.value is not None
@@ -143,7 +143,7 @@ class TwinWorld:
 
 
 def a_world(**thing_members: Any) -> TwinWorld:
-    """The thing of the examples, under a policy of which OWNER may do everything."""
+    """Return a world with the thing of the examples; OWNER has all permissions."""
     world = TwinWorld()
     world.write_policy({})
     world.send("create", "/", {"policyId": POLICY, **thing_members})
@@ -152,12 +152,12 @@ def a_world(**thing_members: Any) -> TwinWorld:
 
 
 def last(world: TwinWorld) -> tuple[str, str, Any, int]:
-    """The last event: action, path, value, revision."""
+    """Return action, path, value and revision of the last event."""
     event = world.events[-1]
     value = None if event.value is None else json.loads(event.value)
     return event.action, event.path, value, event.revision
 
 
 def answer(decision: Decision) -> Any:
-    """The value of the answer."""
+    """Return the value of a response."""
     return None if decision.response.value is None else json.loads(decision.response.value)

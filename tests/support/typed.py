@@ -10,16 +10,16 @@ from tests.support.recipe import HOW_TO, commands
 
 
 def typed(page: str) -> list[list[str]]:
-    """The words of each command on a page."""
+    """Return the words of each command on a page."""
     found = [block.text for block in blocks(HOW_TO / f"{page}.md") if block.language == "console"]
     return [shlex.split(command.text) for text in found for command in commands(text)]
 
 
 def beginning(page: str, *words: str) -> list[list[str]]:
-    """The words that follow these in the commands of a page that begin with them."""
+    """Return the rest of each command on a page that begins with these words."""
     return [command[len(words) :] for command in typed(page) if command[: len(words)] == list(words)]
 
 
 def options(words: list[str], name: str) -> list[str]:
-    """The values of an option."""
+    """Return the values of an option."""
     return [value for option, value in pairwise(words) if option == f"--{name}"]

@@ -9,7 +9,7 @@ from connectivity.validation.validator import parse
 
 
 def validate(document: object, **given: Any) -> list[Problem]:
-    """Return every problem of a document; takes what `parse` takes."""
+    """Return all problems of a document. `given` are further arguments of `parse`."""
     try:
         parse(document, **given)
     except DefinitionError as error:

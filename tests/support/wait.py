@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 POLL = 0.01
 PATIENCE = 60.0
-"""Seconds that a test waits for what should come at once: the machine may be busy with other things."""
+"""Seconds that a test waits even for immediate results, because the machine may be busy."""
 
 
 class TimedOut(AssertionError):

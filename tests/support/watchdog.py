@@ -19,27 +19,27 @@ from typing import Any, TextIO
 import psutil
 
 STACK_WITHIN = 20.0
-"""Seconds that one process has to show its stack."""
+"""The timeout for the stacks of one process, in seconds."""
 
 
 class Watchdog:
-    """Limits each test to so many seconds; then it writes all stacks to `report`, and exits with 1."""
+    """Limits the time of each test; a test that exceeds it ends the run with all stacks in `report`."""
 
     def __init__(self, report: TextIO) -> None:
         self._report = report
         self._timer: threading.Timer | None = None
 
     def watch(self, name: str, seconds: float) -> None:
-        """Restart the time for this test."""
+        """Start the time of this test."""
         self.rest()
         self._timer = threading.Timer(seconds, self._end, (name, seconds))
         self._timer.daemon = True
         self._timer.start()
-        # Where native code holds the interpreter's lock, no Python thread runs: this needs none.
+        # If native code holds the interpreter lock, no Python thread runs, but this timer does.
         faulthandler.dump_traceback_later(2 * seconds, exit=True, file=self._report)
 
     def rest(self) -> None:
-        """Stop the time, because no test runs."""
+        """Stop the time while no test runs."""
         faulthandler.cancel_dump_traceback_later()
         if self._timer is not None:
             self._timer.cancel()
@@ -59,7 +59,7 @@ class Watchdog:
             elif runs(child, "java"):
                 self._write(java_stacks_of(child.pid))
         for child in children:
-            with contextlib.suppress(psutil.Error):  # it has ended since
+            with contextlib.suppress(psutil.Error):  # it has ended in the meantime
                 child.kill()
         self._report.flush()
         os._exit(1)
@@ -70,8 +70,8 @@ class Watchdog:
 
 
 def tasks() -> list[asyncio.Task[Any]]:
-    """The tasks of the running event loops in this process."""
-    # By its type: `isinstance` would also ask an object's `__class__`, which a stand-in may refuse.
+    """Return the tasks of the running event loops in this process."""
+    # Not `isinstance`, which also evaluates `__class__`, and a fake may raise an error there.
     loops = [it for it in gc.get_objects() if issubclass(type(it), asyncio.AbstractEventLoop) and it.is_running()]
     return [task for loop in loops for task in asyncio.all_tasks(loop)]
 
@@ -91,7 +91,7 @@ def runs(process: psutil.Process, program: str) -> bool:
 
 
 def stack_of(pid: int) -> str:
-    """The stacks of another Python process, without its cooperation."""
+    """Return the stacks of another Python process, without its cooperation."""
     program = os.path.join(os.path.dirname(sys.executable), "py-spy")
     try:
         shown = subprocess.run(
@@ -107,8 +107,8 @@ def stack_of(pid: int) -> str:
 
 
 def java_stacks_of(pid: int) -> str:
-    """The stacks of a Java process by the protocol of `jstack`, which a JRE without tools supports too."""
-    # Java opens its socket when it is sent SIGQUIT and finds this file.
+    """Return the stacks of a Java process by the protocol of `jstack`, which any JRE supports."""
+    # Java opens its socket if it finds this file at SIGQUIT.
     wanted, address = Path(f"/proc/{pid}/cwd/.attach_pid{pid}"), Path(f"/tmp/.java_pid{pid}")
     deadline = time.monotonic() + STACK_WITHIN
     try:

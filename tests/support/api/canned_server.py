@@ -2,7 +2,7 @@
 
 with canned({"GET /api/2/connections": [{"id": "a"}]}) as server:
     ...
-    assert server.asked[-1].headers["authorization"] == "Bearer …"
+    assert server.requests[-1].headers["authorization"] == "Bearer …"
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAM = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A request."""
 
     line: str
@@ -40,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """A response: a document or bytes; or `raw`, all bytes after the request."""
+    """A response: a document or a body, or `raw`, which is written to the socket instead of a response."""
 
     document: Any = None
     status: int = 200
@@ -57,16 +57,16 @@ class Reply:
 
 
 HTML = Reply(body=b"<html><h1>Welcome to nginx!</h1></html>", content_type="text/html")
-"""The response of another server."""
+"""A response of another server: the service is not behind this address."""
 
 
 def fault(status: int, error: str, message: str, **more: Any) -> Reply:
-    """An error response of the service."""
+    """Return an error response of the service."""
     return Reply({"status": status, "error": error, "message": message, **more}, status)
 
 
-Answers: TypeAlias = Reply | list[Reply] | Callable[[Asked], Reply]
-"""The response to a request: constant, a sequence that repeats its last item, or a function."""
+Answers: TypeAlias = Reply | list[Reply] | Callable[[ReceivedRequest], Reply]
+"""The response to a request: constant, a list whose last item repeats, or a function of the request."""
 
 
 class Canned:
@@ -77,7 +77,7 @@ class Canned:
 
     def __init__(self, table: Mapping[str, Answers]) -> None:
         self.table = dict(table)
-        self.requests: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.released = threading.Event()
         self._counts: dict[str, int] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -99,7 +99,7 @@ class Canned:
         self._server.server_close()
         self._thread.join()
 
-    def _answer(self, asked: Asked) -> Reply:
+    def _answer(self, asked: ReceivedRequest) -> Reply:
         self.requests.append(asked)
         found = self.table.get(asked.line)
         if found is None:
@@ -120,7 +120,7 @@ class Canned:
             def handle_any(self) -> None:
                 length = int(self.headers.get("content-length", 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                says = canned._answer(Asked(f"{self.command} {self.path}", headers, self.rfile.read(length)))
+                says = canned._answer(ReceivedRequest(f"{self.command} {self.path}", headers, self.rfile.read(length)))
                 self.close_connection = True
                 if says.raw is not None:
                     self.wfile.write(says.raw)
@@ -146,7 +146,7 @@ class Canned:
 
 
 SLOW = 1
-"""The status of a raw answer that never ends."""
+"""The status of a raw response after which the server keeps the socket open."""
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from mappings.ids import EntityId
 
 
 class Erasures:
-    """Records its requests."""
+    """Records the entities to erase. The name `none` is unknown, and `full` fails for lack of space."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[EntityId, str]] = []

@@ -1,4 +1,4 @@
-"""A `Management` on dictionaries, and clients of an application in the same process."""
+"""A fake `Management` on dictionaries, and HTTP clients of the API in the same process."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def owned_by_file(connection_id: str) -> OperationRefused:
 
 
 def _decide(command: Command, subjects: Sequence[str]) -> Decision:
-    """Decide in a world without entities."""
+    """Decide a command in a world without entities."""
     return decide(command, subjects, CurrentStateLookup(lambda _: None, lambda: ""), "")
 
 
 @dataclass
 class FakeManagement:
-    """Records every revision and request, and refuses as a test configures it."""
+    """Stores revisions, records the calls, and raises the errors that a test sets in `refuses`."""
 
     stored: dict[str, list[Definition]] = field(default_factory=dict)
     requests: list[tuple[Any, ...]] = field(default_factory=list)
     refuses: dict[str, Exception] = field(default_factory=dict)
     next_offset: int | None = None
-    """By the name of a method, what it raises."""
+    """The error to raise, by the name of the method."""
     made: int = 0
 
     def _do(self, name: str, *told: Any) -> None:
@@ -237,8 +237,8 @@ def _check(document: Mapping[str, Any], permit: Permit, known: Sequence[Connecti
     permit(connection, known)
 
 
-def furnished(*, by_file: bool = False, connection_id: str = "site") -> FakeManagement:
-    """A management with one connection; with `by_file`, a file owns it."""
+def management_with_connection(*, by_file: bool = False, connection_id: str = "site") -> FakeManagement:
+    """Return a management with one connection; with `by_file`, a file owns it."""
     desk = FakeManagement()
     found = desk._store({**DOCUMENT, "id": connection_id})
     if by_file:
@@ -254,7 +254,7 @@ def app_of(
     readiness: Callable[[], tuple[bool, Mapping[str, Any]]] = lambda: (True, {"status": "ready"}),
     **settings: Any,
 ) -> FastAPI:
-    """The application. `settings` are those of `api`."""
+    """Return the API over these fakes. `settings` are those of `api`."""
     found = desk or FakeManagement()
     return application(
         PrometheusRegistry(),
@@ -269,13 +269,13 @@ def app_of(
 
 
 def client_of(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:
-    """A client of the application with this address; the caller closes it."""
+    """Return a client of the API with this address, which the caller closes."""
     transport = httpx.ASGITransport(app=app, client=(address, 4711))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080")
 
 
 class _Relay:
-    """Forwards every call to the management of the calling test."""
+    """Forwards each call to the management of the current test."""
 
     def __init__(self) -> None:
         self.desk: ContextVar[FakeManagement] = ContextVar("desk")
@@ -288,7 +288,7 @@ _RELAY = _Relay()
 
 
 def shared_app(**settings: Any) -> FastAPI:
-    """An application for many tests, each with its own management, because to create one takes long."""
+    """Return an API that many tests share, each with its own management: creating one takes long."""
     return app_of(cast(FakeManagement, _RELAY), **settings)
 
 

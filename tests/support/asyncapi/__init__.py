@@ -15,7 +15,7 @@ _INSTALLED = ROOT / ".run" / "asyncapi" / "node_modules"
 
 
 class ParserMissing(RuntimeError):
-    """Node or the parser is not installed; the message has the install command."""
+    """Node or the parser is not installed; the message has the command that installs it."""
 
 
 def errors_of(files: Iterable[Path]) -> Mapping[str, list[str]]:

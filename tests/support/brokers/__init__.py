@@ -22,7 +22,7 @@ ENGINE_ANSWERS_WITHIN = 10.0
 
 
 class BrokerMissing(RuntimeError):
-    """Neither Docker nor the program is installed; the message has the install command."""
+    """Neither Docker nor the program is installed; the message has the command that installs it."""
 
     def __init__(self, program: str, searched: str) -> None:
         super().__init__(
@@ -31,7 +31,7 @@ class BrokerMissing(RuntimeError):
 
 
 class BrokerFailed(RuntimeError):
-    """The broker did not get ready, or exited; the message has the end of its log."""
+    """The broker did not become ready, or it exited; the message has the end of its log."""
 
 
 class BrokerSilent(BrokerFailed):
@@ -41,7 +41,7 @@ class BrokerSilent(BrokerFailed):
 @functools.cache
 def docker_answers() -> bool:
     """Whether a Docker engine responds."""
-    # The command, and not the library, which leaves its socket open where nobody answers.
+    # The command, not the library: the library leaves its socket open if there is no engine.
     if (docker := shutil.which("docker")) is None:
         return False
     asked = [docker, "version", "--format", "{{.Server.Version}}"]
@@ -52,7 +52,7 @@ def docker_answers() -> bool:
 
 
 def free_port() -> int:
-    """A free port of the loopback interface, which no other test process gets while this one runs.
+    """Return a free port of the loopback interface, which no other test process gets while this one runs.
 
     It is outside the range from which the system takes ports for outgoing connections, so these cannot take it.
     """
@@ -69,7 +69,7 @@ def free_port() -> int:
 
 @functools.cache
 def _locks() -> BinaryIO:
-    """A file of locks for all test processes of this user.
+    """Return a file of locks for all test processes of this user.
 
     The process with the lock on byte n owns port n until it ends.
     """
@@ -79,7 +79,7 @@ def _locks() -> BinaryIO:
 _NOT_GIVEN = range(16_384, 32_000)
 _TAKEN: set[int] = set()
 _DICE = random.SystemRandom()
-"""Tests that run side by side must not throw the same numbers."""
+"""Not seeded: tests in parallel must not draw the same ports."""
 
 
 def is_listening(host: str, port: int) -> bool:

@@ -51,7 +51,7 @@ READY_WITHIN = 60.0
 ANSWERS_WITHIN = 60.0
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
-# Started quickly and small, since it never runs for long.
+# Options for a quick start and little memory, because the broker never runs for long.
 JAVA = [
     "java",
     "-Xms128m",
@@ -63,7 +63,7 @@ JAVA = [
 ]
 
 PREPARED = [f"-XX:SharedArchiveFile={CLASSES}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-"""Take the prepared classes, and say nothing where there are none or those of another Java."""
+"""Use the class data archive; ignore silently a missing one, or one of another Java."""
 
 
 class Kafka:
@@ -97,7 +97,7 @@ class Kafka:
         return f"<Kafka at {self.host}:{self.port}, data in {self._folder}>"
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy creates its own administration client."""
+        """Leave out the administration client: a copy creates its own."""
         return {**self.__dict__, "_admin": None}
 
     def use_proxy(self, number: int) -> None:
@@ -108,16 +108,16 @@ class Kafka:
     def start(
         cls, *, users: Mapping[str, str] | None = None, tls: Certificates | None = None, proxies: int = 1
     ) -> Kafka:
-        """A ready broker. `users` (name → password) can log in with each of `MECHANISMS`.
+        """Start a broker and wait until it is ready. `users` (name → password) can log in.
 
-        `proxies` is the number of listeners for proxies. Raises BrokerMissing without Docker and without the jars, and
-        BrokerFailed if it does not start.
+        They can use each of `MECHANISMS`. `proxies` is the number of listeners for proxies. Raises BrokerMissing
+        without Docker and without the jars, and BrokerFailed if it does not start.
         """
         return started(lambda: cls(Path(tempfile.mkdtemp(prefix="kafka-")), users or {}, tls, proxies), "in use")
 
     @property
     def bootstrap(self) -> str:
-        """The bootstrap address for clients without a login."""
+        """The bootstrap servers for clients without a login."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -148,7 +148,7 @@ class Kafka:
         run = [java, *JAVA[1:], *self._java_options, "-cp", f"{JARS}/*"]
         script = self._folder / "run.sh"
         data, formatted = self._folder / "data", self._formatted_folder()
-        # Formatting takes a Java of its own: done once for the same users, then copied.
+        # Formatting starts a Java process, so the formatted storage of the same users is kept and copied.
         script.write_text(
             f"if [ ! -d {data} ]; then\n"
             f"  if [ ! -d {formatted} ]; then\n"
@@ -168,12 +168,12 @@ class Kafka:
         return runner
 
     def _formatted_folder(self) -> Path:
-        """The folder of formatted storage with these users and passwords."""
+        """Return the folder of formatted storage with these users and passwords."""
         users = hashlib.sha256(repr(sorted(self._users.items())).encode()).hexdigest()[:16]
         return JARS.parent / "kafka-formatted" / users
 
     def _write_properties(self, host: str, bind: str) -> None:
-        # name → the port bound, the port said to clients, the protocol.
+        # name → bound port, advertised port, protocol
         listeners = {
             "PLAIN": (self.port, self.port, "PLAINTEXT"),
             "LOGIN": (self.login_port, self.login_port, "SASL_PLAINTEXT"),
@@ -210,7 +210,7 @@ class Kafka:
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "1000",
-            # A broker that was away is let in again at once, and leaves without asking anybody.
+            # A broker that was down rejoins immediately, and stops without a controlled shutdown.
             "broker.heartbeat.interval.ms": "200",
             "broker.session.timeout.ms": "1000",
             "controlled.shutdown.enable": "false",
@@ -239,7 +239,7 @@ class Kafka:
         }
 
     def _tls_settings(self) -> dict[str, str]:
-        """The settings of TLS, with copies of the files for a container.
+        """Return the TLS settings, and copy the files to the broker's folder, which a container sees.
 
         Kafka requires the key in PKCS #8 at the beginning of the file.
         """
@@ -291,12 +291,12 @@ class Kafka:
         return self._admin
 
     def create(self, *topics: str, partitions: int = 1, **settings: str) -> None:
-        """Create topics, and wait until every listener knows them. `settings` as `max_message_bytes="1000"`."""
+        """Create topics and wait until each partition has a leader, e.g. `max_message_bytes="1000"`."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
         wanted = [NewTopic(topic, partitions, 1, config=config) for topic in topics]
         for future in self.admin.create_topics(wanted).values():
             future.result(ANSWERS_WITHIN)
-        # The broker answers once the controller has them, and knows them itself a moment later, and leads them after that.
+        # The controller responds before the broker knows the topics, and the broker leads their partitions even later.
         self._wait_topics(lambda known: all(known.get(topic) == partitions for topic in topics))
         places = [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
         wait_until_sync(lambda: self._leads(places), ANSWERS_WITHIN)
@@ -311,9 +311,9 @@ class Kafka:
         self._wait_topics(lambda known: not known.keys() & set(topics))
 
     def deny(self, user: str, kind: ResourceType, name: str, what: AclOperation) -> None:
-        """Revoke a permission of a user: `what` is the operation on the topic or group of this name."""
+        """Revoke a permission of a user: the operation `what` on the topic or group of this name."""
         rule = AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", what, AclPermissionType.DENY)
-        # Without a rule that grants something, one that denies would take the resource from everybody.
+        # Without a rule that allows, a rule that denies would revoke the permissions of all users.
         others = AclBinding(
             kind, name, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW
         )
@@ -343,7 +343,7 @@ class Kafka:
         return self._runner.log()
 
     def uri(self, user: str | None = None, password: str | None = None, *, tls: bool = False) -> str:
-        """The address for a connection document; with `user` for a login."""
+        """Return the URI for a connection document; with `user`, one with a login."""
         login = f"{user}:{password or self._users[user]}@" if user else ""
         scheme = "ssl" if tls else "tcp"
         port = (self.tls_login_port if user else self.tls_port) if tls else (self.login_port if user else self.port)
@@ -370,7 +370,7 @@ def _line(command: list[str]) -> str:
 
 
 def prepare_classes() -> None:
-    """Run a broker that writes its class data archive when it ends. Does nothing with Docker."""
+    """Run a broker that writes its class data archive when it stops. Does nothing with Docker."""
     if docker_answers() or CLASSES.exists():
         return
     written = CLASSES.with_suffix(".part")
@@ -384,7 +384,7 @@ def prepare_classes() -> None:
             broker.stop()
         finally:
             broker.close()
-    # A Java that maps half of a file would crash: the file is complete before it has its name.
+    # Java crashes on an incomplete archive, so the file gets its name when it is complete.
     written.rename(CLASSES)
 
 

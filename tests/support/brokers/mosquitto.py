@@ -61,7 +61,7 @@ class Certificates:
 
     @classmethod
     def make(cls, folder: Path, *names: str, until: datetime | None = None) -> Certificates:
-        """A new authority in `folder`, with a certificate for these host names of a broker.
+        """Create an authority in `folder`, and a certificate for these host names of a broker.
 
         The default is the loopback interface. `until` is the end of the broker's certificate.
         """
@@ -98,11 +98,12 @@ class Mosquitto:
         allowed: Sequence[str] | None = None,
         config_lines: Sequence[str] = (),
     ) -> Mosquitto:
-        """A ready broker.
+        """Start a broker and wait until it is ready.
 
         With `users` (name → password), clients must log in; with `allowed`, clients can subscribe and publish only to
-        these topic filters. `config_lines` come last in the configuration, so they apply to the TLS listener if there is
-        one (`require_certificate true`). Raises BrokerMissing without Mosquitto, and BrokerFailed if it does not start.
+        these topic filters. `config_lines` come last in the configuration, so they apply to the TLS listener if there
+        is one (`require_certificate true`). Raises BrokerMissing without Mosquitto, and BrokerFailed if it does not
+        start.
         """
         return started(
             lambda: cls._made(
@@ -169,7 +170,7 @@ class Mosquitto:
         self._runner.end(gently=False)
 
     def restart(self) -> None:
-        """Stop with SIGTERM and start again on the same port: clients lose their link, sessions remain."""
+        """Stop with SIGTERM and start again on the same port: clients lose their links, sessions remain."""
         self.stop()
         self.start_again()
 
@@ -186,7 +187,7 @@ class Mosquitto:
         return self._runner.log()
 
     def uri(self, user: str | None = None, *, tls: bool = False) -> str:
-        """The address for a connection document, with the password of `user`."""
+        """Return the URI for a connection document; with `user`, one with a login."""
         login = f"{user}:{self._users[user]}@" if user else ""
         return f"ssl://{login}{self.host}:{self.tls_port}" if tls else f"tcp://{login}{self.host}:{self.port}"
 
@@ -206,7 +207,7 @@ class Mosquitto:
 
 
 def _general_lines(folder: Path, *, persistence: bool, users: Mapping[str, str]) -> list[str]:
-    """High limits, so that tests reach the limits of the service and not those of the broker."""
+    """Return the general settings, with limits so high that tests reach those of the service first."""
     lines = [
         "max_inflight_messages 1000",
         "max_queued_messages 0",
@@ -219,7 +220,7 @@ def _general_lines(folder: Path, *, persistence: bool, users: Mapping[str, str])
     if persistence:
         lines += [f"persistence_location {folder}/", "autosave_interval 30"]
     if os.geteuid() == 0:
-        # Started as root, Mosquitto becomes a user who may not read this folder.
+        # Without this, Mosquitto started as root changes to a user without access to this folder.
         lines.append("user root")
     if users:
         lines.append(f"password_file {_write_passwords(folder, users)}")
@@ -227,7 +228,7 @@ def _general_lines(folder: Path, *, persistence: bool, users: Mapping[str, str])
 
 
 def _write_passwords(folder: Path, users: Mapping[str, str]) -> Path:
-    """Write the broker's password file, and return its path."""
+    """Write the password file and return its path."""
     passwords = folder / "passwords"
     passwords.write_text("".join(f"{_password_line(*user)}\n" for user in users.items()), encoding="utf-8")
     passwords.chmod(0o600)
@@ -235,7 +236,7 @@ def _write_passwords(folder: Path, users: Mapping[str, str]) -> Path:
 
 
 def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[str]:
-    """The TLS listener, with copies of the files for a container."""
+    """Return the settings of the TLS listener, and copy the files to the folder, which a container sees."""
     if tls is None:
         return []
     files = {"cafile": tls.ca, "certfile": tls.certificate, "keyfile": tls.key}
@@ -246,7 +247,7 @@ def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[st
 
 
 def _access_lines(folder: Path, allowed: Sequence[str] | None, *, in_container: bool) -> list[str]:
-    """The plugin that refuses subscriptions.
+    """Return the settings of the plugin that refuses subscriptions.
 
     With a plain access list, Mosquitto accepts such a subscription, but delivers nothing.
     """
@@ -275,7 +276,7 @@ def _access_lines(folder: Path, allowed: Sequence[str] | None, *, in_container: 
 
 
 def _access_plugin(*, in_container: bool) -> Path:
-    """The path of the plugin of Mosquitto. Raises BrokerMissing."""
+    """Return the path of Mosquitto's access plugin. Raises BrokerMissing."""
     if in_container:
         return Path("/usr/lib", ACCESS_PLUGIN)
     for folder in PLUGIN_FOLDERS:
@@ -285,7 +286,7 @@ def _access_plugin(*, in_container: bool) -> Path:
 
 
 def _password_line(name: str, password: str) -> str:
-    """A line of a Mosquitto 2 password file: PBKDF2 with SHA-512, as `mosquitto_passwd` writes it."""
+    """Return a line of a password file of Mosquitto 2: PBKDF2 with SHA-512, like `mosquitto_passwd`."""
     salt, rounds = secrets.token_bytes(12), 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"{name}:$7${rounds}${b64encode(salt).decode()}${b64encode(digest).decode()}"

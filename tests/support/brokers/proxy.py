@@ -25,7 +25,7 @@ CHUNK = 65536
 
 
 class Proxy:
-    """A proxy whose links live until a cut, until one side ends them, or until the proxy is closed."""
+    """A proxy whose links live until a cut, until one side closes them, or until the proxy is closed."""
 
     host = "127.0.0.1"
 
@@ -40,18 +40,18 @@ class Proxy:
         self._to_client.set()
         self.port = 0
         self.links = 0
-        """How many links were made so far."""
+        """The number of links so far."""
         self.attempts: list[float] = []
-        """When somebody asked for a link, on the monotonic clock."""
+        """The times of connection attempts, on the monotonic clock."""
         self.is_refusing = False
         self.sent, self.received = 0, 0
-        """Bytes from clients to the broker, and back."""
+        """Bytes from clients to the broker, and from the broker to clients."""
         self._cuts: list[int] = []
-        """Values of `sent` at which all links are reset, next one last."""
+        """The values of `sent` at which all links are reset, the next one last."""
 
     @classmethod
     def to(cls, host: str, port: int, *, at: int = 0) -> Self:
-        """A proxy to this address; `at` is its own port, or 0 for a free one."""
+        """Return a proxy to this address; `at` is its own port, or 0 for a free one."""
         return cls((host, port), at)
 
     async def __aenter__(self) -> Self:
@@ -77,11 +77,11 @@ class Proxy:
         self._pairs.clear()
 
     def cut_every(self, sent: int, times: int) -> None:
-        """Reset every link after this number of further bytes from clients, up to so many times."""
+        """Reset all links after each `sent` further bytes from clients, at most `times` times."""
         self._cuts = [self.sent + sent * number for number in range(times, 0, -1)]
 
     def cut_one(self) -> None:
-        """Reset the oldest link in both directions; the other links live on."""
+        """Reset the oldest link in both directions; the other links stay open."""
         self._pairs = [pair for pair in self._pairs if not any(writer.is_closing() for writer in pair)]
         for writer in self._pairs.pop(0):
             writer.transport.abort()
@@ -100,7 +100,7 @@ class Proxy:
         self._to_client.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a link from its first to its last byte, without leaving a socket open."""
+        """Serve a link until it ends, and leave no socket open."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -118,7 +118,7 @@ class Proxy:
             return
         with self._kept(far_writer):
             if writer.transport.is_closing():
-                # Cut while the far side was being asked.
+                # Cut while the link to the broker was being opened.
                 return
             self._pairs.append((writer, far_writer))
             await asyncio.gather(
@@ -128,7 +128,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def _kept(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """Close a writer after its output; the proxy can still cut one that hangs."""
+        """Register a writer, so that `cut` reaches it, and close it at the end."""
         self._writers.add(writer)
         try:
             yield
@@ -155,12 +155,12 @@ class Proxy:
 
 
 class ProxyThread:
-    """A proxy in a thread; every call returns when its effect is complete."""
+    """A proxy in a thread; each call returns when its effect is complete."""
 
     host = Proxy.host
 
     def __init__(self, host: str, port: int, *, at: int = 0) -> None:
-        """`at` is the port of the proxy, 0 for a free one."""
+        """`at` is the port of the proxy, or 0 for a free one."""
         self._proxy = Proxy.to(host, port, at=at)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -177,7 +177,7 @@ class ProxyThread:
         return self._proxy.sent
 
     def refuse(self) -> None:
-        """Cut all links, and every new one immediately."""
+        """Cut all links, and each new one immediately."""
         self._proxy.is_refusing = True
         self.cut()
 

@@ -35,7 +35,7 @@ IMAGE = "rabbitmq:3.13.7"
 READY_WITHIN = 60.0
 USER, PASSWORD = "service", "right"
 
-# The packaged command changes the user; what it calls does not.
+# The packaged command changes the user; the program that it calls does not.
 SEARCHED = os.pathsep.join(
     [
         "/usr/lib/rabbitmq/bin",
@@ -77,10 +77,11 @@ class RabbitMQ:
         config_lines: Sequence[str] = (),
         plugins: Sequence[str] = (),
     ) -> RabbitMQ:
-        """A ready broker. The user `service` has all permissions; `users` (name → password) have none.
+        """Start a broker and wait until it is ready.
 
-        `plugins` are names of RabbitMQ's own plugins to enable. `config_lines` override earlier ones of the same name.
-        Raises BrokerMissing without RabbitMQ, and BrokerFailed if it does not start.
+        The user `service` has all permissions; `users` (name → password) have none. `plugins` are names of RabbitMQ's
+        own plugins. `config_lines` override earlier ones of the same name. Raises BrokerMissing without RabbitMQ, and
+        BrokerFailed if it does not start.
         """
         return started(lambda: cls._made(users or {}, ("/", *vhosts), tls, config_lines, plugins), "eaddrinuse")
 
@@ -98,7 +99,7 @@ class RabbitMQ:
         if not in_container and program is None:
             raise BrokerMissing("rabbitmq-server", SEARCHED)
         folder = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
-        # In a container the broker's own user reads here.
+        # In a container, the broker's own user reads this folder.
         folder.chmod(0o755 if in_container else 0o700)
         port, tls_port = free_port(), free_port() if tls else 0
         interface = "" if in_container else "127.0.0.1:"
@@ -111,7 +112,7 @@ class RabbitMQ:
             "log.console.level = info",
             "loopback_users = none",
             f"load_definitions = {definitions}",
-            # Limits out of the way: an alarm comes when a test orders it.
+            # So low that no alarm is raised before a test raises it.
             "disk_free_limit.absolute = 1MB",
             *_tls_lines(folder, tls, f"{interface}{tls_port}"),
             *config_lines,
@@ -122,7 +123,7 @@ class RabbitMQ:
         plugins.write_text(f"[{','.join(enabled)}].\n", encoding="utf-8")
         ports = [port, tls_port] if tls else [port]
         environment = {"RABBITMQ_CONFIG_FILE": str(config), "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins)}
-        # In a container the data belong to the node's name: it stays the same through restarts.
+        # The data of a container belong to the host name, which must stay the same after a restart.
         runner: Runner = (
             _Node(program, folder) if program else Container(IMAGE, None, folder, ports, environment, hostname="rabbit")
         )
@@ -139,7 +140,7 @@ class RabbitMQ:
             raise BrokerFailed(f"RabbitMQ ended while it was starting:\n{self.log()[-4000:]}")
 
     def _is_settled(self) -> bool:
-        # Another process may use the port, so the broker itself must run.
+        # Another process may use the port, so also check that the broker runs.
         return not self._runner.is_running() or is_listening(self.host, self.tls_port or self.port)
 
     def stop(self) -> None:
@@ -156,7 +157,7 @@ class RabbitMQ:
         self.start_again()
 
     def control(self, *words: str) -> str:
-        """Run `rabbitmqctl`, and return its output. Takes a second."""
+        """Run `rabbitmqctl` and return its output. Takes a second."""
         return self._runner.run("rabbitmqctl", "--quiet", *words)
 
     def write_tables(self) -> None:
@@ -184,7 +185,7 @@ class RabbitMQ:
     def uri(
         self, user: str = USER, *, vhost: str = "/", tls: bool = False, host: str | None = None, port: int | None = None
     ) -> str:
-        """The address for a connection document or a client, with the password of `user`."""
+        """Return the URI for a connection document or a client, with the password of `user`."""
         scheme, own_port = ("amqps", self.tls_port) if tls else ("amqp", self.port)
         login = f"{user}:{self._users.get(user, 'none')}"
         return f"{scheme}://{login}@{host or self.host}:{port or own_port}/{quote(vhost, safe='')}"
@@ -205,7 +206,7 @@ class RabbitMQ:
 
 
 def _definitions(users: Mapping[str, str], vhosts: Sequence[str]) -> dict[str, Any]:
-    """The definitions that the broker imports at its first start."""
+    """Return the definitions that the broker imports at its first start."""
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     nothing = {"configure": "", "write": "", "read": ""}
     return {
@@ -223,13 +224,13 @@ def _definitions(users: Mapping[str, str], vhosts: Sequence[str]) -> dict[str, A
 
 
 def _password_hash(password: str) -> str:
-    """RabbitMQ's password hash: a salt of four bytes and SHA-256 of salt and password."""
+    """Return RabbitMQ's hash of a password: a salt of four bytes and SHA-256 of salt and password."""
     salt = secrets.token_bytes(4)
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
 def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[str]:
-    """The TLS listener, with copies of the files for a container."""
+    """Return the settings of the TLS listener, and copy the files to the folder, which a container sees."""
     if tls is None:
         return []
     files = {"cacertfile": tls.ca, "certfile": tls.certificate, "keyfile": tls.key}

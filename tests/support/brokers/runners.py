@@ -1,4 +1,4 @@
-"""Runs a private broker as a child process or, if a Docker engine runs, in a container.
+"""Run a private broker as a child process or, if a Docker engine runs, in a container.
 
 Both can be started and stopped repeatedly on the same data and ports, and write the broker's output to a log.
 """
@@ -23,7 +23,7 @@ TOLD_WITHIN = 60.0
 
 
 class Startable(Protocol):
-    """A broker as its file makes it: on ports that are free, not started yet."""
+    """A broker that has its ports, and is not started yet."""
 
     def start_again(self) -> None: ...
     def close(self) -> None: ...
@@ -33,10 +33,11 @@ Broker = TypeVar("Broker", bound=Startable)
 
 
 def started(make: Callable[[], Broker], taken: str) -> Broker:
-    """A broker that is ready. One that does not answer, or whose port was taken meanwhile, is made again on other ports.
+    """Start the broker that `make` returns; retry if a port is in use or the broker does not respond.
 
-    `taken` is what the broker says of a port that another program has. Raises BrokerFailed where the second one does not
-    start either (the third, for ports); the log of each that failed is on standard error.
+    Each attempt is a new broker on other ports. `taken` is the text in the broker's log that shows that a port is in
+    use. Raises BrokerFailed after one start, after two if the broker does not respond, and after three if a port is in
+    use; standard error has the log of each start.
     """
     tries = 0
     while True:
@@ -54,11 +55,11 @@ def started(make: Callable[[], Broker], taken: str) -> Broker:
 
 
 class BrokerShared(RuntimeError):
-    """The broker belongs to all tests: one that is stopped is `own_mosquitto`, `own_rabbitmq` or `own_kafka`."""
+    """A test cannot stop a shared broker; use `own_mosquitto`, `own_rabbitmq` or `own_kafka`."""
 
 
 class Runner(Protocol):
-    """One broker's process, wherever it is. `host` is where its ports are reached."""
+    """The process or container of a broker. `host` is the address of its ports."""
 
     host: str
 
@@ -66,14 +67,14 @@ class Runner(Protocol):
     def end(self, *, gently: bool) -> None: ...
     def is_running(self) -> bool: ...
     def run(self, program: str, *words: str) -> str:
-        """Have a program that comes with the broker do something, and what it says. Raises BrokerFailed."""
+        """Run a program that comes with the broker, and return its output. Raises BrokerFailed."""
 
     def log(self) -> str: ...
     def remove(self) -> None: ...
 
 
 class Process:
-    """A program of this machine, and all that it starts."""
+    """A program of this machine, with all its child processes."""
 
     host = "127.0.0.1"
 
@@ -84,7 +85,7 @@ class Process:
         self._is_copy = False
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy in another process knows where the program is, and can neither start nor end it."""
+        """Leave out the process: a copy in another test process can neither start nor stop it."""
         return {**self.__dict__, "_process": None, "_is_copy": True}
 
     def _check_owned(self) -> None:
@@ -94,7 +95,7 @@ class Process:
     def start(self) -> None:
         self._check_owned()
         with self._log.open("ab") as log:
-            # A session of its own: the program may be a script, and what is to be ended is all that it has started.
+            # The program may be a script, so its own session makes it possible to end all its children.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -135,7 +136,7 @@ class Process:
         return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
 
     def remove(self) -> None:
-        """Nothing of a process stays but its files, which are the caller's."""
+        """Do nothing: a process leaves only its files, which belong to the caller."""
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -146,7 +147,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 class Container:
-    """A published image, with `folder` at the same place inside, so that one configuration serves both ways."""
+    """A container of a published image. It has `folder` at the same path, so paths are valid in both."""
 
     def __init__(
         self,
@@ -157,12 +158,12 @@ class Container:
         environment: Mapping[str, str] | None = None,
         **more: str,
     ) -> None:
-        """`command`: None for the image's own. `more` is what Docker's client takes, such as `hostname`."""
+        """`command` is None for the default of the image. `more` are arguments of Docker, e.g. `hostname`."""
         from testcontainers.core.container import DockerContainer
 
         self._container = DockerContainer(image).with_volume_mapping(str(folder), str(folder), "rw")
         if command is not None:
-            # The image's own changes the user by itself.
+            # The default command of the image changes the user itself.
             self._container.with_command(command)
             more = {"user": f"{os.geteuid()}:{os.getegid()}", **more}
         self._container.with_kwargs(**more)

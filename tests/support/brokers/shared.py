@@ -1,8 +1,8 @@
 """Brokers that all workers of a test run share, from their first use to the end of the run.
 
-The controller process of the run owns them. A worker connects to it, requests the brokers of its tests, and gets objects
-with the brokers' addresses, which cannot stop them. Each worker has its own Mosquitto, which starts in a tenth of a
-second, so tests of different workers may use the same topics.
+The controller process of the run owns them. A worker connects to it, requests the brokers of its tests, and gets
+objects with the brokers' addresses, which cannot stop them. Each worker has its own Mosquitto, which starts in a tenth
+of a second, so that tests of different workers can use the same topics.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _mosquitto(_folder: Path, _workers: int) -> Mosquitto:
 
 
 def _rabbitmq(folder: Path, _workers: int) -> RabbitMQ:
-    """It has the virtual hosts `fleet` and `50%2F/7`, users without permissions, and a certificate for `localhost`."""
+    """Start one with the virtual hosts `fleet` and `50%2F/7`, users without permissions, and TLS."""
     return RabbitMQ.start(
         users={"stranger": "known", ODD_LOGIN: ODD_PASSWORD},
         vhosts=["fleet", "50%2F/7"],
@@ -49,24 +49,24 @@ STARTS: Mapping[str, Callable[[Path, int], Broker]] = {"mosquitto": _mosquitto, 
 
 
 PER_WORKER = {"mosquitto"}
-"""Brokers that are not shared."""
+"""The brokers of which each worker has its own."""
 
 
 class Source(Protocol):
-    """Where a worker gets brokers from."""
+    """A source of brokers for the tests of a worker."""
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Start these in the background."""
+        """Start these brokers in the background."""
 
     def get(self, name: str) -> Broker:
-        """A running broker. Raises BrokerFailed with one line."""
+        """Return a running broker. Raises BrokerFailed with a message of one line."""
 
     def close(self) -> None:
-        """End what this side has started."""
+        """Stop the brokers that this side has started."""
 
 
 class SharedBrokers:
-    """Owns the brokers of so many workers: each is started at most once, by a thread of its own."""
+    """Owns the brokers for a number of workers: each is started at most once, in a thread of its own."""
 
     def __init__(self, workers: int = 1) -> None:
         self._workers = workers
@@ -88,7 +88,7 @@ class SharedBrokers:
         folder.mkdir()
         try:
             self._brokers[name] = STARTS[name](folder, self._workers)
-        except Exception as error:  # whatever it is, only tests that need this broker fail
+        except Exception as error:  # only tests that need this broker fail
             self._failures[name] = (str(error) or repr(error)).splitlines()[0]
 
     def get(self, name: str) -> Broker:
@@ -99,7 +99,7 @@ class SharedBrokers:
         return self._brokers[name]
 
     def close(self) -> None:
-        """End all of them."""
+        """Stop all of them."""
         for start in self._starts.values():
             start.join()
         for broker in self._brokers.values():
@@ -108,7 +108,7 @@ class SharedBrokers:
 
 
 class BrokerServer:
-    """Hands shared brokers to the workers, each over a connection of its own."""
+    """Sends the addresses of shared brokers to the workers, each over its own connection."""
 
     def __init__(self, brokers: SharedBrokers) -> None:
         self._brokers = brokers
@@ -166,5 +166,5 @@ class RemoteBrokers:
         return got
 
     def close(self) -> None:
-        """End those that are not shared."""
+        """Stop the brokers that are not shared."""
         self._own.close()

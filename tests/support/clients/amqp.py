@@ -18,7 +18,7 @@ from aio_pika.abc import AbstractExchange, AbstractIncomingMessage, AbstractQueu
 from tests.support.clients.mqtt import BrokerClient
 from tests.support.wait import PATIENCE
 
-# A broker that is down is what this client is for.
+# This client is for brokers that go down, so their errors are no news.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 
 PAUSE = 0.1
@@ -27,7 +27,7 @@ GONE = (aiormq.AMQPError, aio_pika.exceptions.AMQPException, OSError, RuntimeErr
 
 
 class _NamelessProperties(aiormq.spec.Basic.Properties):
-    """Properties without a message ID; the library makes one up, by which it knows its own messages."""
+    """Properties without the message ID that the library generates to identify its own messages."""
 
     def marshal(self) -> bytes:
         made_up, self.message_id = self.message_id, None
@@ -47,16 +47,16 @@ class _NamelessMessage(aio_pika.Message):
 
 
 class AmqpClient(BrokerClient):
-    """Publishes to the queue `ask`, receives everything that comes into the queue `answers`; both are made, durable.
+    """Publishes to the queue `ask`, receives from the queue `answers`, and declares both as durable.
 
-    Messages that the broker has not confirmed are sent again on the next link, in order and under the same message ids. An
-    answer is acknowledged when it is in `received`, so it may come twice.
+    Messages without a confirm are sent again on the next link, in order and with the same message IDs. A response is
+    acknowledged when it is in `received`, so it may arrive twice.
     """
 
     def __init__(self, uri: str, *, ask: str, answers: str, says_where: bool = True, **arguments: Any) -> None:
         """`says_where`: whether messages have the property `reply-to` by default.
 
-        `arguments` are those of the response queue, such as `x-max-length`.
+        `arguments` are those of the response queue, e.g. `x-max-length`.
         """
         super().__init__()
         self.ask, self.answers = ask, answers
@@ -66,13 +66,13 @@ class AmqpClient(BrokerClient):
         self._uri = uri
         self._loop = asyncio.new_event_loop()
         self._exchange: asyncio.Future[AbstractExchange] = self._loop.create_future()
-        """That of the present link, once there is one."""
+        """The exchange of the current link, once there is a link."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="amqp client", daemon=True)
         self._thread.start()
         self._own: set[asyncio.Task[Any] | None] = set()
         self._sending: set[asyncio.Task[None]] = set()
         self._unconfirmed: dict[aio_pika.Message, str] = {}
-        """Messages that nobody waits for, and their queues, in order."""
+        """Messages sent with `wait=False` and not yet confirmed, in order, with their queues."""
         asyncio.run_coroutine_threadsafe(self._stay_linked(), self._loop)
         self._call(self._has_link())
 
@@ -85,7 +85,7 @@ class AmqpClient(BrokerClient):
         to: str | None = None,
         **properties: Any,
     ) -> None:
-        """`headers` go into the table as they are; `to` is another queue than `ask`; a `message_id` of None is none."""
+        """Publish a JSON document or bytes; `to` overrides `ask`; a `message_id` of None leaves it out."""
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
         fields = {"message_id": uuid4().hex, **self._properties, **properties}
         persistent = aio_pika.DeliveryMode.PERSISTENT
@@ -97,11 +97,11 @@ class AmqpClient(BrokerClient):
             self._loop.call_soon_threadsafe(self._publish_later, message, to or self.ask)
 
     def waiting(self, queue: str | None = None) -> int:
-        """How many messages are ready in a queue (`ask`)."""
+        """Return the number of messages that are ready in a queue, by default `ask`."""
         return self._call(self._counted(queue or self.ask))[0]
 
     def consumers(self) -> int:
-        """How many consumers the queue `ask` has."""
+        """Return the number of consumers of the queue `ask`."""
         return self._call(self._counted(self.ask))[1]
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class AmqpClient(BrokerClient):
             await asyncio.sleep(PAUSE)
 
     async def _prepare(self, answers: AbstractQueue) -> None:
-        """Declare what must exist before responses arrive."""
+        """Declare what a subclass needs before responses arrive."""
 
     async def _hear(self, message: AbstractIncomingMessage) -> None:
         self.messages.append(message)
@@ -163,7 +163,7 @@ class AmqpClient(BrokerClient):
             self._publish_once(message)
 
     def _publish_unconfirmed(self, sent: Collection[aio_pika.Message]) -> None:
-        """Publish over a new link whatever is not confirmed; the messages of `sent` were published before."""
+        """Publish all unconfirmed messages over a new link; those in `sent` were published before."""
         for message in self._unconfirmed:
             if message in sent:
                 self.on_resend(message.body)
@@ -180,13 +180,13 @@ class AmqpClient(BrokerClient):
             del self._unconfirmed[message]
 
     async def _publish(self, message: aio_pika.Message, to: str) -> None:
-        """Publish until the broker has confirmed."""
+        """Publish until the broker confirms."""
         while True:
             exchange = await asyncio.shield(self._exchange)
             try:
                 await exchange.publish(message, to, timeout=PATIENCE)
             except asyncio.CancelledError:
-                # The library cancels what waits for a dead link.
+                # The library cancels what waits for a dead link; only a cancellation of this task is passed on.
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise
             except GONE:
@@ -196,7 +196,7 @@ class AmqpClient(BrokerClient):
             await asyncio.sleep(PAUSE)
 
     async def _end(self) -> None:
-        """Our own tasks first: leaving the broker in order needs those that the library has running."""
+        """Cancel the client's own tasks first, because the library needs its tasks to close the connection."""
         await self._cancel({*self._own, *self._sending})
         await self._cancel(asyncio.all_tasks() - {asyncio.current_task()})
 

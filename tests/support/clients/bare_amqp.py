@@ -1,4 +1,4 @@
-"""Another client of an AMQP broker: aio-pika on the test's event loop, without code of the service."""
+"""A second client of an AMQP broker: aio-pika on the test's event loop, without code of the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROPERTIES = {"content-type": "content_type", "correlation-id": "correlation_id"
 
 
 class BareAmqpClient:
-    """Declares queues, publishes to them, and consumes one of them into the list `heard`."""
+    """Declares queues, publishes to them, and consumes one of them into the list `received`."""
 
     def __init__(self, uri: str) -> None:
         self.received: list[Envelope] = []
@@ -45,7 +45,7 @@ class BareAmqpClient:
         return await self.channel.declare_queue(name, durable=durable, arguments=arguments or None)
 
     async def listen(self, queue: str) -> None:
-        """Declare a queue and hear what comes into it."""
+        """Declare a queue and consume it."""
         declared = await self.queue(queue)
         await declared.consume(self._hear, no_ack=True)
 
@@ -61,7 +61,7 @@ class BareAmqpClient:
         headers: Mapping[str, Any] | None = None,
         **properties: Any,
     ) -> None:
-        """Send in order, and return when the broker has everything. Four headers travel as properties."""
+        """Send in order, and return when the broker has confirmed all. Four of the headers become properties."""
         table = dict(headers or {})
         for name, attribute in PROPERTIES.items():
             if name in table:
@@ -75,7 +75,7 @@ class BareAmqpClient:
         await asyncio.gather(*(one(payload) for payload in payloads))
 
     async def send_bare(self, queue: str, payload: bytes, **properties: Any) -> None:
-        """Send without a message id, which the library would otherwise make up."""
+        """Send without a message ID, which the library would generate."""
         channel = (await self.channel.get_underlay_channel()).connection
         bare = await channel.channel(publisher_confirms=False)
         assert isinstance(bare, aiormq.Channel)

@@ -1,4 +1,4 @@
-"""Another client of a Kafka broker: the bare library in a thread, without code of the service."""
+"""A second client of a Kafka broker: the bare library in a thread, without code of the service."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.support.wait import PATIENCE
 
 
 def text_headers(message: Message) -> dict[str, str]:
-    """The headers of a record whose values are text."""
+    """Return the headers of a record whose values are text."""
     return {name: value.decode() for name, value in cast(list[tuple[str, bytes]], message.headers() or [])}
 
 
 class BareKafkaClient:
-    """Publishes, and reads a topic from its beginning into the lists `heard` and `messages`."""
+    """Publishes, and reads a topic from its beginning into the lists `received` and `messages`."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int = 1) -> None:
         self.received: list[Envelope] = []
         self.messages: list[Message] = []
         self._is_over = False
         settings = {"bootstrap.servers": bootstrap, "log_level": 0}
-        # A member of no group: the group id is only asked for.
+        # The library requires a group ID, but the consumer joins no group.
         consuming = {"group.id": "onlooker", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
         self._consumer = Consumer({**settings, **consuming})
         self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
@@ -42,7 +42,7 @@ class BareKafkaClient:
         key: str | None = None,
         partition: int = -1,
     ) -> None:
-        """Send in order, and return when the broker has everything."""
+        """Send in order, and return when the broker has confirmed all."""
         failures: list[object] = []
         given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or [])
         for payload in payloads:

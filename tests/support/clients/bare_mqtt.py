@@ -1,4 +1,4 @@
-"""Another client of an MQTT broker: the bare library in a thread, without code of the service."""
+"""A second client of an MQTT broker: the bare library in a thread, without code of the service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WINDOW = 100
 
 
 class BareMqttClient:
-    """Publishes, and receives the messages of a topic filter into the list `heard`."""
+    """Publishes, and receives the messages of a topic filter into the list `received`."""
 
     def __init__(self, host: str, port: int, topic: str, *, is_5: bool = False, qos: int = 2) -> None:
         self.received: list[Envelope] = []
@@ -49,7 +49,7 @@ class BareMqttClient:
     def send(
         self, topic: str, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None, qos: int = 1
     ) -> None:
-        """Send in order, and return when the broker has everything. `headers` as `properties_of` takes them."""
+        """Send in order, and return when the broker has confirmed all. `headers` are those of `properties_of`."""
         properties = properties_of(headers) if self._is_5 and headers else None
         for payload in payloads:
             assert self._room.acquire(timeout=PATIENCE)
@@ -72,7 +72,7 @@ class BareMqttClient:
 
 
 def properties_of(headers: Mapping[str, str]) -> Properties:
-    """Headers as MQTT 5 properties, made by the library alone."""
+    """Return headers as MQTT 5 properties, by the library alone."""
     properties = Properties(PacketTypes.PUBLISH)
     for name, value in headers.items():
         match name:
@@ -90,7 +90,7 @@ def properties_of(headers: Mapping[str, str]) -> Properties:
 
 
 def headers_of(properties: Properties) -> dict[str, str]:
-    """MQTT 5 properties as headers, read by the library alone."""
+    """Return MQTT 5 properties as headers, by the library alone."""
     headers = dict(getattr(properties, "UserProperty", []))
     if hasattr(properties, "CorrelationData"):
         headers["correlation-id"] = properties.CorrelationData.decode()

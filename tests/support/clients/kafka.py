@@ -17,16 +17,16 @@ Headers = Sequence[tuple[str, str | bytes | None]]
 
 
 class Reachable(Protocol):
-    """A broker, as far as a client has to know it."""
+    """A broker with the bootstrap servers that a client needs."""
 
     @property
     def bootstrap(self) -> str: ...
 
 
 class KafkaClient(BrokerClient):
-    """Publishes to the topic `ask`, receives everything that comes to the topic `answers` from now on.
+    """Publishes to the topic `ask`, and receives the new messages of the topic `answers`.
 
-    Each message is published once and each answer received once through restarts of the broker.
+    Messages are published once and received once, even if the broker restarts.
     """
 
     def __init__(self, broker: Reachable, *, ask: str, answers: str) -> None:
@@ -53,7 +53,7 @@ class KafkaClient(BrokerClient):
         key: bytes | None = None,
         to: str | None = None,
     ) -> None:
-        """`headers` instead of the one that asks for answers; None for a document is a tombstone."""
+        """`headers` replace the header `reply-to`; a document of None is a tombstone."""
         payload = document if isinstance(document, bytes | None) else json.dumps(document).encode()
         given: list[tuple[str, str | bytes | None]] = [("reply-to", self.answers)] if headers is None else list(headers)
         self._producer.produce(to or self.ask, payload, key or _entity_of(document), headers=given)
@@ -61,7 +61,7 @@ class KafkaClient(BrokerClient):
             assert self._producer.flush(PATIENCE) == 0
 
     def send_all(self, documents: list[Any]) -> None:
-        """Many at once."""
+        """Send many documents at once."""
         for document in documents:
             payload = json.dumps(document).encode()
             self._producer.produce(self.ask, payload, _entity_of(document), headers={"reply-to": self.answers})
@@ -81,5 +81,5 @@ class KafkaClient(BrokerClient):
 
 
 def _entity_of(document: Any) -> str | None:
-    """The key that keeps the commands of an entity in one partition."""
+    """Return the key that keeps the commands of an entity in one partition."""
     return "/".join(str(document.get("topic")).split("/")[:2]) if isinstance(document, dict) else None

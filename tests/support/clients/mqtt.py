@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def answer_at_once(_client: Client, _userdata: Any, link: SocketLike) -> None:
-    """Small packets leave at once: otherwise they wait up to 40 ms for the other side's acknowledgement."""
+    """Send small packets immediately: otherwise they wait up to 40 ms for the peer's acknowledgement."""
     assert isinstance(link, socket.socket)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class BrokerClient(ABC):
-    """One who sends commands over some broker and waits for what comes back. `received` grows by itself."""
+    """Sends commands over a broker, and collects the responses in `received`."""
 
     ask: str
     answers: str
@@ -45,20 +45,20 @@ class BrokerClient(ABC):
         self.read: Callable[[bytes], Any] = json.loads
         """Decodes a payload for `received`."""
         self.on_resend: Callable[[bytes], object] = lambda payload: None
-        """Called in a thread of the client before it sends a payload again that the broker has not confirmed."""
+        """Called in a thread of the client before it sends an unconfirmed payload again."""
 
     @property
     def is_linked(self) -> bool:
-        """Whether what is sent now stays behind everything that was sent before."""
+        """Whether the client is linked: then new messages do not overtake those sent before."""
         return True
 
     @abstractmethod
     def send(self, document: Any, *, wait: bool = True, to: str | None = None) -> None:
-        """Publish a JSON document, or bytes as they are; `wait` for the broker's word; `to` another place than `ask`."""
+        """Publish a JSON document or bytes to `to` or `ask`; with `wait`, until the broker confirms."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect."""
 
     def command(
         self,
@@ -70,7 +70,7 @@ class BrokerClient(ABC):
         wait: bool = True,
         **envelope: Any,
     ) -> str:
-        """Send a Ditto protocol command; returns its correlation id. `value` of None is left out."""
+        """Send a Ditto protocol command and return its correlation ID. A `value` of None is left out."""
         correlation = (headers or {}).get("correlation-id") or secrets.token_hex(4)
         document = {"topic": topic, "path": path, "headers": {**(headers or {}), "correlation-id": correlation}}
         if value is not None:
@@ -79,14 +79,14 @@ class BrokerClient(ABC):
         return str(correlation)
 
     def next(self, patience: float = PATIENCE) -> Any:
-        """The next answer. Raises AssertionError when none comes in time."""
+        """Return the next response. Raises AssertionError if none arrives in time."""
         try:
             return self.received.get(timeout=patience)
         except queue.Empty:
             raise AssertionError(f"no answer within {patience} s") from None
 
     def ask_for(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Send a command and wait for the answer that carries its correlation id."""
+        """Send a command and return the response with its correlation ID."""
         correlation = self.command(*arguments, **options)
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
@@ -96,17 +96,17 @@ class BrokerClient(ABC):
         raise AssertionError(f"no answer to {correlation}")
 
     def until(self, action: str) -> list[dict[str, Any]]:
-        """Answers up to and including the first whose topic ends with `action`."""
+        """Return the responses up to and including the first whose topic ends with `action`."""
         answers = [self.next()]
         while not answers[-1]["topic"].endswith(f"/{action}"):
             answers.append(self.next())
         return answers
 
     def assert_nothing_came(self, thing: str = "nothing", **options: Any) -> dict[str, Any]:
-        """Prove that nothing came: retrieve a thing, and the next message is the answer, which is returned.
+        """Prove that nothing came: retrieve a thing, and require that the next message is the response.
 
-        Answers about one thing keep their order, so name the `thing` that unwanted messages would be about. `options` are
-        those of `send`.
+        Responses about one thing keep their order, so name the `thing` that unwanted messages would be about. `options`
+        are those of `send`. Returns the response.
         """
         correlation = secrets.token_hex(4)
         headers = {"correlation-id": correlation, "reply-to": self.answers}
@@ -117,7 +117,7 @@ class BrokerClient(ABC):
         return answer
 
     def assert_next_answers(self, document: Any, is_answer: Callable[[Any], bool], **options: Any) -> Any:
-        """Send a document, and the next message is its answer: whatever came before it would be found here."""
+        """Send a document, and require that the next message is its response and nothing came before it."""
         self.send(document, **options)
         message = self.next()
         assert is_answer(message), f"came before the answer: {message}"
@@ -133,7 +133,7 @@ class BrokerClient(ABC):
 
 
 class MqttClient(BrokerClient):
-    """A client: it publishes to `ask`, and receives everything on `answers`."""
+    """A client over MQTT: it publishes to `ask` and receives everything on `answers`."""
 
     def __init__(
         self,
@@ -146,12 +146,12 @@ class MqttClient(BrokerClient):
         keeps_session: bool = False,
         **login: str,
     ) -> None:
-        """`keeps_session`: what comes while the link is down waits at the broker, which knows the client by its name."""
+        """`keeps_session`: the broker keeps messages for the client while its link is down."""
         super().__init__()
         self.ask, self.answers, self._version = ask, answers, version
         self.messages: list[MQTTMessage] = []
         self.links = 0
-        """How many links to the broker were made so far."""
+        """The number of links to the broker so far."""
         self._subscribed = threading.Event()
         self._client = Client(
             CallbackAPIVersion.VERSION2,
@@ -177,7 +177,7 @@ class MqttClient(BrokerClient):
         client.subscribe(self.answers, 1)
         self.links += 1
         for message in list(self._client._out_messages.values()):
-            # The library sends all of these next, and marks those that it has sent before.
+            # The library sends all of these next; `dup` marks those that it has sent before.
             if message.dup:
                 self.on_resend(bytes(message.payload))
 
@@ -190,7 +190,7 @@ class MqttClient(BrokerClient):
         self.received.put(self.read(bytes(message.payload)))
 
     def send(self, document: Any, *, qos: int = 1, wait: bool = True, to: str | None = None, **properties: Any) -> None:
-        """Publish a JSON document, or bytes as they are. `properties` are those of MQTT 5."""
+        """Publish a JSON document or bytes. `properties` are those of MQTT 5."""
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
         extra = None
         if self._version == MQTTv5:
@@ -205,6 +205,6 @@ class MqttClient(BrokerClient):
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
-        # The client's thread may end before it has closed its socket.
+        # The client's thread may end before it closes its socket.
         if (link := self._client.socket()) is not None:
             link.close()

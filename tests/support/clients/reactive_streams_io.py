@@ -14,7 +14,7 @@ from tests.support.wait import PATIENCE
 
 
 class Client:
-    """One who speaks reactive-streams-io."""
+    """A client that speaks reactive-streams-io."""
 
     def __init__(self, kind: str, requester: BrokerClient) -> None:
         self.kind, self._party = kind, requester
@@ -23,7 +23,7 @@ class Client:
         self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
 
     def say(self) -> None:
-        """Send what there is to say."""
+        """Send all frames that the endpoint has to send."""
         while raw := self.endpoint.take():
             self.send(raw)
 
@@ -37,13 +37,13 @@ class Client:
         self._party.send(raw, **around.get(self.kind, {}))
 
     def subscribe(self, publisher: str, demand: int) -> int:
-        """Ask for a stream; its number."""
+        """Subscribe to a publisher and return the number of the stream."""
         stream = self.endpoint.subscribe(publisher, demand)
         self.say()
         return stream
 
     def until(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Hear and answer until this is true."""
+        """Receive and respond until the condition is true."""
         while not condition():
             self.reported += self.endpoint.receive(self._party.next(patience), time.monotonic())
             self.say()
@@ -60,7 +60,7 @@ class Client:
         return [json.loads(element)["revision"] for element in self.elements(stream)]
 
     def failure(self, stream: int) -> str | None:
-        """Why a stream has failed; None while it has not."""
+        """Return why a stream failed; None while it has not."""
         return next(
             (event.reason for event in self.reported if isinstance(event, StreamFailed) and event.stream == stream),
             None,

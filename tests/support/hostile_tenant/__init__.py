@@ -1,1 +1,1 @@
-"""A hostile tenant beside a good one: the attacks, the good tenant's load, and the verdict."""
+"""A hostile tenant next to a good one: the attacks, the good tenant's load, and the verdict."""

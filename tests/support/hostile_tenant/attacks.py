@@ -2,8 +2,8 @@
 
     python -m tests.support.hostile_tenant.attacks NAME WEBSOCKET_PORT TCP_PORT
 
-`nice 19` keeps its own processor time out of the measurement. Prints `prepared` when the attack is ready; a line at its
-input starts the attack, and the end of the input stops it. Then it prints one JSON line: the amount of work.
+With `nice 19`, it takes no processor time from the measurement. It prints `prepared` when the attack is ready; a line
+at its input starts the attack, and the end of the input stops it. Then it prints one JSON line: the amount of work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.hostile_tenant.peer import Peer, frame
 SUBJECT = "hostile:tenant"
 NAMESPACE = "hostile"
 LARGE = 95_000
-"""Characters of a value near the largest of a thing."""
+"""The length of a value that nearly fills a thing, in characters."""
 
 ENDLESS = 2**62
 Step = Callable[[], object]
@@ -44,7 +44,7 @@ def _search(word: str, value: Any) -> dict[str, Any]:
 
 
 class Attack(ABC):
-    """An attack: `prepare`, then all of `peers` repeatedly at the same time."""
+    """An attack: `prepare` it, then run `peers` peers in parallel, each repeatedly."""
 
     peers = 8
 
@@ -52,12 +52,12 @@ class Attack(ABC):
         self.websocket, self.tcp = websocket, tcp
         self.done: Counter[str] = Counter()
 
-    def prepare(self) -> None:  # noqa: B027 - not every attack needs anything
+    def prepare(self) -> None:  # noqa: B027 - not every attack needs preparation
         """Create what the attack needs."""
 
     @abstractmethod
     def peer(self, number: int) -> None:
-        """One session of a peer, until the service ends it. Raises OSError then."""
+        """Run one session of a peer. Raises OSError when the service closes it."""
 
     def connect(self, path: str = "/hostile") -> Peer:
         self.done["connected"] += 1
@@ -69,7 +69,7 @@ class Attack(ABC):
             assert answer["status"] == 201, answer
 
     def flood(self, peer: Peer, frames: Sequence[bytes]) -> None:
-        """Send the same again and again. Raises OSError."""
+        """Send the same frames repeatedly. Raises OSError when the service closes the session."""
         joined, count = b"".join(frames), len(frames)
         while True:
             peer.send(joined)
@@ -88,7 +88,7 @@ class Attack(ABC):
 
 
 class Loop(Attack):
-    """Commands that take as long as one may take: huge policies, wide conditions, deep values, replays without end."""
+    """Commands that block longest: huge policies, long conditions, deep values, replays without end."""
 
     EVENTS = 300
 
@@ -124,7 +124,7 @@ class Loop(Attack):
 
     @staticmethod
     def _policy(name: str, turn: int) -> bytes:
-        """As many permissions as a policy may have, other ones each time."""
+        """Return a policy with the most permissions, different ones each turn."""
         entries: dict[str, Any] = policy_for(SUBJECT)["entries"]
         for number in range(35):
             entries[f"E{number}"] = {
@@ -147,7 +147,7 @@ class Loop(Attack):
 
 
 class Memory(Attack):
-    """Answers and elements that nobody reads, subscriptions without end, acknowledgements that never come."""
+    """Unread responses and elements, subscriptions without end, acknowledgements that never come."""
 
     peers = 16
     SUBSCRIPTIONS = 200
@@ -165,7 +165,7 @@ class Memory(Attack):
         with self.connect() as peer:
             match number % 4:
                 case 0:
-                    # Elements that nobody reads.
+                    # Unread elements.
                     keys = []
                     for _ in range(self.SUBSCRIPTIONS):
                         created = peer.ask(command("memory", "streaming/subscribeForPersistedEvents"))
@@ -175,14 +175,14 @@ class Memory(Attack):
                         peer.send(frame(command("memory", "streaming/request", value=value)))
                     self.flood(peer, [frame(command("memory", "commands/retrieve"))])
                 case 1:
-                    # Answers that nobody reads.
+                    # Unread responses.
                     self.flood(peer, [frame(command("memory", "commands/retrieve"))] * 100)
                 case 2:
-                    # Subscriptions that nobody requests from.
+                    # Subscriptions without requests.
                     peer.discard()
                     self.flood(peer, [frame(command("memory", "streaming/subscribeForPersistedEvents"))] * 50)
                 case _:
-                    # Acknowledgements that never come.
+                    # Acknowledgements that never arrive.
                     waiting = {"requested-acks": ["hostile:never"], "timeout": "60s"}
                     large = "x" * (LARGE // 2)
                     peer.discard()
@@ -190,7 +190,7 @@ class Memory(Attack):
 
 
 class Descriptors(Attack):
-    """Sockets opened as fast as possible, and held half open."""
+    """Sockets opened as fast as possible, and kept half open."""
 
     peers = 4
 
@@ -207,7 +207,7 @@ class Descriptors(Attack):
 
 
 class SearchWorkers(Attack):
-    """Wide searches, wildcards that match nothing, and aggregations, without pause."""
+    """Broad searches, wildcards without a match, and aggregations, without a pause."""
 
     AT_ONCE = 10
 
@@ -242,7 +242,7 @@ class SearchWorkers(Attack):
 
 
 class Disk(Attack):
-    """Things as large as allowed, created and changed as fast as possible, until a quota refuses them."""
+    """Things of the largest permitted size, created and changed until a quota refuses them."""
 
     def peer(self, number: int) -> None:
         with self.connect() as peer:
@@ -256,7 +256,7 @@ class Disk(Attack):
 
 
 class Scripts(Attack):
-    """Messages whose mapping script runs as long as it may."""
+    """Messages whose mapping script runs until its time limit."""
 
     def peer(self, number: int) -> None:
         with self.connect("/scripts") as peer:
@@ -265,7 +265,7 @@ class Scripts(Attack):
 
 
 class JournalQueue(Attack):
-    """Small durable changes as fast as they are taken, of as many things as there are peers."""
+    """Small durable changes as fast as the service accepts them, one thing for each peer."""
 
     peers = 16
 
@@ -289,7 +289,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "scripts": Scripts,
     "journal queue": JournalQueue,
 }
-"""By the resource that they are after."""
+"""The attacks, by the resource that they attack."""
 
 
 def main(name: str, websocket: int, tcp: int) -> int:
@@ -301,7 +301,7 @@ def main(name: str, websocket: int, tcp: int) -> int:
         attack.run()
         sys.stdin.read()
     print(json.dumps(attack.done), flush=True)
-    # Threads wait in sockets.
+    # Do not wait for threads that block in sockets.
     os._exit(0)
 
 

@@ -1,11 +1,11 @@
-"""The good tenant: modifies at a rate, each measured from the time at which it was due.
+"""The good tenant: sends modify commands at a rate, each measured from the time at which it was due.
 
     python -m tests.support.hostile_tenant.good_tenant mqtt|websocket HOST PORT SUBJECT RATE PID
 
 It uses MQTT over a broker, or WebSocket at the listener of the hostile tenant, as another user. Commands leave at their
 time, even if responses are pending. Prints `ready` when all things exist. After SIGTERM it waits for all responses, and
-prints one JSON line: the due time of each command (monotonic clock), its milliseconds, the processor milliseconds of the
-service (PID) until the response, and the numbers of refused commands and of commands without a response.
+prints one JSON line: the due time of each command (monotonic clock), its milliseconds, the processor milliseconds of
+the service (PID) until the response, and the numbers of refused commands and of commands without a response.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ListenerClient(BrokerClient):
-    """A peer of a WebSocket listener, with a network address of its own."""
+    """A client of a WebSocket listener, with its own network address."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ListenerClient(BrokerClient):
         self._peer.send(frame(document))
 
     def close(self) -> None:
-        # The thread ends with the process: it may hold the socket's buffer.
+        # The thread ends with the process, and may hold the socket's buffer.
         pass
 
 
@@ -60,7 +60,7 @@ def client_of(protocol: str, host: str, port: int) -> BrokerClient:
 
 
 def main(client: BrokerClient, subject: str, rate: float, pid: int) -> int:
-    # The clock of all threads of another process (clock_getcpuclockid).
+    # The clock ID of all threads of another process (clock_getcpuclockid).
     processor = partial(time.clock_gettime, ~pid << 3 | 2)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

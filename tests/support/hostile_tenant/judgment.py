@@ -1,4 +1,4 @@
-"""Decides whether a tenant was harmed by another one, as a pure function."""
+"""Decide whether one tenant harmed another, with pure functions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MOST_TIMES = 3.0
-"""How many times as long as alone a command may take beside a hostile tenant, at the 99th percentile."""
+"""The maximum ratio of command times with a hostile tenant to those alone, at the 99th percentile."""
 
 FLOOR_MS = 5.0
-"""Times alone below this are taken as this: less than two time slices of the scheduler, on cores that are shared."""
+"""The minimum time alone to compare with, because shorter times are a matter of the scheduler."""
 
 PROCESSOR_FLOOR_MS = 6.0
-"""Processor times alone below this are taken as this."""
+"""The minimum processor time alone to compare with."""
 
 
 class Answered(NamedTuple):
-    """An answered command: when it was due, in seconds, and the milliseconds until its answer.
+    """A command with a response: when it was due, in seconds, and the milliseconds until the response.
 
-    `processor`: the milliseconds of processor that the service has used meanwhile, for everybody.
+    `processor` is the processor time of the service until then, for all tenants, in milliseconds.
     """
 
     due: float
@@ -27,38 +27,38 @@ class Answered(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time from one moment of the monotonic clock to another."""
+    """A time span of the monotonic clock."""
 
     begin: float
     end: float
 
 
 class Bounds(NamedTuple):
-    """The memory and disk that the service may use beside a hostile tenant, in bytes."""
+    """The limits of memory and disk for the service with a hostile tenant, in bytes."""
 
     memory: int
-    """By how much its memory may grow."""
+    """The maximum growth of the memory."""
     stored: int = 1 << 40
-    """The size of its files."""
+    """The maximum total size of the files."""
 
 
 class Measured(NamedTuple):
-    """The measurements of a tenant: its commands alone and beside the other, and its failures."""
+    """The measurements of a tenant: its commands alone and with the hostile tenant, and its failures."""
 
     alone: Sequence[Answered]
     beside: Sequence[Answered]
     refused: int = 0
     unanswered: int = 0
     unreachable: int = 0
-    """Requests to the API that were not answered."""
+    """Requests to the API without a response."""
     memory: int = 0
-    """By how many bytes the service's memory has grown."""
+    """The growth of the service's memory, in bytes."""
     stored: int = 0
-    """The bytes of its files."""
+    """The total size of its files, in bytes."""
 
     @property
     def times(self) -> float:
-        """How many times as long as alone commands took beside the other, at the 99th percentile."""
+        """The ratio of command times with the hostile tenant to those alone, at the 99th percentile."""
         return milliseconds(self.beside, 99) / max(FLOOR_MS, milliseconds(self.alone, 99))
 
     def __str__(self) -> str:
@@ -72,28 +72,28 @@ class Measured(NamedTuple):
 
 
 def within(answers: Sequence[Answered], span: Span) -> list[Answered]:
-    """The commands that were due in a time."""
+    """Return the commands that were due in a time span."""
     return [each for each in answers if span.begin <= each.due < span.end]
 
 
 def milliseconds(answers: Sequence[Answered], percent: int) -> float:
-    """The time in which so many percent of the commands were answered."""
+    """Return the time within which `percent` of the commands got a response."""
     return percentile([each.milliseconds for each in answers], percent)
 
 
 def processor(answers: Sequence[Answered], percent: int) -> float:
-    """The same in milliseconds of processor that the service has used meanwhile."""
+    """Return the service's processor time at this percentile of the commands, in milliseconds."""
     return percentile([each.processor for each in answers], percent)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
+    """Return the smallest value that `percent` of the values do not exceed."""
     ranked = sorted(values)
     return ranked[max(0, -(-len(ranked) * percent // 100) - 1)]
 
 
 def failures(measured: Measured, bounds: Bounds) -> list[str]:
-    """The failures of a tenant, and the limits that the service exceeded."""
+    """Return the failures of a tenant, and the limits that the service exceeded."""
     found = []
     if measured.refused:
         found.append(f"{measured.refused} commands refused, expected none")
@@ -109,15 +109,14 @@ def failures(measured: Measured, bounds: Bounds) -> list[str]:
 
 
 def is_delayed(measured: Measured) -> bool:
-    """Whether a tenant waited longer than it may beside another one."""
+    """Return whether commands took longer with the hostile tenant than permitted."""
     return measured.times > MOST_TIMES
 
 
 def waits_behind(measured: Measured) -> bool:
-    """Whether commands of a tenant wait until the service has done much for the other one.
+    """Return whether commands of a tenant wait for much work of the service for the other one.
 
-    Half of the commands may take three times the processor time of nine of ten alone. This holds on a machine that does
-    other things, too: they delay an answer and cost the service no processor time, and what piles up in a delay does so
-    alone as well.
+    The median of the processor time may be three times the 90th percentile alone. Processor time is robust on a busy
+    machine: other programs delay a response, but the service uses no processor time then.
     """
     return processor(measured.beside, 50) > MOST_TIMES * max(PROCESSOR_FLOOR_MS, processor(measured.alone, 90))

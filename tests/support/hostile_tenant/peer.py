@@ -1,4 +1,4 @@
-"""A hostile peer of a listener with little processor time: raw WebSocket frames, encoded once."""
+"""A hostile client of a listener that uses little processor time: WebSocket frames, encoded once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.websocket_request import upgrade_request
 
 _TEXT = 0x81
 _UNMASKED = bytes(4)
-"""A mask of zeros leaves a payload as it is."""
+"""A mask of zeros, which leaves the payload unchanged."""
 
 
 def frame(document: dict[str, Any]) -> bytes:
-    """A command as a text frame of a client."""
+    """Return a command as a client's text frame."""
     payload = json.dumps(document, separators=(",", ":")).encode()
     size = len(payload)
     if size < 126:
@@ -31,10 +31,10 @@ def frame(document: dict[str, Any]) -> bytes:
 
 
 class Peer:
-    """A connected WebSocket. `receive` and `discard` read its input; otherwise nothing does."""
+    """A WebSocket client. It reads only in `receive`, and in the thread of `discard`."""
 
     def __init__(self, port: int, path: str, host: str = "127.0.0.1") -> None:
-        """`host`: the address that it connects from; at a listener without tokens, each is a user."""
+        """`host` is the address to connect from; a listener without tokens takes each as a user."""
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE, (host, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(upgrade_request(path))
@@ -46,16 +46,16 @@ class Peer:
         self._socket.settimeout(None)
 
     def send(self, frames: bytes) -> None:
-        """Send frames; waits while the service reads nothing. Raises OSError."""
+        """Send frames; block while the service does not read. Raises OSError."""
         self._socket.sendall(frames)
 
     def receive(self) -> dict[str, Any]:
-        """The next message. Raises OSError when the service has closed the socket."""
+        """Return the next message. Raises OSError if the service has closed the socket."""
         found: dict[str, Any] = json.loads(self.receive_bytes())
         return found
 
     def receive_bytes(self) -> bytes:
-        """As `receive`, as it came."""
+        """Return the bytes of the next message. Raises OSError if the service has closed the socket."""
         while True:
             head = self._received.read(2)
             if len(head) < 2:
@@ -74,7 +74,7 @@ class Peer:
         return self.receive()
 
     def discard(self) -> None:
-        """Read whatever comes, in a thread of its own."""
+        """Read and discard all input, in a thread."""
         threading.Thread(target=self._discard, daemon=True).start()
 
     def _discard(self) -> None:

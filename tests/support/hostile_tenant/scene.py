@@ -1,4 +1,4 @@
-"""The service, a broker and a good tenant, first alone, then beside a hostile tenant."""
+"""The service, a broker and a good tenant, first alone, then with a hostile tenant."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ ASKED_EVERY = 0.25
 """Seconds between two requests to the API, each over a new connection."""
 
 SETTLED_AFTER = 0.3
-"""Seconds that belong to neither time: the first commands, and the beginning of the attack."""
+"""Seconds that are not measured: the first commands, and the start of the attack."""
 
 FOREVER = "function mapToDittoProtocolMsg() { for (;;); }"
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One resource, and the settings that matter for it."""
+    """An attacked resource, and the settings that matter for it."""
 
     resource: str
     bounds: Bounds
     settings: Mapping[str, Any] = field(default_factory=dict)
     things: int = 0
-    """Things of the hostile tenant that exist before."""
+    """The number of things that the hostile tenant has before the attack."""
     descriptors: int | None = None
-    """How many file descriptors the service may have; None: as many as the system allows."""
+    """The maximum number of file descriptors of the service; None for the limit of the system."""
     is_shared: bool = False
-    """Whether the tenant that works is another user of the hostile tenant's listener, and not at a broker."""
+    """Whether the good tenant is another user of the hostile tenant's listener, instead of a broker."""
 
 
 class Program:
-    """A part of a scene in a process of its own, which prints a word when it is ready and its figures at its end."""
+    """A program in its own process, which prints a word when it is ready and a JSON line at its end."""
 
     def __init__(self, module: str, *arguments: object, ready: str) -> None:
         command = [sys.executable, "-m", f"tests.support.hostile_tenant.{module}", *map(str, arguments)]
@@ -70,7 +70,7 @@ class Program:
         self.process.stdin.flush()
 
     def figures(self) -> Any:
-        """End it, and return what it prints."""
+        """End the program and return its JSON line."""
         return json.loads(self.process.communicate(timeout=60)[0])
 
 
@@ -112,7 +112,7 @@ def hostile_connections(websocket: int, tcp: int, *, with_scripts: bool) -> list
 
 
 def fill(path: Path, things: int) -> None:
-    """Write a journal with so many things of the hostile tenant."""
+    """Write a journal with `things` things of the hostile tenant."""
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(path)
     policy = EntityId(EntityType.POLICY, attacks.NAMESPACE, "many")
@@ -142,7 +142,7 @@ def _created(entity: EntityId, value: dict[str, Any]) -> Change:
 
 @contextmanager
 def programs() -> Iterator[list[subprocess.Popen[str]]]:
-    """Kill what is still running at the end."""
+    """Yield a list of processes, and kill them at the end."""
     started: list[subprocess.Popen[str]] = []
     try:
         yield started
@@ -153,7 +153,10 @@ def programs() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def play(scene: Scene, broker: Mosquitto, folder: Path, seconds: float) -> tuple[Measured, dict[str, int]]:
-    """Measure so many seconds alone and as many beside the hostile tenant; what was found, and what the other did."""
+    """Measure the good tenant for `seconds` alone, and for as long during the attack.
+
+    Returns the measurements of the good tenant, and the counts of the attack.
+    """
     websocket, tcp = free_port(), free_port()
     documents = [
         connection(broker, source("good", good_tenant.SUBJECT)),
@@ -197,15 +200,15 @@ def play(scene: Scene, broker: Mosquitto, folder: Path, seconds: float) -> tuple
 
 
 class _Watch:
-    """Looks at the service while time passes."""
+    """Samples the memory and the API of the service."""
 
     def __init__(self, service: ServiceProcess) -> None:
         self._service = service
         self._process = psutil.Process(service.pid)
         self.memory = 0
-        """The most bytes of memory that the service has had."""
+        """The highest memory use so far, in bytes."""
         self.unreachable = 0
-        """How many requests to the API were not answered."""
+        """The number of requests to the API without a response."""
         self._asked = 0.0
 
     def let_pass(self, seconds: float) -> Span:

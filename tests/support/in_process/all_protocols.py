@@ -1,4 +1,4 @@
-"""A site whose sources use every wire protocol: one lamp with a history, or many lamps for searches.
+"""A connection with all wire protocols: a lamp with a history, or many lamps for searches.
 
 setup = await AllProtocolsSetup.filled(monkeypatch, revisions=10)
 """
@@ -18,11 +18,11 @@ from tests.support.in_process.service import OWNER, ConnectionHarness, HoldingLi
 
 STRANGER = "acme:stranger"
 KEY, OTHER_KEY = "K", "O"
-"""The keys of one who may read the lamp by Streamr, and of one who may nothing."""
+"""The Streamr keys of a client that may read the lamp, and of one without permissions."""
 
 
 class Gate:
-    """Where somebody waits until `opened` is set."""
+    """A place where a call waits until `opened` is set."""
 
     def __init__(self) -> None:
         self.is_reached = False
@@ -30,7 +30,7 @@ class Gate:
 
 
 class AllProtocolsSetup(ConnectionHarness):
-    """A lamp, and sources at which its owner and a stranger speak each wire protocol."""
+    """A connection with a lamp, whose owner and a stranger have a source for each wire protocol."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, is_searched: bool = False) -> None:
         streamr = {"streams": {}, "authKeys": {"pump": fingerprint(KEY), "nobody": fingerprint(OTHER_KEY)}}
@@ -60,7 +60,7 @@ class AllProtocolsSetup(ConnectionHarness):
 
     @classmethod
     async def filled(cls, patch: pytest.MonkeyPatch, revisions: int = 10, *, is_searched: bool = False) -> Self:
-        """With a lamp of so many revisions, or with so many lamps for searches."""
+        """Return a setup with a lamp of `revisions` revisions, or with as many lamps for searches."""
         pier = cls(patch, is_searched=is_searched)
         if is_searched:
             await pier.grow(revisions)
@@ -75,7 +75,7 @@ class AllProtocolsSetup(ConnectionHarness):
         return pier
 
     async def change(self, *commands: bytes) -> None:
-        """Commands of the owner, carried out."""
+        """Send commands of the owner and wait until they succeed."""
         answers = self.holding.by_address["owner"]
         before = len(answers)
         self.deliver(*commands, source=-1)
@@ -83,7 +83,7 @@ class AllProtocolsSetup(ConnectionHarness):
         assert {json.loads(each.envelope.payload)["status"] // 100 for each in answers} == {2}
 
     async def grow(self, number: int) -> None:
-        """So many further revisions, or lamps."""
+        """Add `number` revisions, or lamps."""
         if self._is_searched:
             numbers = range(self._lamps + 1, self._lamps + number + 1)
             self._lamps += number
@@ -93,14 +93,14 @@ class AllProtocolsSetup(ConnectionHarness):
             await self.change(*(turn(each) for each in range(number)))
 
     def pass_time(self, seconds: int) -> None:
-        """Move the clock a second at a time, and do each second what the service does."""
+        """Advance the clock by one second at a time, and run the periodic work of the service each second."""
         for _ in range(seconds):
             self.clock.advance(1)
             self.streams.sweep()
             self.sweep_sessions()
 
     def fail_behind(self, revision: int) -> None:
-        """From now on, nothing behind this revision can be read."""
+        """Make reads after this revision fail from now on."""
         if self._is_searched:
             self._fail_to_find_behind(revision)
             return
@@ -126,7 +126,7 @@ class AllProtocolsSetup(ConnectionHarness):
         self.patch.setattr(self.search, "page", page)
 
     def hold_next_page(self) -> Gate:
-        """The next read waits for the gate; other reads do not."""
+        """Make the next read wait for the returned gate; other reads do not wait."""
         gate = Gate()
         place: Any = self.searching if self._is_searched else self.store
         name = "look" if self._is_searched else "page"
@@ -142,6 +142,6 @@ class AllProtocolsSetup(ConnectionHarness):
         return gate
 
     def next_number(self) -> int:
-        """The number in the name of the next subscription."""
+        """Return the number for the name of the next subscription."""
         self._subscriptions += 1
         return self._subscriptions

@@ -37,11 +37,11 @@ NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
 def agree(_revision: int | None) -> None:
-    """Permit every replacement."""
+    """Permit each revision to be replaced."""
 
 
 def only(wanted: int | None) -> Judge:
-    """Replace this revision alone."""
+    """Return a judge that permits only this revision to be replaced."""
 
     def judge(found: int | None) -> None:
         if found != wanted:
@@ -51,7 +51,7 @@ def only(wanted: int | None) -> Judge:
 
 
 class FakeSupervisor:
-    """Notes what is done with a connection, and is open at once, unless the bench says otherwise."""
+    """A supervisor that records the actions on its connection, and has the status that the bench sets."""
 
     def __init__(self, connection: Connection, bench: Bench) -> None:
         self.connection = connection
@@ -98,13 +98,13 @@ class Bench:
         self.reported: list[str] = []
         self.monitor = PrometheusRegistry()
         self.logs: list[str] = []
-        """The actions on logs."""
+        """The actions on connection logs."""
         self.broker: tuple[Status, str] | None = (Status.OPEN, "connected")
         self.may_close = asyncio.Event()
         self.may_close.set()
         self.time = NOW
         self.may_be_open: Callable[[str], bool] = lambda _id: True
-        """Whether a connection's targets keep their places."""
+        """Whether the targets of a connection keep their positions."""
         self.journal = Journal.open(folder / "journal.db", factory=Fragile)
         self.store = Store(self.journal, StoreOptions(probe_min=0.001, probe_max=0.002))
         self.definitions = definitions = ConnectionRepository(self.store)
@@ -174,7 +174,8 @@ async def refused(asked: Any) -> Fault:
     return caught.value.fault
 
 
-def said(fault: Fault) -> tuple[int, str]:
+def error_of(fault: Fault) -> tuple[int, str]:
+    """Return status and error code of a fault."""
     return fault.status, fault.error
 
 

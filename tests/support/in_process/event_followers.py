@@ -1,4 +1,4 @@
-"""A site with commands, and another connection with a target for their events."""
+"""A connection that sends commands, and another one with a target for their events."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ EVENTS = "_/_/things/twin/events"
 SENT, SEEN = "other:sent", "other:seen"
 
 
-async def followed(*targets: dict[str, Any], **more: Any) -> tuple[ConnectionHarness, ConnectionHarness]:
-    """The site, and the connection `other` with these targets; by default it has one for all events."""
+async def site_and_follower(*targets: dict[str, Any], **more: Any) -> tuple[ConnectionHarness, ConnectionHarness]:
+    """Return the site, and the connection `other` with these targets, by default one for all events."""
     harness = ConnectionHarness(source(**NACKS))
     await harness.has_lamp()
-    return harness, await beside(harness, *targets, **more)
+    return harness, await add_follower(harness, *targets, **more)
 
 
-async def beside(
+async def add_follower(
     harness: ConnectionHarness, *targets: dict[str, Any], id: str = "other", **more: Any
 ) -> ConnectionHarness:
     made = ConnectionHarness(
@@ -37,7 +37,7 @@ def cursor(harness: ConnectionHarness, target: int = 0) -> EventCursor:
     return found
 
 
-async def turned(harness: ConnectionHarness, *values: Any, **headers: Any) -> None:
+async def write_values(harness: ConnectionHarness, *values: Any, **headers: Any) -> None:
     """Write these values one after the other, and wait until they are durable."""
     before = len(harness.history())
     harness.deliver(*(turn(value, **headers) for value in values))
@@ -45,16 +45,16 @@ async def turned(harness: ConnectionHarness, *values: Any, **headers: Any) -> No
 
 
 def revisions(harness: ConnectionHarness) -> list[int]:
-    """Of the events that a connection was sent."""
+    """Return the revisions of the events that were sent to a connection."""
     return [event["revision"] for event in events(harness)]
 
 
 def events(harness: ConnectionHarness) -> list[dict[str, Any]]:
-    """The messages to a connection, without responses."""
+    """Return the messages to a connection, without responses."""
     return [said for said in harness.answers() if "/events/" in said["topic"]]
 
 
 async def sent(harness: ConnectionHarness, number: int) -> list[int]:
-    """Wait for so many events; their revisions."""
+    """Wait for `number` events and return their revisions."""
     await until(lambda: len(harness.link.published) >= number)
     return revisions(harness)

@@ -14,7 +14,7 @@ from mappings.model.signals import Next, Outbound
 
 
 class Link:
-    """A link that confirms when the test requests it."""
+    """A link that confirms messages when the test calls `confirm`."""
 
     lost: asyncio.Future[LinkError]
     condition = None
@@ -30,21 +30,24 @@ class Link:
         raise AssertionError("nothing is consumed from this link")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no link to close."""
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         self.published.append(message)
         self._done.append(done)
 
     def confirm(self, count: int | None = None, error: Any = None) -> None:
-        """Confirm the oldest `count` messages, all of them by default."""
+        """Confirm the oldest `count` messages, by default all."""
         ready, self._done[:] = self._done[:count], self._done[count:] if count is not None else []
         for done in ready:
             done(error)
 
 
 class KeepingReply:
-    """A reply that keeps the signals. `is_stalled`: the broker takes nothing; `confirms`: it confirms at once."""
+    """A reply that records its signals.
+
+    While `is_stalled`, the broker accepts no message; with `confirms`, it confirms each immediately.
+    """
 
     def __init__(self, connection_id: str = "c-1", *, terminal_needs_request: bool = True) -> None:
         self.connection_id = connection_id
@@ -74,14 +77,14 @@ class KeepingReply:
 
 
 class Element(int):
-    """A numbered element of no bytes."""
+    """A numbered element of zero bytes."""
 
     def __len__(self) -> int:
         return 0
 
 
 class ListFeed(Feed):
-    """A finite feed over a list; raises `error` when it comes to its position."""
+    """A finite feed over a list; raises `error` at its position."""
 
     def __init__(self, elements: Sequence[int], error: Exception | None = None, error_at: int = 0) -> None:
         self._elements = [Element(element) for element in elements]
@@ -107,7 +110,7 @@ class ListFeed(Feed):
 
 
 class LiveFeed(Feed):
-    """An endless feed: what is put in comes out; where there is nothing it says WAIT and wakes who asked."""
+    """An endless feed of the elements that a test puts in; without a new one, a page ends with WAIT."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []

@@ -1,7 +1,7 @@
 """Sessions over faulty wires, one after the other at one session handler.
 
 Each session has clients with correct endpoints, wires that make mistakes, a broker that refuses or stalls, readers that
-disconnect, and a correct neighbor, who must get every response. After each session, the handler must have no state left.
+disconnect, and a correct neighbor, who must get all responses. After each session, the handler must have no state left.
 
     with ConversationService() as service:
         service.hold(plan)
@@ -56,13 +56,13 @@ ELEMENT = 200_000
 VISITORS = 2
 ROUNDS = 300
 WORN = 300
-"""After so many sessions there is a new handler, because the history of the lamp has become long."""
+"""The number of sessions after which a new handler starts, because the lamp's history is long."""
 
 NEIGHBOUR = "02 00 03 01 02 03 81 01 00 82 01 01 31 82 01 01 32"
 
 
 class Step(NamedTuple):
-    """An action of a client, or a fault. Then all exchange frames, for `rounds` rounds at most."""
+    """An action of a client or a fault, and the most rounds of exchanged frames after it."""
 
     visitor: int
     what: str
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A whole conversation; the wires' mistakes by visitor, each way."""
+    """A whole conversation; the faults of the wires, by client and by direction."""
 
     extensions: frozenset[Extension]
     steps: list[Step]
@@ -112,7 +112,7 @@ plans = st.builds(
 
 
 class RoamingClient:
-    """A client, at one address after the other."""
+    """A client that moves from one address to another."""
 
     def __init__(
         self, rsio_harness: RsioHarness, name: str, extensions: frozenset[Extension], forth: Wire, back: Wire
@@ -129,7 +129,7 @@ class RoamingClient:
         return f"<Visitor {self.name} at {self.places[-1]}, {self.requester}>"
 
     def come(self, ticket: Any = None, *, stays: bool = False) -> None:
-        """A new client: at the same address, or at another one, with a session to go on with or without."""
+        """Start a new client, at the same or another address, with a ticket to resume a session or without."""
         if not stays or not self.places:
             self.places.append(f"{self.name}/{len(self.places)}")
             self.received = 0
@@ -146,7 +146,7 @@ class RoamingClient:
     def speak(self) -> bool:
         said, place, former = self.requester.messages(), self.places[-1], None
         for message in self.forth.carry(said):
-            # Of what comes twice the broker marks some.
+            # The broker marks some of the duplicates.
             again = message == former and len(message) % 2 == 1
             former = message
             self.rsio_harness.handle(
@@ -167,7 +167,7 @@ class RoamingClient:
 
 
 class ConversationService:
-    """A session handler, and its event loop."""
+    """Runs conversations at one session handler, in its own event loop."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -187,7 +187,7 @@ class ConversationService:
     def hold(self, plan: Plan) -> None:
         """Run a whole session.
 
-        Raises AssertionError for a broken property; the next session then has a new handler.
+        Raises AssertionError for a violated property; the next session then has a new handler.
         """
         self._runner.run(self._hold(plan))
 
@@ -204,7 +204,7 @@ class ConversationService:
         try:
             with capture_logs() as logs:
                 await Conversation(self._quay, plan).hold()
-            # With messages: outside of test modules an assertion does not show what it compared.
+            # With messages, because outside of test modules an assertion does not show its operands.
             errors = [each for each in logs if each["log_level"] not in ("debug", "info", "warning")]
             assert not errors, errors
             assert not self._faults, self._faults
@@ -218,7 +218,7 @@ class ConversationService:
 
 
 class Conversation:
-    """One plan at a quay that has no sessions."""
+    """The run of one plan at a handler without sessions."""
 
     def __init__(self, rsio_harness: RsioHarness, plan: Plan) -> None:
         self.rsio_harness = rsio_harness
@@ -274,7 +274,7 @@ class Conversation:
                 visitor.requester.react(endpoint.lose(rsio_harness.clock.now()))
                 visitor.come(self._ticket(visitor))
             case "turn":
-                # A queue that waits for confirms holds the response too.
+                # A queue that waits for confirms also holds back the response.
                 if rsio_harness.link.confirms and rsio_harness.link.refuses is None:
                     await rsio_harness.dispatch(turn(step.much))
             case "refuse":
@@ -301,7 +301,7 @@ class Conversation:
             visitor.requester.react(visitor.requester.endpoint.tick(self.rsio_harness.clock.now()))
 
     async def exchange(self, rounds: int = ROUNDS) -> None:
-        """Carry what is said until everybody is silent, or for so many rounds."""
+        """Exchange messages until all are silent, or for `rounds` rounds."""
         for _ in range(rounds):
             spoken = [visitor.speak() for visitor in self.visitors]
             await pause()
@@ -311,7 +311,7 @@ class Conversation:
         assert rounds < ROUNDS, f"they do not come to an end: {self.visitors}"
 
     async def leave(self) -> None:
-        """Everybody goes, and nobody comes back in time."""
+        """Disconnect all clients, and wait until no session can be resumed."""
         for visitor in self.visitors:
             for place in visitor.places:
                 self.rsio_harness.reader(place, ReaderStatus.GONE)
@@ -324,7 +324,7 @@ class Conversation:
     def check(self) -> None:
         """Check that all output is whole frames that end in documented goodbyes, and that no state remains."""
         for visitor in self.visitors:
-            # A session that goes on elsewhere has begun its streams before.
+            # A resumed session has begun its streams at another address.
             sizes = dict.fromkeys(range(1, 100), 0)
             for place in visitor.places:
                 self._check_said(self.rsio_harness.messages(place), sizes)
@@ -346,7 +346,7 @@ class Conversation:
 
 
 def left(rsio_harness: RsioHarness) -> list[object]:
-    """The remaining state of a handler without clients."""
+    """Return the remaining state of a handler without clients."""
     desk: Any = rsio_harness.handlers["reactive_streams_io"]
     found: list[object] = [*rsio_harness.streams, *rsio_harness.streams._scopes, *rsio_harness.following._lines]
     if len(desk._reader_access._all):

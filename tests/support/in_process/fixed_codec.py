@@ -1,4 +1,4 @@
-"""A codec that decodes every payload to given signals."""
+"""A codec that decodes every payload to a given signal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mappings.model.signals import Inbound, Outbound
 
 
 class FixedCodec(Codec):
-    """Reads this signal in whatever comes, or fails as no codec should."""
+    """Decodes every payload to this signal, or raises this exception."""
 
     def __init__(self, signal: Inbound | Exception) -> None:
         self._signal = signal

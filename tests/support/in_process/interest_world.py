@@ -1,8 +1,8 @@
-"""Changing things and the recipients of their events: decisions, and interests that judge each event.
+"""Things that change, and targets with filters for their events.
 
 world = DecisionWorld()
 event = world.apply(action, path, value)
-world.received(interest(filter), [event])    the events that this interest receives
+world.received(interest(filter), [event])    # the events that pass this filter
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLOCK = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
 def topic(filter: str | None = None, extra: str | None = None, namespaces: str | None = None) -> str:
-    """A topic of twin events with its parameters."""
+    """Return a topic of twin events with these parameters."""
     parameters = {"namespaces": namespaces, "filter": filter, "extraFields": extra}
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items() if value is not None)
     return f"{TWIN_EVENTS}?{query}" if query else TWIN_EVENTS
@@ -44,7 +44,7 @@ def interest(
 
 @dataclass
 class DecisionWorld:
-    """A world of decisions as the present of events."""
+    """A world of decisions as the current state for topic filters."""
 
     world: TwinWorld = field(default_factory=a_world)
     clock: datetime = CLOCK
@@ -69,18 +69,18 @@ class DecisionWorld:
         return self.clock
 
     def apply(self, action: str, path: str = "/", value: Any = ..., *, to: str = THING, **headers: Any) -> TwinEvent:
-        """Carry out a command, and tell its event."""
+        """Carry out a command and return its event."""
         self.world.send(action, path, value, to=to, **headers)
         return on_its_way(self.world.events[-1], {name.replace("_", "-"): header for name, header in headers.items()})
 
     def received(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
-        """Those of the events that the target is sent, judged now."""
+        """Return the events that a target with this filter receives."""
         answers = [who.filter_shared(SignalContext(event, self)) for event in events]
         return [answer for answer in answers if not isinstance(answer, SuppressionReason)]
 
 
 def on_its_way(event: Event, headers: dict[str, Any] | None = None) -> TwinEvent:
-    """An entry as an event on its way."""
+    """Return a journal entry as a twin event with these headers."""
     return TwinEvent(*event[:6], headers or {})
 
 

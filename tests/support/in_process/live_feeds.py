@@ -1,4 +1,4 @@
-"""A store, live subscribers, and the engine between them; the feeds are read by the test."""
+"""A store, live subscribers, and the subscription manager between them; or feeds that a test reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MUCH = 1 << 20
 
 
 class Reads(Disk):
-    """Notes how often histories are read."""
+    """A disk that counts how often it reads histories."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Reads(Disk):
 
 
 class FollowedStore:
-    """A store, who follows what is stored there, and an engine over it."""
+    """A store with live feeds and a subscription manager."""
 
     def __init__(self) -> None:
         self.disk = Reads()
@@ -60,7 +60,7 @@ class FollowedStore:
         return self.following.feed(query.entity, query.after, may_skip=query.may_skip)
 
     def follow_with(self, leeway: LagTolerance) -> None:
-        """Make live subscriptions skip ahead when they are behind by more than this."""
+        """Make live subscriptions skip ahead when they lag more than this."""
         self.following = LiveFeeds(self.store, leeway=leeway, clock=self.clock.now)
 
     async def store_up_to(self, last: int, entity: EntityId = LAMP) -> None:
@@ -74,7 +74,7 @@ class FollowedStore:
         await self.store.close()
 
     async def reported(self, entity: EntityId, revision: int) -> None:
-        """Wait until followers may have this."""
+        """Wait until live feeds know this revision."""
         await until(lambda: self.following._lines[entity].newest >= revision)
 
     def subscriber(
@@ -84,7 +84,7 @@ class FollowedStore:
 
 
 class LiveSubscriber:
-    """One session that is subscribed to one entity."""
+    """A session that is subscribed to one entity."""
 
     def __init__(self, harness: FollowedStore, query: LiveQuery, demand: int) -> None:
         self.harness = harness
@@ -105,7 +105,7 @@ class LiveSubscriber:
 
 
 async def drawn(feed: LiveFeed, position: int = 0, limit: int = 500) -> tuple[list[int], int]:
-    """Everything that a feed has now, and where that ends."""
+    """Return the revisions that a feed has now, and the position after them."""
     found: list[int] = []
     while True:
         page = await feed.page(position, limit, MUCH)
@@ -116,7 +116,7 @@ async def drawn(feed: LiveFeed, position: int = 0, limit: int = 500) -> tuple[li
 
 
 async def awaited(feed: LiveFeed) -> None:
-    """Wait until a feed wakes who waits."""
+    """Wait until a feed wakes its reader."""
     woken = asyncio.Event()
     feed.wake(woken.set)
     await asyncio.wait_for(woken.wait(), PATIENCE)

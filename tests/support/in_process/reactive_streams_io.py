@@ -1,4 +1,4 @@
-"""A site whose sources use reactive-streams-io: a lamp with a history, a stream, clients by address.
+"""A connection whose sources use reactive-streams-io: a lamp with a history, clients by address.
 
 harness = await RsioHarness.filled(revisions=3)
 harness.send("a", H, "11 0d …")
@@ -38,7 +38,7 @@ def definition(**options: Any) -> dict[str, Any]:
 
 
 def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
-    """A source whose messages say where they are answered."""
+    """Return a source whose messages name their reply address."""
     return {
         "addresses": [address],
         "authorizationContext": list(subjects or (OWNER,)),
@@ -52,7 +52,7 @@ OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OWNER], "replyT
 
 
 def raw(*said: str | bytes | Frame) -> bytes:
-    """Bytes from hexadecimal digits, from bytes, or from frames."""
+    """Return the bytes of hexadecimal digits, bytes and frames."""
     return b"".join(
         bytes.fromhex(each) if isinstance(each, str) else each if isinstance(each, bytes) else encode(each)
         for each in said
@@ -64,12 +64,12 @@ def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> Subscribe
 
 
 def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
-    """A subscribe for a test publisher."""
+    """Return a SUBSCRIBE to a test publisher."""
     return raw(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
 class RsioHarness(ConnectionHarness):
-    """A connection of clients, each of them known by the address at which it is answered."""
+    """A connection whose clients are identified by their reply addresses."""
 
     def __init__(self, *sources: dict[str, Any], **more: Any) -> None:
         """`options` are those of the mapping."""
@@ -78,7 +78,7 @@ class RsioHarness(ConnectionHarness):
 
     @classmethod
     async def filled(cls, *sources: dict[str, Any], revisions: int = 0, **more: Any) -> Self:
-        """With a lamp of so many revisions: its creation, then `/attributes/on` is 2, 3, 4 …"""
+        """Return a harness with a lamp of `revisions` revisions: created, then `/attributes/on` is 2, 3 …"""
         rsio_harness = cls(*sources, **more)
         if revisions:
             assert (await rsio_harness.dispatch(creation()))["status"] == 201
@@ -88,7 +88,7 @@ class RsioHarness(ConnectionHarness):
         return rsio_harness
 
     async def dispatch(self, payload: bytes) -> dict[str, Any]:
-        """The answer to a command of the lamp's owner."""
+        """Return the response to a command of the lamp's owner."""
         before = len(self.answers_of("out"))
         self.deliver(payload, source=len(self.readers) - 1)
         await until(lambda: len(self.answers_of("out")) > before)
@@ -98,12 +98,12 @@ class RsioHarness(ConnectionHarness):
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
 
     def send(self, address: str | None, *said: str | bytes | Frame, source: int = 0, **headers: str) -> None:
-        """One message of the client at this address; None: it says nowhere to answer."""
+        """Send one message of the client at this address; None for a message without a reply address."""
         told = {} if address is None else {"reply_to": address}
         self.deliver(raw(*said), source=source, **told, **headers)
 
     def messages(self, address: str) -> list[bytes]:
-        """The messages to an address so far."""
+        """Return the messages to an address so far."""
         return [each.envelope.payload for each in self.link.published if each.address == address]
 
     async def received(self, address: str, expected: str | bytes) -> None:
@@ -115,14 +115,14 @@ class RsioHarness(ConnectionHarness):
         assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
 
     def frames(self, address: str) -> list[Frame]:
-        """The frames to an address so far."""
+        """Return the frames to an address so far."""
         known = CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA4, 0xA8, 0xA9, 0xB0}
-        # A session that goes on has begun its streams elsewhere.
+        # A resumed session has begun its streams at another address.
         reader = Decoder(EndpointLimits(), known, 0x02, dict.fromkeys(range(100), 0))
         return [frame for message in self.messages(address) for frame in reader.feed(message)]
 
     async def framed(self, address: str, number: int) -> list[Frame]:
-        """Wait for so many frames at an address; there are no more."""
+        """Wait for exactly `number` frames at an address and return them."""
         await until(lambda: len(self.frames(address)) >= number)
         await pause()
         found = self.frames(address)
@@ -134,23 +134,23 @@ class RsioHarness(ConnectionHarness):
 
 
 def goodbye(frames: Sequence[Frame]) -> str:
-    """The reason that was said last."""
+    """Return the reason of the final goodbye."""
     last = frames[-1]
     assert isinstance(last, Goodbye), frames
     return last.reason
 
 
 def elements(frames: Sequence[Frame]) -> list[bytes]:
-    """The received elements, one by one."""
+    """Return the received elements."""
     return [frame.element for frame in frames if isinstance(frame, OnNext)]
 
 
 def granted(frames: Sequence[Frame]) -> bytes:
-    """The token that was granted last."""
+    """Return the token that was granted last."""
     *_, grant = (frame for frame in frames if isinstance(frame, ResumeGrant))
     return grant.token
 
 
 def revisions(elements: Sequence[bytes]) -> list[int]:
-    """The revisions of elements that are events."""
+    """Return the revisions of elements that are events."""
     return [json.loads(element)["revision"] for element in elements]

@@ -1,4 +1,4 @@
-"""A running connection with a broker in the process, for tests of the supervisor."""
+"""A running connection with a broker in the same process, for tests of the supervisor."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _names = count()
 
 
 class Running:
-    """A connection to a broker of its own, not opened yet."""
+    """A connection to its own broker, which is not open yet."""
 
     made: ClassVar[list[Running]] = []
-    """Those that are to be ended."""
+    """The connections to close at the end of the test."""
 
     def __init__(self, *sources: dict[str, Any], pauses: Backoff = AT_ONCE, **more: Any) -> None:
         name = f"broker-{next(_names)}"
@@ -47,7 +47,7 @@ class Running:
 
     @classmethod
     async def opened(cls, *sources: dict[str, Any], **more: Any) -> Running:
-        """A connection that is open, with a lamp."""
+        """Return an open connection with a lamp."""
         running = cls(*sources, **more)
         running.supervisor.open()
         await running.open_again()
@@ -65,7 +65,7 @@ class Running:
         await self.harness.close()
 
     async def linked_again(self) -> None:
-        """Cut the link, and wait for the next one."""
+        """Cut the link and wait for the next one."""
         self.broker.cut("the cable was cut")
         await until(lambda: self.broker.links)
         await self.open_again()
@@ -81,13 +81,13 @@ class Running:
         return [answer["headers"]["correlation-id"] for answer in self.answers(address)]
 
     async def answered(self, number: int, address: str = "out") -> list[str]:
-        """Wait for so many answers; their correlation ids."""
+        """Wait for `number` responses and return their correlation IDs."""
         await until(lambda: len(self.answers(address)) >= number)
         await pause()
         return self.correlations(address)
 
     def unsettled(self, source: int = 0) -> int:
-        """The deliveries that the broker waits for."""
+        """Return the number of deliveries that are not settled."""
         queue = self.broker._queues[self.connection.id, source]
         return len(queue.waiting) + sum(map(len, queue.unsettled.values()))
 

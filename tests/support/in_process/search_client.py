@@ -1,4 +1,4 @@
-"""A client of searches at a site without brokers, which records the received messages.
+"""A search client of a connection without brokers, which records the received messages.
 
 searcher = Searcher(site)
 key = await searcher.subscribe('eq(attributes/room,"hall")', "size(3)")
@@ -16,7 +16,7 @@ _ENDS = "complete", "failed"
 
 
 class Searcher:
-    """One client; what it says comes in by `source`."""
+    """A search client that sends through one source."""
 
     def __init__(self, harness: ConnectionHarness, source: int = 0) -> None:
         self.harness = harness
@@ -26,7 +26,7 @@ class Searcher:
     async def subscribe(
         self, filter: str | None = None, options: str | None = None, *, fields: str | None = None, **more: Any
     ) -> str:
-        """Subscribe; the id that `created` names. Keywords are further members of the value."""
+        """Subscribe and return the subscription ID. Keywords are further members of the value."""
         self._number += 1
         value = {"filter": filter, "options": options, **more}
         correlation = f"sub-{self._source}-{self._number}"
@@ -41,19 +41,19 @@ class Searcher:
         return key
 
     def ask(self, key: str, demand: Any = 1, *, correlation: str = "req") -> None:
-        """Request, and wait for nothing."""
+        """Send a request without waiting."""
         value = {"subscriptionId": key, "demand": demand}
         self.harness.deliver(searching("request", value, correlation_id=correlation), source=self._source)
 
     async def request(self, key: str, demand: Any = 1) -> list[Any]:
-        """Request, and wait for so many pages or an end; the pages so far."""
+        """Request pages, wait for them or for the end, and return the pages so far."""
         before = len(self.pages(key))
         self.ask(key, demand)
         await until(lambda: len(self.pages(key)) == before + demand or self.end(key) is not None)
         return self.pages(key)
 
     async def all(self, filter: str | None = None, options: str | None = "size(200)", **more: Any) -> list[str]:
-        """The ids of everything that is found, in order."""
+        """Return the IDs of all hits, in order."""
         key = await self.subscribe(filter, options, **more)
         self.ask(key, 1000)
         await until(lambda: self.end(key) is not None)
@@ -63,26 +63,26 @@ class Searcher:
     def cancel(self, key: str) -> None:
         self.harness.deliver(searching("cancel", {"subscriptionId": key}), source=self._source)
 
-    # what was said
+    # received messages
 
     def events(self, key: str) -> list[dict[str, Any]]:
-        """Everything about one subscription, oldest first."""
+        """Return the messages of a subscription, oldest first."""
         about = [each for each in self.harness.answers() if "/search/" in each["topic"]]
         return [each for each in about if each["value"]["subscriptionId"] == key]
 
     def messages(self, key: str) -> list[str]:
-        """The actions of its events."""
+        """Return the actions of the messages of a subscription."""
         return [each["topic"].rpartition("/")[2] for each in self.events(key)]
 
     def pages(self, key: str) -> list[list[dict[str, Any]]]:
         return [each["value"]["items"] for each in self.events(key) if "items" in each["value"]]
 
     def end(self, key: str) -> str | None:
-        """How it has ended."""
+        """Return the action that ended a subscription; None while it is open."""
         return next((action for action in self.messages(key) if action in _ENDS), None)
 
     def failure(self, key: str) -> dict[str, Any]:
-        """The error that it last ended with."""
+        """Return the error that ended a subscription."""
         failures: list[dict[str, Any]] = [
             each["value"]["error"] for each in self.events(key) if "error" in each["value"]
         ]
@@ -92,7 +92,7 @@ class Searcher:
 async def has_thing(
     harness: ConnectionHarness, name: str, document: dict[str, Any] | None = None, **policies: Any
 ) -> None:
-    """Make a thing of the site; with `policy=` these entries instead of the owner's."""
+    """Create a thing; `policy=` replaces the owner's policy."""
     entries = policies.get("policy") or policy("acme:owner")
     value = {**(document or {}), "_policy": entries}
     before = len(harness.link.published)

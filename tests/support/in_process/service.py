@@ -74,13 +74,13 @@ _ALL = {"grant": ["READ", "WRITE"], "revoke": []}
 
 
 def policy(*owners: str) -> dict[str, Any]:
-    """A policy in which each of these may do everything."""
+    """Return a policy that grants everything to these subjects."""
     resources = {"thing:/": _ALL, "policy:/": _ALL, "message:/": _ALL}
     return {"entries": {"OWNER": {"subjects": {owner: {"type": "test"} for owner in owners}, "resources": resources}}}
 
 
 def document(topic: str, path: str = "/", value: Any = ..., **headers: Any) -> bytes:
-    """A message of the Ditto protocol. Keywords are headers, with `_` for `-`."""
+    """Return a message of the Ditto protocol. Keywords are headers, with `_` for `-`."""
     message: dict[str, Any] = {
         "topic": topic,
         "path": path,
@@ -92,7 +92,7 @@ def document(topic: str, path: str = "/", value: Any = ..., **headers: Any) -> b
 
 
 def command(action: str, path: str = "/", value: Any = ..., *, name: str = "lamp-7", **headers: Any) -> bytes:
-    """A command on a thing of the site."""
+    """Return a command for a thing of the site."""
     return document(f"acme.site/{name}/things/twin/commands/{action}", path, value, **headers)
 
 
@@ -105,17 +105,17 @@ def turn(on: Any, **headers: Any) -> bytes:
 
 
 def streaming(action: str, value: Any = ..., *, name: str = "lamp-7", **headers: Any) -> bytes:
-    """A command of a streaming subscription."""
+    """Return a command of a streaming subscription."""
     return document(f"acme.site/{name}/things/twin/streaming/{action}", value=value, **headers)
 
 
 def searching(action: str, value: Any = ..., **headers: Any) -> bytes:
-    """A command of a search subscription."""
+    """Return a command of a search subscription."""
     return document(f"_/_/things/twin/search/{action}", value=value, **headers)
 
 
 def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
-    """A source that answers at `out`, unless `replyTarget` says otherwise."""
+    """Return a source with the reply target `out`, which `replyTarget` overrides."""
     return {
         "addresses": [address],
         "authorizationContext": list(subjects or (OWNER,)),
@@ -125,12 +125,12 @@ def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
 
 
 def target(*topics: str, **more: Any) -> dict[str, Any]:
-    """A target at `events` of one who may read everything."""
+    """Return a target at `events` whose subject may read everything."""
     return {"address": "events", "topics": list(topics), "authorizationContext": [OWNER], **more}
 
 
 def connection(*sources: Mapping[str, Any], **more: Any) -> Connection:
-    """A connection to the broker inside the process."""
+    """Return a connection to the broker in this process."""
     return Connection.model_validate(
         {
             "id": "site",
@@ -144,9 +144,10 @@ def connection(*sources: Mapping[str, Any], **more: Any) -> Connection:
 
 
 class Disk(TemporaryJournal):
-    """A journal whose commits wait while it `is_held`, fail while it is `full`, and whose reads fail while `unreadable`.
+    """A journal whose commits wait while it `is_held`, and whose operations fail as a test says.
 
-    With `loses_answers` a commit is carried out and then fails. `rejected`: texts that no value may hold.
+    Commits fail while it is `full`, reads while it is `unreadable`. With `loses_answers`, the next commit is carried
+    out and then fails. `rejected` are texts that no value may contain.
     """
 
     def __init__(self) -> None:
@@ -209,10 +210,10 @@ class Disk(TemporaryJournal):
 
 
 class ConnectionHarness:
-    """One connection from reader to outbox, over a link that confirms by itself unless `confirms` is false."""
+    """A connection from reader to outbox, over a link that confirms messages itself."""
 
     made: ClassVar[list[ConnectionHarness]] = []
-    """Those that are to be closed."""
+    """The connections to close at the end of the test."""
 
     journal: Journal
     store: Store
@@ -239,9 +240,9 @@ class ConnectionHarness:
         quotas: Quotas | None = None,
         **more: Any,
     ) -> None:
-        """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake.
+        """`beside` is another connection of the same service, which has another ID.
 
-        `tracing` makes its spans. `kept`: what of sessions is kept already.
+        `cold` opens the service's lake, `tracing` records its spans, `kept` are stored rows of sessions.
         """
         self.now = NOW
         self.journal = beside.journal if beside is not None else journal or Disk()
@@ -328,18 +329,18 @@ class ConnectionHarness:
         return EntityFeeds(self.store, self.decider.world, self.following, lambda: self.now).open(query, subjects)
 
     async def follow(self) -> Self:
-        """Have the events of twins go to the targets of this connection, from now on or from where they were."""
+        """Send the events of twins to the targets of this connection, from their positions on."""
         await self.event_publisher.prepare(self.connection)
         self.event_publisher.opened(self.opened)
         return self
 
     def close_connection(self) -> None:
-        """Close this connection, as its supervisor does."""
+        """Close this connection like its supervisor."""
         for component in self.assembly.components:
             component.closed(self.connection.id)
 
     def reader(self, address: str, reader_status: ReaderStatus) -> None:
-        """Report a reader's status, as a link does."""
+        """Report a reader's status like a link."""
         for component in self.assembly.components:
             component.reader(self.connection.id, address, reader_status)
 
@@ -357,7 +358,7 @@ class ConnectionHarness:
             handler.sweep()
 
     async def close(self) -> None:
-        """Let go of the disk and end the store's thread."""
+        """Release the disk and stop the store's thread."""
         if isinstance(self.journal, Disk):
             self.journal.full = self.journal.unreadable = False
             self.journal.release()
@@ -366,10 +367,10 @@ class ConnectionHarness:
         await self.event_publisher.close()
         await self.store.close()
 
-    # in
+    # incoming
 
     def delivery(self, payload: bytes, name: str | None = "", *, redelivered: bool = False, **headers: str) -> Delivery:
-        """A delivery with a name of its own, unless one is given; None for one that nothing names."""
+        """Return a delivery, by default with a name of its own; None for a delivery without a name."""
         self._number += 1
         name = f"d{self._number}" if name == "" else name
 
@@ -380,31 +381,31 @@ class ConnectionHarness:
         return Delivery(Envelope(payload, mapped), "in", name, redelivered, ended)
 
     def handle(self, *deliveries: Delivery, source: int = 0) -> None:
-        """Hand over one batch."""
+        """Handle one batch of deliveries."""
         self.dispatcher.handle(read(self.readers[source], deliveries, self.ledger), self.postponed.extend)
 
     def deliver(self, *payloads: bytes, source: int = 0, **headers: str) -> list[Delivery]:
-        """Hand over one batch of these payloads."""
+        """Handle one batch of deliveries with these payloads."""
         deliveries = [self.delivery(payload, redelivered=False, **headers) for payload in payloads]
         self.handle(*deliveries, source=source)
         return deliveries
 
     async def ask(self, payload: bytes, **options: Any) -> dict[str, Any]:
-        """The answer to one command."""
+        """Send a command and return its response."""
         before = len(self.link.published)
         self.deliver(payload, **options)
         await until(lambda: len(self.link.published) > before)
         return self.answers()[before]
 
     async def redeliver(self, payload: bytes, name: str = "d2", **headers: str) -> dict[str, Any]:
-        """The answer to a marked redelivery."""
+        """Deliver a marked redelivery and return its response."""
         before = len(self.link.published)
         self.handle(self.delivery(payload, name, redelivered=True, **headers))
         await until(lambda: len(self.link.published) > before)
         return self.answers()[before]
 
     async def has_lamp(self, name: str = "lamp-7", *owners: str) -> None:
-        """Make a lamp, and forget that there was an answer."""
+        """Create a lamp, and forget the response."""
         assert (await self.ask(creation(name, *owners)))["status"] == 201
         await self.settled(1)
         self.forget()
@@ -414,10 +415,10 @@ class ConnectionHarness:
         self.link.published.clear()
         self.outcomes.clear()
 
-    # out
+    # outgoing
 
     def answers(self) -> list[dict[str, Any]]:
-        """Everything published, oldest first."""
+        """Return all published messages, oldest first."""
         return [json.loads(message.envelope.payload) for message in self.link.published]
 
     def correlations(self) -> list[str]:
@@ -427,13 +428,13 @@ class ConnectionHarness:
         return [answer["status"] for answer in self.answers()]
 
     async def settled(self, number: int) -> list[str | None]:
-        """Wait until so many deliveries have ended, every one of them settled; their names."""
+        """Wait until `number` deliveries have ended, all of them settled, and return their names."""
         await until(lambda: len(self.outcomes) >= number)
         assert {outcome for _, outcome in self.outcomes} == {Outcome.SETTLED}
         return [name for name, _ in self.outcomes]
 
     async def ended(self, number: int) -> list[Outcome]:
-        """Wait until so many deliveries have ended; what became of them."""
+        """Wait until `number` deliveries have ended, and return their outcomes."""
         await until(lambda: len(self.outcomes) >= number)
         return [outcome for _, outcome in self.outcomes]
 
@@ -441,17 +442,17 @@ class ConnectionHarness:
         return self.journal.events(entity, 1, 2**62, 1000, 1 << 30)
 
     def values(self, entity: EntityId = LAMP) -> list[Any]:
-        """The values that were written to a lamp, oldest first, without its creation."""
+        """Return the values written to a lamp after its creation, oldest first."""
         return [json.loads(event.value) for event in self.history(entity)[1:] if event.value is not None]
 
     def count(self, direction: str, outcome: str) -> float:
-        """The value of `connectivity_deliveries_total`."""
+        """Return the value of `connectivity_deliveries_total`."""
         labels = {"connection": self.connection.id, "direction": direction, "outcome": outcome}
         return self.monitor.registry.get_sample_value("connectivity_deliveries_total", labels) or 0.0
 
 
 class ConfirmingLink(Link):
-    """Confirms immediately and in order, unless it has to wait; with `refuses`, it refuses messages.
+    """A link that confirms immediately while `confirms`, and refuses messages with the error `refuses`.
 
     It also refuses messages to the addresses in `unroutable`.
     """
@@ -470,7 +471,10 @@ class ConfirmingLink(Link):
 
 
 class HoldingLink(ConfirmingLink):
-    """Confirms at once, except what goes to addresses in `held`. `heard`, by address, is called within `publish`."""
+    """A link that confirms immediately, except for addresses in `held`.
+
+    `received` has functions by address, which `publish` calls.
+    """
 
     def __init__(self) -> None:
         super().__init__(window=10_000)
@@ -489,23 +493,23 @@ class HoldingLink(ConfirmingLink):
             heard()
 
     def confirm_at(self, address: str) -> None:
-        """Confirm what is held back of an address, and is known to be so."""
+        """Confirm the held messages of an address, and hold further ones."""
         ready, self.held[address] = self.held.get(address, []), []
         for done in ready:
             done(None)
 
     def hold_no_more(self, address: str) -> None:
-        """Confirm what is held back of an address, and whatever follows at once."""
+        """Confirm the held messages of an address, and all further ones immediately."""
         for done in self.held.pop(address, ()):
             done(None)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what is a matter of milliseconds."""
+    """Wait for a condition that takes milliseconds."""
     await wait_until(condition, poll=0.0005)
 
 
 async def pause(turns: int = 50) -> None:
-    """Let everything run that can run without waiting for anybody."""
+    """Let all tasks run until they wait."""
     for _ in range(turns):
         await asyncio.sleep(0)

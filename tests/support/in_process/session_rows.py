@@ -12,8 +12,8 @@ from spark_store.records import SessionKey, SessionRow
 class KeptRows(SessionRepository):
     """The rows of one protocol.
 
-    `sweep` writes what was noted as sent. `queue` is called for every other change, which is durable with the next
-    commit.
+    `sweep` writes the positions that `sent` noted. `queue` is called for each other change, which is durable with the
+    next commit.
     """
 
     def __init__(self, rows: dict[SessionKey, SessionRow] | None = None) -> None:
@@ -23,11 +23,11 @@ class KeptRows(SessionRepository):
         self.queue: Callable[[], object] = int
 
     def of(self, _protocol: str) -> KeptRows:
-        """There is one protocol."""
+        """Return these rows for each protocol."""
         return self
 
     def crashed(self) -> KeptRows:
-        """The rows that a service finds after a kill."""
+        """Return the rows that a service finds after a kill."""
         return KeptRows(self.written)
 
     def rows(self, connection_id: str) -> list[SessionRow]:

@@ -1,6 +1,6 @@
-"""A search without an index, which reads every state of a journal for every page.
+"""A search without an index, which reads all states of a journal for each page.
 
-It is a slow reference. It counts the states that it reads, so that tests can check when none is read.
+It is a slow reference, and records the pages that it returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_store.search.point_lookup import thing_of
 
 
 class RequestedPage(NamedTuple):
-    """One page that was asked for."""
+    """The arguments of a call of `page`."""
 
     after: SortKey | None
     limit: int
@@ -38,24 +38,24 @@ def _ids_of_things(connection: sqlite3.Connection) -> list[str]:
 
 
 class SlowSearch:
-    """Every thing, in the order of the question, without those that do not match or may not be seen."""
+    """Finds things by reading each one, sorting, and filtering by query and permissions."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = threading.Lock()
         self.pages: list[RequestedPage] = []
         self.slice: int | None = None
-        """So many things are found at once at most, as if more took too long."""
+        """The maximum number of things on a page, as if more took too long."""
         self.error: StoreUnavailable | BudgetExceeded | None = None
-        """The replacement of the search."""
+        """The error that each page raises."""
         self.is_closed = False
         self.gate = threading.Event()
-        """A page is not answered before this is set."""
+        """Pages wait until this is set."""
         self.gate.set()
 
     @cached_property
     def _own(self) -> Journal:
-        """The same journal, on connections of its own: a connection serves one thread at a time."""
+        """The same journal on other database connections, because a connection serves one thread at a time."""
         return Journal.open(self._journal.path)
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:

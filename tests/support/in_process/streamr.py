@@ -1,4 +1,4 @@
-"""A site whose sources use the Streamr protocol: a stream, its policy, its clients.
+"""A connection whose sources use the Streamr protocol: a stream, its policy, its clients.
 
 harness = await StreamrHarness.filled()
 harness.send("a", subscribe())
@@ -17,7 +17,7 @@ from mappings.streams.stream_id import partition_id
 from tests.support.in_process.service import ConnectionHarness, command, document, pause, until
 
 KEY, WRITER, OTHER = "K", "W", "O"
-"""The keys of one who may read and write `streamr_harness`, of one who may only write it, and of one who may nothing."""
+"""The keys of clients that may read and write the stream `tank`, only write it, and neither."""
 
 OPERATOR = "acme:operator"
 PUBLIC = "commons"
@@ -46,7 +46,7 @@ def definition(**more: Any) -> dict[str, Any]:
 
 
 def policy() -> dict[str, Any]:
-    """A policy: the key's holder has all permissions, the writer writes, anyone reads the public stream."""
+    """Return a policy: key K reads and writes, key W writes, and anyone reads the public stream."""
 
     def entry(subject: str, **resources: dict[str, Any]) -> dict[str, Any]:
         return {"subjects": {subject: {"type": "test"}}, "resources": resources}
@@ -63,7 +63,7 @@ def policy() -> dict[str, Any]:
 
 
 def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
-    """A source whose requests say where they are answered."""
+    """Return a source whose requests name their reply address."""
     return {
         "addresses": [address],
         "authorizationContext": list(subjects or (OPERATOR,)),
@@ -77,7 +77,7 @@ OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OPERATOR], "rep
 
 
 class StreamrHarness(ConnectionHarness):
-    """A connection of clients, each of them known by the address at which it is answered."""
+    """A connection whose clients are identified by their reply addresses."""
 
     def __init__(self, *sources: dict[str, Any], **more: Any) -> None:
         """`options` are those of the mapping."""
@@ -86,7 +86,7 @@ class StreamrHarness(ConnectionHarness):
 
     @classmethod
     async def filled(cls, *sources: dict[str, Any], messages: int = 0, **more: Any) -> Self:
-        """With its policy, and so many messages in `streamr_harness`: `{"n":1}`, `{"n":2}` …"""
+        """Return a harness with a policy, and `messages` messages in `tank`: `{"n":1}`, `{"n":2}` …"""
         streamr_harness = cls(*sources, **more)
         made = await streamr_harness.ask_ditto(
             command("create", value=policy(), name="tanks").replace(b"things/twin", b"policies")
@@ -97,14 +97,14 @@ class StreamrHarness(ConnectionHarness):
         return streamr_harness
 
     async def ask_ditto(self, payload: bytes) -> dict[str, Any]:
-        """The response to a command of the operator, among messages to others."""
+        """Return the response to a command of the operator, among messages to others."""
         before = len(self.reported())
         self.deliver(payload, source=len(self.readers) - 1)
         await until(lambda: len(self.reported()) > before)
         return self.reported()[before]
 
     def reported(self) -> list[dict[str, Any]]:
-        """The messages to the operator so far."""
+        """Return the messages to the operator so far."""
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == "out"]
 
     async def publish(self, count: int, stream: str = "tank", first: int = 1) -> None:
@@ -115,17 +115,17 @@ class StreamrHarness(ConnectionHarness):
         await until(lambda: len(self.outcomes) == before + count)
 
     def send(self, address: str | None, *requests: dict[str, Any] | bytes, source: int = 0, **headers: str) -> None:
-        """Requests of the client at this address, in one batch; None: it says nowhere to answer."""
+        """Send requests of the client at this address in one batch; None for no reply address."""
         told = {} if address is None else {"reply_to": address}
         payloads = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in requests]
         self.deliver(*payloads, source=source, **told, **headers)
 
     def received(self, address: str) -> list[Frame]:
-        """The frames to an address so far."""
+        """Return the frames to an address so far."""
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
 
     async def frames(self, address: str, number: int) -> list[Frame]:
-        """Wait for so many frames at an address; there are no more."""
+        """Wait for exactly `number` frames at an address and return them."""
         await until(lambda: len(self.received(address)) >= number)
         await pause()
         found = self.received(address)
@@ -135,13 +135,13 @@ class StreamrHarness(ConnectionHarness):
     async def exchange(
         self, address: str, request: dict[str, Any] | bytes, number: int = 1, **more: Any
     ) -> list[Frame]:
-        """Send a request of a client, and wait for so many frames to it."""
+        """Send a request of a client and return the next `number` frames to it."""
         before = len(self.received(address))
         self.send(address, request, **more)
         return (await self.frames(address, before + number))[before:]
 
     def stored(self, stream: str = "tank", partition: int = 0) -> Sequence[str]:
-        """The contents of a partition, oldest first."""
+        """Return the contents of a partition, oldest first."""
         entity: EntityId = partition_id(stream, partition)
         return [json.loads(event.value or b"null") for event in self.history(entity)]
 
@@ -171,7 +171,7 @@ def unsubscribed(stream: str = "tank", partition: int = 0) -> Frame:
 
 
 def error(frame: Frame) -> dict[str, Any]:
-    """The content of an error frame."""
+    """Return the content of an error frame."""
     layer, type, sub, said = frame
     assert (layer, type, sub) == (0, 7, ""), frame
     assert isinstance(said, dict)
@@ -179,10 +179,10 @@ def error(frame: Frame) -> dict[str, Any]:
 
 
 def offsets(frames: Sequence[Frame], type: int = 0) -> list[int]:
-    """The offsets of the messages in frames of a type."""
+    """Return the offsets of the messages in frames of a type."""
     return [frame[3][5] for frame in frames if frame[1] == type]
 
 
 def on_policy(action: str, path: str = "/", value: Any = ..., name: str = "tanks") -> bytes:
-    """A command on a policy of the namespace `acme.site`."""
+    """Return a command for a policy of the namespace `acme.site`."""
     return document(f"acme.site/{name}/policies/commands/{action}", path, value)

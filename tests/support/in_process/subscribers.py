@@ -1,7 +1,7 @@
-"""Subscribers of one lamp over each wire protocol, and at the engine itself.
+"""Subscribers of one lamp over each wire protocol, and directly at the subscription manager.
 
     setup = await AllProtocolsSetup.filled(monkeypatch, revisions=10)
-    subscriber = await somebody(setup, "ReactiveStreamsIO").subscribe(demand=3)
+    subscriber = await new_subscriber(setup, "ReactiveStreamsIO").subscribe(demand=3)
     await subscriber.request(2)
     subscriber.elements
 
@@ -75,59 +75,59 @@ class Wanted(NamedTuple):
     follow: bool
 
 
-class Sign(Enum):
+class SignalKind(Enum):
     BEGUN = "onSubscribe"
     ELEMENT = "onNext"
     COMPLETE = "onComplete"
     FAILED = "onError"
 
 
-class Told(NamedTuple):
+class SubscriberSignal(NamedTuple):
     """A signal to a subscriber: `number` is the revision of an element, or the status of a failure."""
 
-    sign: Sign
+    kind: SignalKind
     number: int = 0
 
     def __repr__(self) -> str:
-        return f"{self.sign.value} {self.number}"
+        return f"{self.kind.value} {self.number}"
 
 
-BEGUN, COMPLETE = Told(Sign.BEGUN), Told(Sign.COMPLETE)
+BEGUN, COMPLETE = SubscriberSignal(SignalKind.BEGUN), SubscriberSignal(SignalKind.COMPLETE)
 
 
-def elements(*revisions: int) -> list[Told]:
-    return [Told(Sign.ELEMENT, revision) for revision in revisions]
+def elements(*revisions: int) -> list[SubscriberSignal]:
+    return [SubscriberSignal(SignalKind.ELEMENT, revision) for revision in revisions]
 
 
 class ProtocolSubscriber(ABC):
-    """One subscription of one who speaks a wire protocol."""
+    """A client of a wire protocol with one subscription."""
 
     protocol: ClassVar[str]
     says_demand: ClassVar[bool] = True
-    """Whether a client of the protocol says how many elements it wants."""
+    """Whether the protocol has demand."""
     needs_request: ClassVar[bool] = False
-    """Whether no end is reported before the first request."""
+    """Whether a subscription ends only after the first request."""
     knows_empty: ClassVar[bool] = True
-    """Whether it is known before anything is wanted that there is nothing."""
+    """Whether an empty subscription completes before the first request."""
     begins_refused: ClassVar[bool] = True
-    """Whether a subscription begins even where it fails at once, or is complete."""
+    """Whether a subscription begins even if it fails or completes immediately."""
     answers_late: ClassVar[bool] = False
-    """Whether a request that comes too late is answered with a failure of its own."""
+    """Whether a request after the end gets a failure."""
 
     def __init__(self, pier: AllProtocolsSetup, address: str, number: int, subject: str) -> None:
-        """`number` is what the subscription is called, on the wire too where its client has a name for it."""
+        """`number` identifies the subscription, also on the wire if clients choose the name."""
         self.pier = pier
         self.address = address
         self.number = number
         self.subject = subject
 
     def __repr__(self) -> str:
-        return f"<{self.protocol} subscriber at {self.address}, told {self.reported[-5:]}>"
+        return f"<{self.protocol} subscriber at {self.address}, {self.reported[-5:]}>"
 
     async def subscribe(
         self, demand: int = 0, *, first: int | None = None, thing: str = "lamp-7", follow: bool = False
     ) -> Self:
-        """To the history of a lamp, from this revision on, or to what happens from now on."""
+        """Subscribe to the history of a lamp from this revision on, or to its new events."""
         self._subscribe(demand, Wanted(EntityId(EntityType.THING, "acme.site", thing), first, follow))
         await pause()
         return self
@@ -141,16 +141,16 @@ class ProtocolSubscriber(ABC):
         await pause()
 
     async def confirmed(self) -> None:
-        """The broker confirms everything that is sent to it, from now on and of before."""
+        """Let the broker confirm all messages, held and future ones."""
         await pause()
 
     async def exhausted(self) -> None:
-        """Ask until there is no more."""
+        """Request elements until the end."""
         while not self.is_over:
             await self.request(3)
 
     async def has(self, number: int) -> None:
-        """Wait for so many elements."""
+        """Wait for `number` elements."""
         await until(lambda: len(self.elements) >= number)
 
     async def ended(self) -> None:
@@ -158,14 +158,14 @@ class ProtocolSubscriber(ABC):
         await until(lambda: self.is_over)
         await pause()
 
-    async def received(self, *told: Told) -> None:
-        """Wait for exactly this, from the beginning."""
-        await until(lambda: len(self.reported) >= len(told))
+    async def received(self, *signals: SubscriberSignal) -> None:
+        """Wait for exactly these signals, from the beginning."""
+        await until(lambda: len(self.reported) >= len(signals))
         await pause()
-        assert self.reported == list(told), f"{self.reported} is not {list(told)}"
+        assert self.reported == list(signals), f"{self.reported} is not {list(signals)}"
 
     def upon_each(self, heard: Callable[[], None]) -> None:
-        """Call this within the call that brings something, from now on, before whatever else is done then."""
+        """Call `heard` first in each call that brings a message, from now on."""
         former = self.pier.holding.received.get(self.address)
 
         def both() -> None:
@@ -176,7 +176,7 @@ class ProtocolSubscriber(ABC):
         self.pier.holding.received[self.address] = both
 
     def request_one_upon_each(self) -> None:
-        """From now on, ask for one element more as soon as one comes, within the very call that brings it."""
+        """From now on, request one more element within the call that brings one."""
         seen = 0
 
         def heard() -> None:
@@ -188,50 +188,50 @@ class ProtocolSubscriber(ABC):
         self.upon_each(heard)
 
     async def refused(self, demand: int) -> Self:
-        """Subscribe to what a stranger cannot have."""
+        """Subscribe to something that the service refuses to a stranger."""
         return await self.subscribe(demand)
 
     @property
     def is_over(self) -> bool:
-        return any(told.sign in (Sign.COMPLETE, Sign.FAILED) for told in self.reported)
+        return any(each.kind in (SignalKind.COMPLETE, SignalKind.FAILED) for each in self.reported)
 
     @property
     def orders(self) -> set[str | None]:
-        """The ordering key of each of its messages."""
+        """The ordering keys of its messages."""
         return {each.order for each in self.pier.holding.by_address[self.address]}
 
     @property
     @abstractmethod
-    def reported(self) -> list[Told]:
-        """The signals to it so far."""
+    def reported(self) -> list[SubscriberSignal]:
+        """The signals so far."""
 
     @property
     def elements(self) -> list[int]:
-        """The revisions that it has received so far."""
-        return [told.number for told in self.reported if told.sign is Sign.ELEMENT]
+        """The revisions of the received elements."""
+        return [each.number for each in self.reported if each.kind is SignalKind.ELEMENT]
 
     @property
-    def signs(self) -> list[Sign]:
+    def kinds(self) -> list[SignalKind]:
         """The kinds of the signals so far, without repetitions in a row."""
-        signs = [told.sign for told in self.reported]
-        return [sign for at, sign in enumerate(signs) if at == 0 or signs[at - 1] is not sign]
+        kinds = [each.kind for each in self.reported]
+        return [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] is not kind]
 
     @abstractmethod
     def _subscribe(self, demand: int, wanted: Wanted) -> None: ...
 
     @abstractmethod
     def ask(self, demand: int) -> None:
-        """Request, and wait for nothing."""
+        """Send a request without waiting."""
 
     @abstractmethod
     def _cancel(self) -> None: ...
 
     @abstractmethod
     def meddle(self, other: ProtocolSubscriber) -> None:
-        """Request of another one's subscription, and cancel it, as if it were one's own."""
+        """Request and cancel the subscription of another client, under its name."""
 
     def _say(self, payload: bytes) -> None:
-        """One message of this client."""
+        """Send one message of this client."""
         source = next(
             index
             for index, source in enumerate(self.pier.connection.sources)
@@ -245,7 +245,7 @@ class ProtocolSubscriber(ABC):
 
 
 class Engine(ProtocolSubscriber):
-    """The engine, asked by hand."""
+    """A subscriber that calls the subscription manager directly."""
 
     protocol = "engine"
     answers_late = True
@@ -256,20 +256,20 @@ class Engine(ProtocolSubscriber):
         self.terminal_needs_request = False
         self._peer = Subscriber(self, (subject,), address, has_session=True)
         self._kind = SubscriptionKind.HISTORY
-        self._told: list[Told] = []
+        self._signals: list[SubscriberSignal] = []
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish:
         match signal:
             case Created():
-                self._told.append(BEGUN)
+                self._signals.append(BEGUN)
             case Next():
-                self._told += elements(*(event.revision for event in signal.elements))
+                self._signals += elements(*(event.revision for event in signal.elements))
             case Complete():
-                self._told.append(COMPLETE)
+                self._signals.append(COMPLETE)
             case Failed(reason=Fault(status)):
-                self._told.append(Told(Sign.FAILED, status))
+                self._signals.append(SubscriberSignal(SignalKind.FAILED, status))
             case Failed(reason=EndReason() as ending):
-                self._told.append(Told(Sign.FAILED, _STATUSES.get(ending, 400)))
+                self._signals.append(SubscriberSignal(SignalKind.FAILED, _STATUSES.get(ending, 400)))
         posting = PendingPublish(1, ended)
         posting.take()
         posting.confirm(None)
@@ -278,8 +278,8 @@ class Engine(ProtocolSubscriber):
         return posting
 
     @property
-    def reported(self) -> list[Told]:
-        return list(self._told)
+    def reported(self) -> list[SubscriberSignal]:
+        return list(self._signals)
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
         self._kind = SubscriptionKind.LIVE if wanted.follow else SubscriptionKind.HISTORY
@@ -305,7 +305,7 @@ class Engine(ProtocolSubscriber):
 
 
 class Ditto(ProtocolSubscriber):
-    """Streaming subscriptions of the Ditto protocol. There are none to what happens from now on."""
+    """Streaming subscriptions of the Ditto protocol, which has none to new events."""
 
     protocol = "Ditto"
     say = staticmethod(streaming)
@@ -313,7 +313,7 @@ class Ditto(ProtocolSubscriber):
     answers_late = True
 
     @property
-    def reported(self) -> list[Told]:
+    def reported(self) -> list[SubscriberSignal]:
         return [
             self._read(message["topic"].rpartition("/")[2], message["value"])
             for message in map(json.loads, self._payloads)
@@ -345,7 +345,7 @@ class Ditto(ProtocolSubscriber):
 
     @property
     def orders(self) -> set[str | None]:
-        """Those of its own subscription: others at its address may overtake it."""
+        """The ordering keys of its own subscription: others at the address may overtake it."""
         own = self.id.encode()
         return {each.order for each in self.pier.holding.by_address[self.address] if own in each.envelope.payload}
 
@@ -365,28 +365,28 @@ class Ditto(ProtocolSubscriber):
         ]
         return str(created["value"]["subscriptionId"])
 
-    def _read(self, action: str, value: dict[str, Any]) -> Told:
+    def _read(self, action: str, value: dict[str, Any]) -> SubscriberSignal:
         match action:
             case "created":
                 return BEGUN
             case "next":
-                return Told(Sign.ELEMENT, self._position(value))
+                return SubscriberSignal(SignalKind.ELEMENT, self._position(value))
             case "complete":
                 return COMPLETE
             case _:
-                return Told(Sign.FAILED, (value.get("error") or value)["status"])
+                return SubscriberSignal(SignalKind.FAILED, (value.get("error") or value)["status"])
 
     def _position(self, value: dict[str, Any]) -> int:
         return int(value["item"]["revision"])
 
 
 class DittoSearch(Ditto):
-    """Search subscriptions of the Ditto protocol, with pages of one thing."""
+    """Search subscriptions of the Ditto protocol, with one thing per page."""
 
     say = staticmethod(searching)
 
     async def refused(self, demand: int) -> Self:
-        """Nobody is refused a search, so it is one that cannot be understood."""
+        """Subscribe with an invalid filter, because no client is refused a valid search."""
         return await self.subscribe(demand, thing="nothing")
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
@@ -412,12 +412,12 @@ class Streamr(ProtocolSubscriber):
     begins_refused = False
 
     @property
-    def reported(self) -> list[Told]:
+    def reported(self) -> list[SubscriberSignal]:
         frames = [frame for frame in map(json.loads, self._payloads) if self._is_ours(frame)]
         return [each for frame in frames for each in _streamr(FrameType(frame[1]), frame[3])]
 
     def _is_ours(self, frame: list[Any]) -> bool:
-        """A frame of a resend names its `sub`; what is followed belongs to the session."""
+        """Return whether a frame belongs to this subscription; frames of a resend name its `sub`."""
         sub = frame[2] or frame[3].get("sub", "") if isinstance(frame[3], dict) else frame[2]
         return sub in ("", str(self.number))
 
@@ -443,18 +443,18 @@ class Streamr(ProtocolSubscriber):
         await super().ended()
 
     def _cancel(self) -> None:
-        """Leave: a resend ends with its session alone."""
+        """Unsubscribe, or disconnect for a resend, which ends only with its session."""
         self._say(json.dumps(self._leave).encode())
 
     def meddle(self, other: ProtocolSubscriber) -> None:
-        """A session is known by its address, so there is no way to name another one's."""
+        """Send requests in the own session, because sessions are identified by address."""
         self.pier.holding.held.setdefault(self.address, [])
         for request in ({"type": "unsubscribe"}, {"type": "resend", "sub": str(other.number), "resend_all": True}):
             self._say(json.dumps({"stream": f"things/{LAMP}", "authKey": OTHER_KEY, **request}).encode())
         self._say(b'{"type":"disconnect"}')
 
 
-def _streamr(type: FrameType, payload: Any) -> list[Told]:
+def _streamr(type: FrameType, payload: Any) -> list[SubscriberSignal]:
     match type:
         case FrameType.SUBSCRIBED | FrameType.RESENDING:
             return [BEGUN]
@@ -465,7 +465,7 @@ def _streamr(type: FrameType, payload: Any) -> list[Told]:
         case FrameType.UNSUBSCRIBED:
             return []
         case FrameType.ERROR:
-            return [Told(Sign.FAILED, payload["status"])]
+            return [SubscriberSignal(SignalKind.FAILED, payload["status"])]
 
 
 class Rsio(ProtocolSubscriber):
@@ -474,21 +474,21 @@ class Rsio(ProtocolSubscriber):
     protocol = "ReactiveStreamsIO"
 
     @property
-    def reported(self) -> list[Told]:
-        told: list[Told] = []
+    def reported(self) -> list[SubscriberSignal]:
+        signals: list[SubscriberSignal] = []
         for frame in self._frames:
             match frame:
                 case OnSubscribe(self.number):
-                    told.append(BEGUN)
+                    signals.append(BEGUN)
                 case OnNext(self.number, element):
-                    told += elements(self._position(json.loads(element)))
+                    signals += elements(self._position(json.loads(element)))
                 case OnComplete(self.number):
-                    told.append(COMPLETE)
+                    signals.append(COMPLETE)
                 case OnError(self.number, error):
-                    told.append(Told(Sign.FAILED, read(error).status))
+                    signals.append(SubscriberSignal(SignalKind.FAILED, read(error).status))
                 case Goodbye(reason):
                     raise AssertionError(f"a goodbye: {reason}")
-        return told
+        return signals
 
     @property
     def _frames(self) -> list[Frame]:
@@ -518,12 +518,12 @@ class Rsio(ProtocolSubscriber):
 
 
 class RsioSearch(Rsio):
-    """Searches of reactive-streams-io whose elements are things, found two at a time, and not before they are wanted."""
+    """Searches of reactive-streams-io whose elements are things, read on request, two at a time."""
 
     knows_empty = False
 
     async def refused(self, demand: int) -> Self:
-        """Nobody is refused a search, so it is one that cannot be understood."""
+        """Subscribe with an invalid filter, because no client is refused a valid search."""
         return await self.subscribe(demand, thing="nothing")
 
     def _publisher(self, wanted: Wanted) -> str:
@@ -543,10 +543,10 @@ PROTOCOLS: dict[str, type[ProtocolSubscriber]] = {
 }
 
 
-def somebody(
+def new_subscriber(
     pier: AllProtocolsSetup, protocol: str, beside: ProtocolSubscriber | None = None, subject: str = OWNER
 ) -> ProtocolSubscriber:
-    """Somebody new, at an address of his own, or in the session of somebody else."""
+    """Return a new subscriber, at its own address or in the session of `beside`."""
     number = pier.next_number()
     address = beside.address if beside is not None else f"at-{number}"
     return PROTOCOLS[protocol](pier, address, number, subject)

@@ -23,7 +23,7 @@ NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
 
 
 class Bench:
-    """Streams with feeds to order, one subscriber, and a clock."""
+    """A subscription manager with fake feeds, one subscriber, and a clock."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class Bench:
         self.streams.cancel(Cancel(SubscriptionKind.HISTORY, key, {"correlation-id": "can"}, LAMP), peer or self.peer)
 
     async def settle(self) -> None:
-        """Let every task run until it waits for something that only the test can bring."""
+        """Let all tasks run until they wait for the test."""
         for _ in range(50):
             await asyncio.sleep(0)
 
     def pass_time(self, seconds: float) -> None:
-        """Move the clock a second at a time, sweeping as the service does."""
+        """Advance the clock by one second at a time, and sweep each second."""
         for _ in range(int(seconds)):
             self.clock.advance(1)
             self.streams.sweep()
 
     def jump(self, seconds: float) -> None:
-        """Move the clock on, then sweep once: the loop was busy."""
+        """Advance the clock at once and sweep once, as if the event loop was blocked."""
         self.clock.advance(seconds)
         self.streams.sweep()
 

@@ -27,13 +27,13 @@ from tests.support.wait import PATIENCE, wait_until
 
 SERVER_HELLO = "02 00 03 01 02 03"
 MARK = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 30 7f 00"
-"""A subscribe to nothing at all, as number 127."""
+"""A subscribe to an empty stream, with the number 127."""
 MARKED = "81 7f 00 86 7f"
 MOST_READ = 1 << 20
 
 
 def document(port: int, **more: Any) -> dict[str, Any]:
-    """A connection that listens at a port."""
+    """Return a connection that listens at a port."""
     return {
         "id": "landing",
         "connectionType": "tcp",
@@ -46,16 +46,16 @@ def document(port: int, **more: Any) -> dict[str, Any]:
 
 
 class Caller:
-    """A client: the bytes that it sends and that it has received."""
+    """A client: the bytes that it sends and receives."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sizes: dict[int, int] | None = None
     ) -> None:
-        """`sizes`: of elements of streams that go on."""
+        """`sizes`: the element sizes of resumed streams."""
         self.reader, self.writer = reader, writer
         self.received: list[Frame] = []
         """The received frames."""
-        # A session that goes on has begun its streams elsewhere.
+        # A resumed session has begun its streams on another connection.
         self._decoder = Decoder(EndpointLimits(), CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA9}, 0x02, sizes or {})
 
     @classmethod
@@ -74,7 +74,7 @@ class Caller:
             await asyncio.sleep(0)
 
     def pause_reading(self) -> None:
-        """Read nothing, so that the service cannot write for long."""
+        """Stop reading, so that the buffers fill up and the service cannot write."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -82,18 +82,18 @@ class Caller:
 
     @property
     def _transport(self) -> asyncio.Transport:
-        # That of uvloop has all of its methods, but is not derived from it.
+        # uvloop's transport has all methods, but is not derived from asyncio's.
         return cast(asyncio.Transport, self.writer.transport)
 
     def keeps_little(self) -> None:
-        """Let the system keep little of what this client has not read."""
+        """Set small socket buffers, so that unread bytes stay with the service."""
         squeeze(self.writer.transport)
 
     async def take(self, number: int) -> bytes:
         return await asyncio.wait_for(self.reader.readexactly(number), PATIENCE)
 
     async def take_some(self, most: int) -> bytes:
-        """The available or next bytes, at most so many. Raises EOFError if the other side has closed."""
+        """Return the next bytes, at most `most`. Raises EOFError if the peer has closed."""
         found = await asyncio.wait_for(self.reader.read(most), PATIENCE)
         if not found:
             raise EOFError("the other side has hung up")
@@ -111,7 +111,7 @@ class Caller:
         await self.expect(MARKED)
 
     async def framed(self, is_enough: Callable[[list[Frame]], bool]) -> list[Frame]:
-        """The next frames, until there are enough of them."""
+        """Return the next frames, as soon as there are enough."""
         found: list[Frame] = []
         while not is_enough(found):
             found += self._decoder.feed(await asyncio.wait_for(self.reader.read(MOST_READ), PATIENCE))
@@ -119,7 +119,7 @@ class Caller:
         return found
 
     async def rest(self) -> bytes:
-        """Everything until the other side ends it; then this side does."""
+        """Return all bytes until the peer closes, and close too."""
         said = await asyncio.wait_for(self.reader.read(), PATIENCE)
         if not self.writer.is_closing():
             self.writer.close()
@@ -144,14 +144,14 @@ class Caller:
 
 
 def squeeze(transport: asyncio.BaseTransport) -> None:
-    """Let the system keep little of what goes through a socket."""
+    """Set small buffers of a socket."""
     own = transport.get_extra_info("socket")
     own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 class TcpService:
-    """A service with one TCP listener. The clock of the site is the clock of the sessions."""
+    """A service with one TCP listener. The harness has the clock of the sessions."""
 
     def __init__(self, rsio_harness: RsioHarness, **more: Any) -> None:
         self.rsio_harness = rsio_harness
@@ -163,7 +163,7 @@ class TcpService:
             rsio_harness.store,
             rsio_harness.monitor,
             pauses=AT_ONCE,
-            # A piece of a stream is no message: the bound on those does not count.
+            # Parts of a stream are not messages, so the limit does not apply to them.
             consume=ConsumeOptions(1000),
             now=lambda: NOW,
         )
@@ -180,13 +180,13 @@ class TcpService:
         await wait_until(lambda: self.supervisor.status is Status.OPEN)
 
     async def caller(self, **options: Any) -> Caller:
-        """A client that has connected, and has received nothing."""
+        """Return a connected client, which has received nothing."""
         made = await Caller.at(self.port, **options)
         self._callers.append(made)
         return made
 
     async def greeted(self, hello: str = "01 00 00", **options: Any) -> Caller:
-        """Somebody with whom the hellos are done."""
+        """Return a client that has exchanged hellos."""
         made = await self.caller(**options)
         made.send(hello)
         await made.expect(SERVER_HELLO)
@@ -194,11 +194,11 @@ class TcpService:
 
     @property
     def clients(self) -> list[PeerSession]:
-        """Those who have a connection now."""
+        """The sessions with a connection."""
         return [each for room in self._registries for each in room._peers.values()]
 
     async def keeps_only(self, number: int) -> None:
-        """Wait until so many callers are there, and nothing of anybody else is kept."""
+        """Wait until `number` clients are connected, and no state of other clients is left."""
         link = self.link
         await wait_until(lambda: len(link.peers) == len(link._sockets) == number)
         await wait_until(lambda: len(self.clients) == sum(len(room._at) for room in self._registries) == number)
@@ -209,18 +209,18 @@ class TcpService:
         return list(cast(RsioHandler, self.rsio_harness.handlers["reactive_streams_io"])._registries.values())
 
     def keeps_little(self) -> None:
-        """Let the system keep little of what those who are there have not read."""
+        """Set small socket buffers for all connected clients, so that unread bytes stay with the service."""
         for peer in self.link.peers.values():
             assert peer._transport is not None
             squeeze(peer._transport)
 
     def pass_time(self, seconds: float) -> None:
-        """Move the clock of the sessions, and do what is due then."""
+        """Advance the clock of the sessions and sweep."""
         self.rsio_harness.clock.advance(seconds)
         self.rsio_harness.sweep_sessions()
 
     async def close(self) -> None:
-        # The server would wait for open sockets.
+        # The server waits for open sockets.
         for caller in self._callers:
             await caller.leave()
         await self.supervisor.close()
@@ -228,7 +228,7 @@ class TcpService:
 
 
 @asynccontextmanager
-async def landing(rsio_harness: RsioHarness | None = None, **more: Any) -> AsyncIterator[TcpService]:
+async def open_tcp_service(rsio_harness: RsioHarness | None = None, **more: Any) -> AsyncIterator[TcpService]:
     made = TcpService(rsio_harness or RsioHarness(), **more)
     try:
         await made.open()

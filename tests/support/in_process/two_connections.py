@@ -12,8 +12,8 @@ MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages",
 NACKS: dict[str, Any] = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}}
 
 
-def beside(harness: ConnectionHarness, *targets: dict[str, Any], **more: Any) -> ConnectionHarness:
-    """Another connection, which declares `other:seen`."""
+def other_connection(harness: ConnectionHarness, *targets: dict[str, Any], **more: Any) -> ConnectionHarness:
+    """Return another connection, which declares `other:seen`."""
     return ConnectionHarness(
         source("in", declaredAcks=["{{ connection:id }}:seen"]), beside=harness, id="other", targets=targets, **more
     )

@@ -8,8 +8,8 @@ from tests.support.in_process.reactive_streams_io import RsioHarness, source
 from tests.support.in_process.streamr import StreamrHarness
 
 
-async def quay_beside(streamr_harness: StreamrHarness) -> RsioHarness:
-    """Clients of the same streams, who may read them."""
+async def add_rsio_connection(streamr_harness: StreamrHarness) -> RsioHarness:
+    """Return a connection of reactive-streams-io clients that may read the same streams."""
     return RsioHarness(source("in", "streamr:pump"), options={"streams": tank_streams()}, beside=streamr_harness)
 
 

@@ -27,12 +27,12 @@ from tests.support.wait import PATIENCE
 
 
 def token_entry(name: str, token: str) -> str:
-    """An entry of the option `tokens`."""
+    """Return an entry of the option `tokens`."""
     return f"{name}={hashlib.sha256(token.encode()).hexdigest()}"
 
 
 def key_of(certificate: trustme.LeafCert) -> str:
-    """A certificate's key in the only form that connection documents take."""
+    """Return the private key of a certificate in PKCS #8, which connection documents require."""
     key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -40,12 +40,12 @@ def key_of(certificate: trustme.LeafCert) -> str:
 
 
 def own(certificate: trustme.LeafCert) -> dict[str, str]:
-    """The certificate of a listener, as in its document."""
+    """Return the certificate of a listener for its document."""
     return {"type": "client-cert", "cert": certificate.cert_chain_pems[0].bytes().decode(), "key": key_of(certificate)}
 
 
 def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ssl.SSLContext:
-    """A client's TLS that trusts an authority, and shows a certificate."""
+    """Return a client's TLS context that trusts an authority and shows a certificate."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if shown is not None:
@@ -54,7 +54,7 @@ def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ss
 
 
 def let_pass(link: ListenerLink[Any], seconds: float) -> None:
-    """Let so many seconds pass for all sockets, then run the check that the listener runs each second."""
+    """Let `seconds` seconds pass for all sockets, then run the check that the listener runs each second."""
 
     def earlier(at: float | None) -> float | None:
         return None if at is None else at - seconds
@@ -71,8 +71,8 @@ def let_pass(link: ListenerLink[Any], seconds: float) -> None:
     link._look()
 
 
-def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: Any) -> Connection:
-    """A connection that listens at a port, with one source at these paths."""
+def listener_connection(port: int, *paths: str, options: dict[str, str] | None = None, **more: Any) -> Connection:
+    """Return a connection that listens at a port, with one source at these paths."""
     document = {
         "id": "door",
         "connectionType": "websocket",
@@ -86,7 +86,7 @@ def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: 
 
 
 class OpenListener:
-    """An open listener, the consumer of its deliveries, and its clients."""
+    """An open listener, the consumers of its deliveries, and its clients."""
 
     def __init__(self, link: WebSocketLink, connection: Connection) -> None:
         self.link, self.connection = link, connection
@@ -109,7 +109,7 @@ class OpenListener:
         return made
 
     async def met(self, target: str = "/twins", **options: Any) -> tuple[ClientConnection, str]:
-        """A client that has said hello, and the id of its peer."""
+        """Return a client that has sent a message, and the ID of its peer."""
         client = await self.client(target, **options)
         await client.send("hello")
         [hello] = await self.take(1)
@@ -120,7 +120,7 @@ class OpenListener:
         return await self.taker.take(count, PATIENCE)
 
     async def send(self, address: str, *payloads: bytes, **headers: str) -> list[ConnectivityError | None]:
-        """Publish, and what became of it. Keywords are headers, with `_` for `-`."""
+        """Publish messages and return their results. Keywords are headers, with `_` for `-`."""
         publishing = Publishing(self.link)
         mapped = {name.replace("_", "-"): value for name, value in headers.items()}
         publishing.give(*(OutboundMessage(address, Envelope(payload, mapped)) for payload in payloads))
@@ -129,14 +129,14 @@ class OpenListener:
     async def end(self) -> None:
         await self.link.close()
         for client in self._clients:
-            # It may not be reading.
+            # A client may not be reading, so it cannot close in order.
             client.transport.abort()
             await client.wait_closed()
         await asyncio.gather(*(taker.task for taker in self.takers))
 
 
 def peer_of(delivery: Delivery) -> str:
-    """The id of who has sent it."""
+    """Return the ID of the peer that sent a delivery."""
     found = delivery.envelope.header("reply-to")
     assert found is not None
     return found
@@ -144,7 +144,7 @@ def peer_of(delivery: Delivery) -> str:
 
 @asynccontextmanager
 async def opened(*paths: str, options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[OpenListener]:
-    connection = door(free_port(), *paths, options=options, **more)
+    connection = listener_connection(free_port(), *paths, options=options, **more)
     connect_link = load_connection_type("websocket").connect
     assert connect_link is not None
     link = await connect_link(connection)

@@ -14,20 +14,20 @@ from connectivity.transports.base import ConsumeOptions
 from tests.support.brokers import free_port
 from tests.support.in_process.running_connection import AT_ONCE
 from tests.support.in_process.service import NOW, ConnectionHarness
-from tests.support.in_process.websocket_listener import door
+from tests.support.in_process.websocket_listener import listener_connection
 from tests.support.wait import PATIENCE, wait_until
 
 
 class WebSocketService:
     """A service with one WebSocket listener.
 
-    `site` has another connection, by which tests change twins.
+    `harness` has another connection, through which tests change twins.
     """
 
     def __init__(self, harness: ConnectionHarness, **more: Any) -> None:
         self.harness = harness
         self.port = free_port()
-        self.connection = door(self.port, **more)
+        self.connection = listener_connection(self.port, **more)
         self.supervisor = Supervisor(
             self.connection,
             harness.assembly,
@@ -54,7 +54,7 @@ class WebSocketService:
         return made
 
     def keep(self, client: ClientConnection) -> None:
-        """Close this client with the house."""
+        """Close this client together with the service."""
         self._clients.append(client)
 
     async def close(self) -> None:
@@ -64,13 +64,13 @@ class WebSocketService:
         await self.harness.close()
 
 
-async def heard(client: ClientConnection) -> Any:
-    """The next message of a client, which is JSON."""
+async def receive_json(client: ClientConnection) -> Any:
+    """Return the next JSON message of a client."""
     message = await asyncio.wait_for(client.recv(), PATIENCE)
     assert isinstance(message, str), "JSON is sent as text"
     return json.loads(message)
 
 
-async def asked(client: ClientConnection, message: bytes) -> Any:
+async def request_json(client: ClientConnection, message: bytes) -> Any:
     await client.send(message.decode())
-    return await heard(client)
+    return await receive_json(client)

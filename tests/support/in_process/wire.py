@@ -6,7 +6,7 @@ import asyncio
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written; knows whether it is read from, and how it was ended."""
+    """Records the written bytes, whether reading is paused, and how the transport was closed."""
 
     def __init__(self) -> None:
         super().__init__()

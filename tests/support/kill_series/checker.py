@@ -1,4 +1,4 @@
-"""The checker: reads the history of every thing over a broker, and compares it with the loads' logs.
+"""The checker: reads the history of each thing over a broker, and compares it with the loads' logs.
 
     python -m tests.support.kill_series.checker URI ASK ANSWERS LOG…
 
@@ -24,7 +24,10 @@ from tests.support.kill_series.log import Log, PastRetrieve, Replay
 COMPLETE = "complete"
 
 LONGEST_WAIT = 60.0
-"""Seconds within which a command is answered, through restarts too: far less than any source may hold a delivery."""
+"""Seconds within which a command must get its response, even during restarts.
+
+Far less than any source holds a delivery.
+"""
 
 
 class Fault(StrEnum):
@@ -38,7 +41,7 @@ class Fault(StrEnum):
 
 
 class Finding(NamedTuple):
-    """Something that breaks a guarantee."""
+    """A violation of a guarantee."""
 
     fault: Fault
     text: str
@@ -55,8 +58,11 @@ class Entry:
 def findings(
     log: Log, histories: Mapping[str, Sequence[Entry]], states: Mapping[str, Any], longest: float = LONGEST_WAIT
 ) -> list[Finding]:
-    """Everything that breaks a guarantee: losses, repeats, gaps, another order, commands that were not answered within
-    `longest` seconds, states that are not the fold of their history, and replays and retrieves that differ from it."""
+    """Return all violations of guarantees in the histories, states, replays and retrieves.
+
+    These are losses, duplicates, gaps, a wrong order, commands without a response within `longest` seconds, states that
+    are not the fold of their history, and replays and retrieves that differ from the history.
+    """
     found = [
         Finding(Fault.WRONG, f"{number} was refused with {status}")
         for number, status in log.refused.items()
@@ -81,12 +87,12 @@ def findings(
 
 
 def _most(log: Log, number: int) -> int:
-    """How often a command may be carried out: each time that its sender sent it as a new one."""
+    """Return how often a command may be carried out: once, and once for each time it was sent as new."""
     return 1 + log.again[number]
 
 
 def _written(history: Sequence[Entry]) -> dict[Any, list[int]]:
-    """The revisions at which each number was written."""
+    """Return the revisions at which each number was written."""
     written = defaultdict[Any, list[int]](list)
     for entry in history:
         if entry.path == "/attributes/n":
@@ -117,7 +123,10 @@ def _in_history(log: Log, thing: str, history: Sequence[Entry], state: Any) -> I
 
 
 def _in_order(log: Log, thing: str, history: Sequence[Entry]) -> Iterator[Finding]:
-    """Each sender's commands are in the order in which they were first sent, except failed ones, which may come again."""
+    """Find commands that were not carried out in the order of their first sending, by sender.
+
+    Failed commands may be sent again later, so they are left out.
+    """
     highest: dict[int, int] = {}
     failed = log.refused.keys() | log.struck
     for number in _written(history):
@@ -142,7 +151,7 @@ def _waits(log: Log, longest: float) -> Iterator[Finding]:
 
 
 def waits(log: Log) -> dict[str, float]:
-    """How long each command and each retrieve of the past waited for its first response, in seconds."""
+    """Return the seconds that each command and retrieve of the past waited for its first response."""
     found = {str(number): at - log.sent_at[number] for number, at in log.answered_at.items()}
     past = log.past.items()
     found |= {f"retrieve {name}": it.answered_at - it.at for name, it in past if it.answered_at is not None}
@@ -154,7 +163,7 @@ def _first_break(revisions: Sequence[int]) -> int | None:
 
 
 def _in_replay(name: str, replay: Replay, history: Sequence[Entry]) -> Iterator[Finding]:
-    """A replay's items go up by one; one that has been there before is the same in every byte."""
+    """Check that the revisions of a replay rise by one, and that duplicates are equal in every byte."""
     seen: dict[int, str] = {}
     highest = replay.start - 1
     values = {entry.revision: entry.value for entry in history if entry.path == "/attributes/n"}
@@ -184,7 +193,7 @@ def _in_replay(name: str, replay: Replay, history: Sequence[Entry]) -> Iterator[
 
 
 def _in_past(name: str, asked: PastRetrieve, history: Sequence[Entry], tolerated: set[int]) -> Iterator[Finding]:
-    """A retrieve of the past says what the history says of that revision, or right before that instant."""
+    """Compare the responses of a retrieve of the past with the history at that revision or time."""
     if asked.header == "at-historical-revision":
         before = [entry for entry in history if entry.revision <= int(asked.value)]
     else:
@@ -197,7 +206,7 @@ def _in_past(name: str, asked: PastRetrieve, history: Sequence[Entry], tolerated
 
 
 def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[Finding]:
-    """A target receives every event, the first time in order, including those that it acknowledges."""
+    """Check that a target received each event, the first time in order, including acknowledged ones."""
     highest: dict[str, int] = {}
     values = {thing: {entry.revision: entry.value for entry in history} for thing, history in histories.items()}
     for heard in log.received:
@@ -218,7 +227,7 @@ def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[F
 
 
 def replay(client: BrokerClient, thing: str) -> list[Entry]:
-    """The whole history of a thing, as a client gets it."""
+    """Return the whole history of a thing, as a client receives it."""
     created = client.ask_for(streaming(thing, SUBSCRIBE))
     client.command(streaming(thing, "request"), value={**created["value"], "demand": 10_000_000})
     entries = []
@@ -232,7 +241,7 @@ def replay(client: BrokerClient, thing: str) -> list[Entry]:
 
 
 def seen(client: BrokerClient, thing: str) -> tuple[list[Entry], Any]:
-    """The history of a thing, and its state: both of one time, as commands that were requeued may still come."""
+    """Return the history and the state of a thing at one time, because requeued commands may still arrive."""
     while True:
         before, history, after = (state(client, thing), replay(client, thing), state(client, thing))
         if before == after:
@@ -244,7 +253,7 @@ def state(client: BrokerClient, thing: str) -> Any:
 
 
 def figures(log: Log, found: Sequence[Finding]) -> str:
-    """One line that says what was seen, for the record of a long run."""
+    """Return one line of figures for the record of a long run."""
     counts = Counter(finding.fault for finding in found)
     replays = log.replays.values()
     completed = sum(bool(replay.ends) and replay.ends[0][1] == COMPLETE for replay in replays)

@@ -15,7 +15,7 @@ class _Address(NamedTuple):
 
 
 def join(uri: str, ask: str, answers: str) -> BrokerClient:
-    """A client at `tcp://` (MQTT), `amqp://` or `kafka://`. Raises ValueError for another scheme."""
+    """Return a client at `tcp://` (MQTT), `amqp://` or `kafka://`. Raises ValueError for another scheme."""
     parts = urlsplit(uri)
     if parts.scheme == "tcp":
         return MqttClient(str(parts.hostname), parts.port or 1883, ask=ask, answers=answers, keeps_session=True)
@@ -27,7 +27,7 @@ def join(uri: str, ask: str, answers: str) -> BrokerClient:
 
 
 def publish(client: BrokerClient, document: dict[str, Any], message_id: str | None) -> None:
-    """Send without waiting, over AMQP under this message ID or none."""
+    """Send without waiting; over AMQP with this message ID, or without one for None."""
     if isinstance(client, AmqpClient):
         client.send(document, wait=False, message_id=message_id)
     else:

@@ -1,9 +1,9 @@
-"""An operator who randomly adds, edits, closes, opens and deletes connections, in files and by API.
+"""An operator who adds, edits, closes, opens and deletes connections at random, in files and by API.
 
     churn = ConnectionChurn(service, trial_brokers, dice("churn"), "churn-1")
     churn.step()
 
-Each step is one action, and waits until it is complete. The connections are on the brokers of a load, but not those of
+Each step is one action, and waits until it is complete. The connections use the brokers of a load, but are not those of
 the load. All requests are valid, so a refusal is an AssertionError.
 """
 
@@ -23,13 +23,13 @@ from tests.support.wait import wait_until_sync
 
 CONNECTIONS = "/api/2/connections"
 FEWEST, MOST = 2, 8
-"""How many of them the API, and the files, have at a time."""
+"""The minimum and maximum number of connections in the API, and in files."""
 
 DONE_WITHIN = 60.0
 
 
 class ConnectionChurn:
-    """`steps`: what was done, how often."""
+    """Takes random steps. `steps` is the number of steps by kind."""
 
     def __init__(
         self, service: ServiceProcess, trial_brokers: Sequence[KillSeriesBroker], dice: random.Random, trial: str
@@ -46,7 +46,7 @@ class ConnectionChurn:
         return f"<Churn, {dict(self.steps)}>"
 
     def step(self) -> None:
-        """Do one thing and wait for it."""
+        """Do a random action and wait until it is complete."""
         step = self._dice.choice(self._possible())
         step()
         self.steps[step.__name__.lstrip("_")] += 1
@@ -62,14 +62,14 @@ class ConnectionChurn:
         return steps
 
     def _document(self, status: str = "open") -> dict[str, Any]:
-        """A connection that nobody speaks to."""
+        """Return a new connection, which has no clients."""
         self._made += 1
         trial_broker = self._dice.choice(list(self._trial_brokers))
         document = trial_broker.connection(self._connection_test, "churn")
         return {**document, "id": f"churn-{self._made}", "connectionStatus": status}
 
     def _change(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The same connection with a change that needs a new link."""
+        """Return the same connection with a change that needs a new link."""
         (source,) = document["sources"]
         return {**document, "sources": [{**source, "authorizationContext": [f"acme:churn-{self._dice.random()}"]}]}
 
@@ -82,14 +82,14 @@ class ConnectionChurn:
         return self._dice.choice(sorted(owned))
 
     def _wait(self, connection_id: str, status: str | None) -> None:
-        """Wait until the connection has this status; None: until there is no such connection."""
+        """Wait until the connection has this status, or does not exist for None."""
         wait_until_sync(lambda: self._status(connection_id) == status, DONE_WITHIN)
 
     def _status(self, connection_id: str) -> str | None:
         status, answer = self._service.ask("GET", f"{CONNECTIONS}/{connection_id}/status")
         return str(json.loads(answer)["liveStatus"]) if status == 200 else None
 
-    # through the API
+    # by the API
 
     def _create(self) -> None:
         document = self._document(self._dice.choice(["open", "open", "closed"]))
@@ -127,7 +127,7 @@ class ConnectionChurn:
         return self._service.folder / "connections" / f"{name}.json"
 
     def _save(self, name: str, text: str) -> None:
-        """As editors and git do it: a new file takes the place of the old one."""
+        """Replace the file atomically, as editors and git do."""
         fresh = self._file(name).with_suffix(".new")
         fresh.write_text(text, encoding="utf-8")
         os.replace(fresh, self._file(name))
@@ -145,16 +145,16 @@ class ConnectionChurn:
         links = self._links(name)
         self._save(name, json.dumps(self._in_files[name]))
         if status == "open":
-            # Until the file is read, the old link is open too.
+            # The old link is open until the service has read the file.
             wait_until_sync(lambda: self._links(name) > links, DONE_WITHIN)
         self._wait(name, status)
 
     def _links(self, name: str) -> int:
-        """How many links this connection has had."""
+        """Return how many links this connection has had."""
         return sum(it["event"] == "connected" and it["connection"] == name for it in self._service.records())
 
     def _break(self) -> None:
-        """Write an invalid document, which changes no running connection."""
+        """Write an invalid document, and check that it does not change the running connection."""
         name = self._chosen(self._in_files)
         before = len(self._problems(name))
         self._save(name, json.dumps(self._in_files[name])[: self._dice.randrange(1, 80)])

@@ -23,7 +23,7 @@ DONE_WITHIN = 60.0
 
 
 class ConnectionEdits:
-    """`steps`: what was done, how often."""
+    """Takes random steps. `steps` is the number of steps by kind."""
 
     def __init__(self, service: ServiceProcess, documents: Sequence[Mapping[str, Any]], chances: random.Random) -> None:
         self._service, self._dice = service, chances
@@ -40,7 +40,7 @@ class ConnectionEdits:
     def _edit(self, connection_id: str) -> None:
         """Change something that needs a new link.
 
-        Other subjects would be another sender, whose idempotency keys are others.
+        The subjects stay the same, because idempotency keys are per sender.
         """
         links, document = self._links(connection_id), self._documents[connection_id]
         for source in document["sources"]:
@@ -69,14 +69,14 @@ class ConnectionEdits:
             self._wait(connection_id, status)
 
     def _save(self, document: Mapping[str, Any]) -> None:
-        """As editors and git do it: a new file takes the place of the old one."""
+        """Replace the file atomically, as editors and git do."""
         file = self._service.folder / "connections" / f"{document['id']}.json"
         fresh = file.with_suffix(".new")
         fresh.write_text(json.dumps(document), encoding="utf-8")
         os.replace(fresh, file)
 
     def _links(self, connection_id: str) -> int:
-        """How many links this connection has had."""
+        """Return how many links this connection has had."""
         records = self._service.records()
         return sum(it["event"] == "connected" and it["connection"] == connection_id for it in records)
 

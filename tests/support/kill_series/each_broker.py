@@ -1,4 +1,4 @@
-"""The parameter `kind` of long tests: each kind of broker, in the part of the soak tests for it."""
+"""The parameter `kind` of long tests: each kind of broker, in its shard of the soak tests."""
 
 from __future__ import annotations
 

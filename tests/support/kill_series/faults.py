@@ -22,14 +22,14 @@ from tests.support.dice import dice
 from tests.support.service_process import ServiceProcess
 
 FAILED_READS, FORGOTTEN, FAILED_HANDLERS = 0.01, 0.2, 0.02
-"""The share of reads that fail, of cached states that are read again, and of calls of a handler that raise."""
+"""The shares of failing reads, of cached states that are read again, and of failing handler calls."""
 
 STATUSES = (500, 503)
-"""The statuses of commands that met a fault."""
+"""The statuses of responses to commands with a fault."""
 
 
 class Faults:
-    """Says when something is to fail."""
+    """Decides at random when to inject a fault."""
 
     def __init__(self, folder: Path) -> None:
         self._armed, self._injected = folder / "faults", folder / "injected"
@@ -37,13 +37,13 @@ class Faults:
         _append(lives, ".")
         self._dice = dice("faults", lives.stat().st_size)
         self.is_serving = False
-        """Whether a handler was called: a service whose journal cannot be opened ends."""
+        """Whether a handler was called: a fault while the journal is opened would end the service."""
 
     def strike(self, share: float) -> bool:
         return self.is_serving and self._dice.random() < share and self._armed.exists()
 
     def check(self, share: float, error: Exception, number: bytes | None = None) -> None:
-        """Raise `error` for this share of the calls. `number`: the JSON that the command would have written."""
+        """Raise `error` for this share of the calls. `number` is the JSON value that the command writes."""
         if self.strike(share):
             _append(self._injected, json.dumps({"struck": json.loads(number or b"null")}) + "\n")
             raise error
@@ -55,7 +55,7 @@ def _append(file: Path, text: str) -> None:
 
 
 def install(arguments: Sequence[str]) -> None:
-    """Put faults into the service that is to start in this process with these arguments."""
+    """Patch faults into the service that starts in this process with these arguments."""
     faults = Faults(Path(arguments[-1]).parent)
     _fail_reads(faults)
     _forget_states(faults)
@@ -66,7 +66,7 @@ def install(arguments: Sequence[str]) -> None:
 
 
 def _is_of_load(command: Command) -> bool:
-    """Whether a load sends such commands, and no checker."""
+    """Return whether a load sends such commands; the checker does not."""
     return command.action == "modify" or asks_for_past(command)
 
 
@@ -93,7 +93,7 @@ def _forget_states(faults: Faults) -> None:
 
 def _fail_reads(faults: Faults) -> None:
     class Reader(sqlite3.Connection):
-        """The journal's connection for reads fails; the one that writes does not."""
+        """A connection whose reads fail if it is the journal's connection for reads."""
 
         is_reader = False
 
@@ -108,7 +108,7 @@ def _fail_reads(faults: Faults) -> None:
 
 
 class FaultyService(ServiceProcess):
-    """A service in which things fail while it is `armed`."""
+    """A service with injected faults between `arm` and `disarm`."""
 
     wrapper = __name__
 
@@ -120,5 +120,5 @@ class FaultyService(ServiceProcess):
 
     @property
     def injected(self) -> Path:
-        """The log of the faults that have occurred, a line for each."""
+        """The log of the injected faults, a line for each."""
         return self.folder / "injected"

@@ -27,14 +27,14 @@ ENTITIES = 40
 
 
 class Writer:
-    """Writes random changes, equal for the same seed and the same initial journal."""
+    """Writes random changes, which are the same for the same seed and the same initial journal."""
 
     def __init__(self, journal: Journal, seed: int) -> None:
         self._journal = journal
         self._chance = random.Random(seed)
 
     def batch(self) -> None:
-        """Some changes, and perhaps a step of the index or an erasure, in one transaction."""
+        """Commit some changes, and sometimes a step of the index or an erasure, in one transaction."""
         entities = {self._entity() for _ in range(self._chance.randrange(1, 6))}
         self._journal.write([self._change(entity) for entity in sorted(entities)])
         dice = self._chance.random()

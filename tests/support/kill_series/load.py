@@ -37,7 +37,7 @@ from tests.support.kill_series.log import LogWriter
 from tests.support.kill_series.replays import Replaying
 
 APART = 1_000_000_000
-"""Between the first numbers of two loads."""
+"""The distance between the first numbers of two loads."""
 
 THINGS = 5
 REPLAYED = 3
@@ -48,21 +48,21 @@ NAMESPACE = "acme.kill"
 SUBSCRIBE = "subscribeForPersistedEvents"
 PERSISTED = "twin-persisted"
 TAG = "load-tag"
-"""A header of our own, which responses repeat: it names a command, and is no ID for the service."""
+"""A header of the load that responses repeat. It identifies a command, but not for the service."""
 PATIENT = "3s"
-"""How long a command waits for acknowledgements."""
+"""The timeout of acknowledgements."""
 IMPATIENT = 0.4
-"""Seconds after which a producer that retries sends a command again."""
+"""Seconds until a producer sends a command again."""
 MOST_RETRIES = 3
 PAST_AT_ONCE = 3
 REMEMBERED = 200
 
 
 class Producer(StrEnum):
-    """How a command is named by its sender.
+    """How a producer identifies its commands for the service.
 
-    MESSAGE_ID, and retried under it with the same bytes (AMQP; elsewhere only the bytes are the same); ENVELOPE: by the
-    correlation ID in the payload alone; NONE: by nothing; KEYED: by an `idempotency-key`, and retried.
+    MESSAGE_ID: by the message ID, and retried with it (AMQP; over other brokers only with the same bytes). ENVELOPE: by
+    the correlation ID in the payload. NONE: by nothing. KEYED: by an `idempotency-key`, and retried.
     """
 
     MESSAGE_ID = "message-id"
@@ -74,7 +74,7 @@ class Producer(StrEnum):
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a load; `first` is the first number.
 
-    `label`: each command requests this acknowledgement beside `twin-persisted`, and receives both together. `tolerated`:
+    `label`: each command requests this acknowledgement and `twin-persisted`, and receives both together. `tolerated`:
     the statuses of injected faults. `is_lossy`: the broker loses confirmed messages, so all commands are retried until
     they have a response, without other requests and without an order.
     """
@@ -88,19 +88,19 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sending(NamedTuple):
-    """A message that leaves with the next flush."""
+    """A message for the next flush."""
 
     document: dict[str, Any]
     message_id: str | None
 
 
 class Open:
-    """A modify that is not answered."""
+    """A modify without a response."""
 
     __slots__ = ("due", "is_counted", "retries", "sending")
 
     def __init__(self, sending: Sending, *, is_counted: bool, retries: int) -> None:
-        """`is_counted`: it has no key, so that each time it is sent it is a command. `retries`: how many are left."""
+        """`is_counted`: without a key, each sending is a new command. `retries`: the remaining retries."""
         self.sending, self.is_counted, self.retries = sending, is_counted, retries
         self.due = time.monotonic() + IMPATIENT
 
@@ -127,9 +127,9 @@ class Load:
         self._dice = dice("load", options.first)
         self._open: dict[int, Open] = {}
         self._newest: dict[str, int] = {}
-        """The highest revision of each thing that was answered."""
+        """The highest revision of each thing in a response."""
         self._instants: dict[str, deque[str]] = {thing_of(number): deque(maxlen=REMEMBERED) for number in range(THINGS)}
-        """Of each thing, when something was answered."""
+        """The times of responses about each thing."""
         self._replays: dict[int, Replaying] = {}
         self._past: set[int] = set()
         self._ids = itertools.count(1)
@@ -146,7 +146,7 @@ class Load:
         return not self._open and not self._past and all(replay.is_over for replay in self._replays.values())
 
     def fill(self) -> None:
-        """Send modifies until enough of them are open, retrieve something of the past, and begin replays where none runs."""
+        """Send modifies until enough are open, retrieve the past, and start replays."""
         for number in range(self._next, self._next + self._options.in_flight - len(self._open)):
             self._modify(number)
             self._next += 1
@@ -173,7 +173,7 @@ class Load:
             retries = 0
         self._open[number] = Open(sending, is_counted=producer is not Producer.KEYED, retries=retries)
         if retries and self._dice.random() < 0.1:
-            # Both are on their way.
+            # Both messages are in flight.
             self._retry(number)
 
     def _retry(self, number: int) -> None:
@@ -217,7 +217,7 @@ class Load:
         return sending
 
     def _note_resend(self, payload: bytes) -> None:
-        """The client sends a message again: without a key it is another command for the service."""
+        """Log that the client sends a message again, which without a key is a new command for the service."""
         document = json.loads(payload)
         tag = document["headers"][TAG]
         if "idempotency-key" in document["headers"]:
@@ -255,7 +255,7 @@ class Load:
             self._instants[thing].append(datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"))
 
     def look(self) -> None:
-        """Send again what producers that retry have waited for long enough."""
+        """Send again the commands and requests whose response is late."""
         for replay in self._replays.values():
             replay.look()
         now = time.monotonic()
@@ -264,7 +264,7 @@ class Load:
                 self._retry(number)
 
     def flush(self) -> None:
-        """Log, and only then send."""
+        """Write the log, and then send."""
         if self._lines:
             self._log.write(*self._lines)
             self._lines.clear()
@@ -273,8 +273,8 @@ class Load:
         self._sends.clear()
 
 
-def what_came(received: queue.Queue[dict[str, Any]], within: float = LOOKS) -> list[dict[str, Any]]:
-    """The messages that are there or arrive soon; often none."""
+def received_messages(received: queue.Queue[dict[str, Any]], within: float = LOOKS) -> list[dict[str, Any]]:
+    """Return the messages that have arrived or arrive soon, often none."""
     came: list[dict[str, Any]] = []
     with contextlib.suppress(queue.Empty):
         came.append(received.get(timeout=within))
@@ -284,14 +284,14 @@ def what_came(received: queue.Queue[dict[str, Any]], within: float = LOOKS) -> l
 
 
 def run(load: Load, requester: BrokerClient, stopping: threading.Event) -> None:
-    """Until it is stopped and all is answered, or nothing has come for long."""
+    """Run until stopped and all responses are here, or until nothing arrives for long."""
     heard = looked = time.monotonic()
     while not stopping.is_set() or not load.is_done:
         if requester.is_linked:
             if not stopping.is_set():
                 load.fill()
             load.flush()
-        for document in what_came(requester.received):
+        for document in received_messages(requester.received):
             load.take(document)
             heard = time.monotonic()
         if time.monotonic() - looked > LOOKS:

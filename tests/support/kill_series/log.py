@@ -29,7 +29,7 @@ from typing import Any
 
 
 class LogWriter:
-    """Lines that are on the disk when `write` returns, from any thread."""
+    """Appends lines, which are on disk when `write` returns. Threads can share it."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
@@ -66,7 +66,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEvent:
-    """An event that came at a target."""
+    """An event that arrived at a target."""
 
     thing: str
     revision: int
@@ -87,12 +87,12 @@ class PastRetrieve:
 
 @dataclass(slots=True)
 class Log:
-    """The sent commands (number → thing), those with success (number → revisions) and those with an error.
+    """The content of logs: sent commands (number → thing), successful (number → revisions), failed.
 
     `again`: how often a command was sent again without an idempotency key; `sent_at` and `answered_at`: seconds of the
-    first time. `promised`: events that a target has acknowledged; `received`: events at a target, in order. `tolerated`:
-    the statuses of injected faults, `struck`: the commands with a fault; `is_ordered`: whether the broker keeps confirmed
-    messages.
+    first time. `promised`: events that a target has acknowledged; `received`: events at a target, in order.
+    `tolerated`: the statuses of injected faults, `struck`: the commands with a fault; `is_ordered`: whether the broker
+    keeps confirmed messages.
     """
 
     sent: dict[int, str] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Log:
 
     @classmethod
     def read(cls, *paths: Path) -> Log:
-        """The lines of several logs; a last line that was cut off by a kill is no line."""
+        """Read several logs. A last line that a kill has cut off is ignored."""
         log = cls()
         for path in paths:
             for text in path.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""An operator as a process, which edits connections until it is killed, and logs every response.
+"""An operator as a process, which edits connections until it is killed, and logs each response.
 
     python -m tests.support.kill_series.operator FOLDER SEED LOG
 
@@ -26,10 +26,10 @@ from connectivity.store.store import Store
 from tests.support.dice import dice
 
 OWN = ("annex", "depot", "gate")
-"""Connections of the API."""
+"""Connections that the API owns."""
 
 FILED = "yard"
-"""A connection of a file."""
+"""A connection that a file owns."""
 
 STORED = 504
 
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of a connection of the API: None for a missing one, otherwise its topic."""
+    """The state of a connection: its topic and status, or None for a missing connection."""
 
     topic: str | None
     status: str | None
@@ -60,7 +60,7 @@ def document(topic: str, status: str = "open") -> dict[str, Any]:
 
 
 def prepare(folder: Path) -> None:
-    """The folder of a service with one connection in a file."""
+    """Create the folder of a service with one connection in a file."""
     (folder / "connections").mkdir()
     (folder / "connections" / f"{FILED}.json").write_text(json.dumps(document("in")), encoding="utf-8")
 
@@ -70,7 +70,7 @@ def service_in(folder: Path) -> Service:
 
 
 async def work(folder: Path, seed: int, log: Path) -> None:
-    """Until somebody kills this process."""
+    """Send commands until the process is killed."""
     rng = dice("operator", seed)
     service = service_in(folder)
     await service.management.load()
@@ -95,7 +95,7 @@ async def work(folder: Path, seed: int, log: Path) -> None:
 
 
 def chosen(rng: random.Random, service: Service) -> Iterator[Asked]:
-    """A command that makes sense now."""
+    """Yield a random command that is valid now."""
     connection = rng.choice((*OWN, FILED))
     if connection == FILED:
         yield Asked(rng.choice(("open", "close")), connection)
@@ -120,11 +120,12 @@ async def carry_out(service: Service, asked: Asked) -> None:
             await management.close(asked.connection, "ada")
 
 
-# --- the verdict --------------------------------------------------------------------------------------------------------
+# --- the decision
+# -------------------------------------------------------------------------------------------------------
 
 
 def decision(folder: Path, log: Path) -> list[str]:
-    """The findings."""
+    """Return the connections whose stored state is not an expected one."""
     stored = asyncio.run(_stored(folder))
     return [
         f"{id}: found {stored[id]}, expected one of {wanted}"
@@ -148,13 +149,16 @@ async def _stored(folder: Path) -> dict[str, State]:
 
 
 def expected(log: Path) -> dict[str, list[State]]:
-    """By connection, the states that it may be in: the one after the last answer, or after the command that had none."""
+    """Return the possible states of each connection.
+
+    These are the state after the last response, and the one after a command without a response.
+    """
     states = {id: [State(None, None)] for id in OWN} | {FILED: [State("in", "open")]}
     unanswered: dict[str, Asked] = {}
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("]")]
 
     def settle(connection: str) -> None:
-        """A command that was never answered may have been carried out."""
+        """Add the states after a command without a response, because it may have been carried out."""
         if (asked := unanswered.pop(connection, None)) is not None:
             states[connection] += [_after(state, asked) for state in states[connection]]
 

@@ -1,7 +1,7 @@
 """The replays of a load: each uses a subscription up to its terminal signal, then the next begins.
 
 A replay requests a few events at a time. After a silence it requests one more, because a killed service has lost its
-subscriptions and returns an error. It logs all events as they arrive, including repeated ones; the checker judges them.
+subscriptions and returns an error. It logs all events as they arrive, including duplicates; the checker judges them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 DEMAND = 40
 LENGTH = 400
-"""How far back a replay begins, in revisions."""
+"""The number of revisions before the newest at which a replay begins."""
 
 SILENCE = 5.0
-"""Seconds after which a replay asks again."""
+"""Seconds of silence after which a replay sends a request again."""
 
 Send = Callable[[str, dict[str, Any]], None]
-"""Sends a streaming command of this replay: the last part of its topic, its value."""
+"""Sends a streaming command of this replay: the last part of its topic, and its value."""
 
 Note = Callable[[dict[str, Any]], None]
 
 
 class Replaying:
-    """One replay on its way."""
+    """A replay in progress."""
 
     def __init__(self, number: int, thing: str, newest: int, send: Send, note: Note) -> None:
-        """`newest`: the highest revision of the thing that is known to be answered."""
+        """`newest` is the highest revision of the thing in a response."""
         self.number, self.thing = number, thing
         self.is_over = False
         self._start = max(1, newest - LENGTH)
@@ -45,13 +45,12 @@ class Replaying:
         return f"<Replaying {self.number} of {self.thing}, at {self._newest}, {self._left} asked for>"
 
     def take(self, document: dict[str, Any]) -> None:
-        """Something came for this replay."""
+        """Handle a message for this replay."""
         kind, value = document["topic"].rpartition("/")[2], document["value"]
         if kind == "errors":
             self._refused(value["error"])
         elif kind == "created":
-            # A subscribe that was delivered twice makes two subscriptions; the first one is ours.
-            # One that met an internal error before is over.
+            # A subscribe delivered twice creates two subscriptions; use the first one, and none after an error.
             if self._id is None and not self.is_over:
                 self._id = value["subscriptionId"]
                 self._request(DEMAND)
@@ -66,7 +65,7 @@ class Replaying:
         self._heard = time.monotonic()
 
     def _refused(self, error: str) -> None:
-        """A subscribe or a request met an internal error."""
+        """Handle an internal error for a subscribe or a request."""
         if self._id is None:
             self._note({"replay": self.number, "ended": error})
             self.is_over = True
@@ -87,7 +86,7 @@ class Replaying:
             self._request(DEMAND)
 
     def look(self) -> None:
-        """Ask again where it has been silent for long."""
+        """Send the subscribe or a request again after a long silence."""
         if self.is_over or time.monotonic() - self._heard < SILENCE:
             return
         self._heard = time.monotonic()

@@ -1,4 +1,4 @@
-"""Compares the published, stored and received messages of a stream, from logs of `stream_load`.
+"""Compare the published, stored and received messages of a stream, from logs of `stream_load`.
 
     python -m tests.support.kill_series.stream_checker PUBLISHED READ STORED
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 
 class Message(NamedTuple):
-    """A message of a partition, as it came."""
+    """A message of a partition, as it arrived."""
 
     offset: int
     previous: int | None
@@ -27,19 +27,19 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Known:
-    """A log: published numbers; by partition, received and delivered messages as (offset, n)."""
+    """The content of a log: published numbers; by partition, received messages and delivered (offset, n)."""
 
     published: list[int] = field(default_factory=list)
     got: dict[int, list[Message]] = field(default_factory=dict)
     read: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     sessions: Counter[str] = field(default_factory=Counter)
-    """How often what became of a session; see `tests.support.kill_series.stream_frame_reader`."""
+    """The numbers of log lines about sessions; see `tests.support.kill_series.stream_frame_reader`."""
     is_over: bool = False
-    """Whether the writer publishes nothing more."""
+    """Whether the writer has published its last message."""
 
     @classmethod
     def of(cls, path: Path) -> Known:
-        """A last line that was cut off by a kill is no line."""
+        """Read a log. A last line that a kill has cut off is ignored."""
         known = cls()
         for text in path.read_text(encoding="utf-8").splitlines():
             try:
@@ -64,7 +64,10 @@ class Known:
 
 
 def findings(published: Sequence[int], reader: Known, stored: Mapping[int, Sequence[Message]]) -> list[str]:
-    """Everything that breaks the promise: losses, repeats, gaps, another order, and messages that were never stored."""
+    """Return all violations of guarantees.
+
+    These are losses, duplicates, gaps, a wrong order, and messages that were never stored.
+    """
     times = Counter(message.n for messages in stored.values() for message in messages)
     found = [f"{number} was published and is lost" for number in published if number not in times]
     found += [f"{number} is stored {count} times" for number, count in times.items() if count > 1]
@@ -87,7 +90,7 @@ def _in_store(partition: int, messages: Sequence[Message]) -> Iterator[str]:
 
 
 def _at_reader(partition: int, reader: Known, stored: Sequence[Message]) -> Iterator[str]:
-    """A reader hands on all that there is, in order; what comes again is the same in every byte."""
+    """Check that a reader delivers all messages in order, and that duplicates are equal in every byte."""
     there = {message.offset: message for message in stored}
     for message in reader.got.get(partition, ()):
         if message.offset not in there:

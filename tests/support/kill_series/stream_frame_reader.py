@@ -3,9 +3,9 @@
     python -m tests.support.kill_series.stream_frame_reader URI ASK ANSWERS LOG
 
 It subscribes to each partition of the stream of `stream_load`, over a broker or a TCP listener (`rsio://host:port`,
-without ASK and ANSWERS). A proxy resets its link repeatedly, so links break at any byte, and over MQTT messages are lost.
-If a link or a message is lost, the reader resumes its session over another link; if the service does not know the
-session, it subscribes again after the last message. It logs every element as it arrives, without a correction of order or
+without ASK and ANSWERS). A proxy resets its link repeatedly, so links break at any byte, and over MQTT messages are
+lost. If a link or a message is lost, the reader resumes its session over another link; if the service does not know the
+session, it subscribes again after the last message. It logs each element as it arrives, without correcting order or
 duplicates. SIGTERM ends it.
 
 Its log has the lines of `tests.support.kill_series.stream_load`, and lines about sessions:
@@ -57,41 +57,41 @@ from tests.support.kill_series.stream_load import PARTITIONS, STREAM, line_of
 LOOKS = 0.2
 PAUSE = 0.2
 PAGE = 16
-"""Elements that are asked for at a time."""
+"""The number of elements per request."""
 
 LIMITS = EndpointLimits(hello_timeout=5.0, silence_before_ping=1.0, silence_before_loss=6.0)
-"""It is sooner than usual to miss a service that has been killed."""
+"""Shorter timeouts than usual, to notice soon that the service was killed."""
 
 CONFIRMED_WITHIN = 5.0
-"""Seconds until a message is lost. The MQTT library may lose a message during a reconnect."""
+"""Seconds until an unconfirmed message is lost; the MQTT library may lose one during a reconnect."""
 
 LIVES = (0.2, 2.5)
-"""For how many seconds a link may live."""
+"""The shortest and longest life of a link, in seconds."""
 
 
 class Lost(Exception):
-    """The way is gone."""
+    """The link is lost."""
 
 
 class Way(ABC):
-    """One way to the service, from its beginning to its end."""
+    """A link to the service, from connect to close."""
 
     has_messages: bool
 
     @abstractmethod
     def send(self, raw: bytes) -> None:
-        """Raises Lost."""
+        """Send bytes. Raises Lost."""
 
     @abstractmethod
     def receive(self) -> list[bytes]:
-        """The bytes that are there or arrive soon. Raises Lost."""
+        """Return the bytes that have arrived or arrive soon. Raises Lost."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class ImpatientClient(MqttClient):
-    """An MQTT 5 client that says so when the broker does not confirm a message soon."""
+    """An MQTT 5 client that raises an error if the broker does not confirm a message soon."""
 
     def send(self, document: Any, *, answers: str = "", **_: Any) -> None:
         """Publish bytes. Raises TimeoutError."""
@@ -104,12 +104,12 @@ class ImpatientClient(MqttClient):
 
 
 class BrokerWay(Way):
-    """A client of the broker with an address for answers that nobody has had before. It outlives its links."""
+    """A client of the broker with a reply address of its own. It survives the loss of its link."""
 
     has_messages = True
 
     def __init__(self, uri: str, ask: str, answers: str) -> None:
-        """Raises Lost."""
+        """Connect. Raises Lost."""
         parts = urlsplit(uri)
         try:
             self._party: BrokerClient = (
@@ -125,7 +125,7 @@ class BrokerWay(Way):
         self._says: dict[str, Any] = {} if parts.scheme == "amqp" else {"answers": answers}
 
     def send(self, raw: bytes) -> None:
-        # One by one, so that they keep their order over whatever links there are.
+        # One message at a time, to keep their order when the link changes.
         try:
             self._party.send(raw, **self._says)
         except (OSError, TimeoutError, RuntimeError, ValueError) as error:
@@ -145,12 +145,12 @@ class BrokerWay(Way):
 
 
 class SocketPath(Way):
-    """A socket."""
+    """A TCP socket."""
 
     has_messages = False
 
     def __init__(self, host: str, port: int) -> None:
-        """Raises Lost."""
+        """Connect. Raises Lost."""
         try:
             self._socket = socket.create_connection((host, port), timeout=5)
         except OSError as error:
@@ -179,7 +179,7 @@ class SocketPath(Way):
 
 
 class Ways:
-    """Ways through one proxy, which resets them."""
+    """Opens links through one proxy, and resets them."""
 
     def __init__(self, uri: str, ask: str, answers: str) -> None:
         self._uri, self._ask, self._answers = urlsplit(uri), ask, answers
@@ -189,7 +189,7 @@ class Ways:
         self._dice = dice("lives of links", self._uri.scheme)
 
     def open(self) -> Way:
-        """Raises Lost."""
+        """Open a link. Raises Lost."""
         if self._uri.scheme == "rsio":
             return SocketPath(self.proxy.host, self.proxy.port)
         login, at, _ = self._uri.netloc.rpartition("@")
@@ -199,7 +199,7 @@ class Ways:
         return BrokerWay(urlunsplit(self._uri._replace(netloc=netloc)), self._ask, answers)
 
     def cut(self, now: float) -> bool:
-        """Reset what there is, if it is time for it; whether it was."""
+        """Reset all links if it is time, and return whether it was."""
         if now < self._next_cut:
             return False
         is_first = not self._next_cut
@@ -219,13 +219,13 @@ class Reader:
         self._endpoint: Endpoint | None = None
         self._ticket: ResumeToken | None = None
         self._last: dict[int, int] = {}
-        """By partition: the offset of the last message."""
+        """The offset of the last message, by partition."""
         self._partitions: dict[int, int] = {}
-        """By stream."""
+        """The partition, by stream."""
         self._wanted: dict[int, int] = {}
-        """By stream: what was asked for and has not come."""
+        """The requested elements that have not arrived, by stream."""
         self._again: dict[int, float] = {}
-        """By partition that nobody sends any more: when to ask for it."""
+        """When to subscribe again, by partition without a subscription."""
 
     def run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
@@ -240,7 +240,7 @@ class Reader:
         self._leave()
 
     def _turn(self, now: float) -> None:
-        """Say what there is to say, hear what has come."""
+        """Send and receive once."""
         if self._ways.cut(now):
             self._note("cut")
         way, endpoint = self._linked(now)

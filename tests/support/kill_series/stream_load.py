@@ -39,14 +39,14 @@ STREAM = "acme.kill:tank"
 PARTITIONS = 2
 
 SPREAD = 7
-"""So many keys are published under; they come to both partitions."""
+"""The number of partition keys; both partitions have some of them."""
 
 PACE = 0.02
 """Seconds between two messages."""
 
 LOOKS = 0.2
 AGAIN = 10.0
-"""Seconds after which a request that has no answer is made again."""
+"""Seconds after which a request without a response is sent again."""
 
 ANSWERED_WITHIN = 90.0
 
@@ -55,7 +55,7 @@ Note = Callable[[dict[str, Any]], None]
 
 
 def line_of(message: list[Any], partition: int) -> dict[str, Any]:
-    """The line in the log for a received message."""
+    """Return the log line for a received message."""
     _, _, _, _, _, offset, previous, _, content = message
     digest = blake2b(json.dumps(message).encode(), digest_size=8).hexdigest()
     number = json.loads(content)["n"]
@@ -63,24 +63,24 @@ def line_of(message: list[Any], partition: int) -> dict[str, Any]:
 
 
 class Partition:
-    """The state of a reader of one partition."""
+    """A reader of one partition."""
 
     def __init__(self, number: int, send: Send, note: Note, *, recalls: bool = False) -> None:
         self.number = number
         self.is_subscribed = self.is_recalled = False
         self.last: int | None = None
         self._ahead: dict[int, dict[str, Any]] = {}
-        """Messages behind a hole."""
+        """Messages after a gap, by offset."""
         self._send, self._note, self._recalls = send, note, recalls
         self._asked: float | None = None
-        """When something was asked that has no answer yet."""
+        """The time of a request without a response."""
         self._subs = 0
 
     def __repr__(self) -> str:
         return f"<{self.number}: read {self.last}, {len(self._ahead)} behind a hole, asked at {self._asked}>"
 
     def look(self, now: float) -> None:
-        """Ask for what is needed, once more if nothing has come of it."""
+        """Send the request that is needed next, unless one is waiting for its response."""
         if self._asked is not None and now < self._asked + AGAIN:
             return
         wish = self._wish()
@@ -104,7 +104,7 @@ class Partition:
         return f"{self.number}-{self._subs}"
 
     def answered(self, kind: int, sub: str | None, now: float) -> None:
-        """Something that was asked has its answer."""
+        """Handle the response to a request."""
         if kind == 2:
             self.is_subscribed = True
         elif sub != f"{self.number}-{self._subs}":
@@ -130,7 +130,7 @@ class Partition:
 
 
 class Reader:
-    """Everything that one reader knows."""
+    """A reader of all partitions."""
 
     def __init__(self, send: Send, note: Note, *, recalls: bool = False) -> None:
         self.partitions = [Partition(number, send, note, recalls=recalls) for number in range(PARTITIONS)]
@@ -155,7 +155,7 @@ class Reader:
 
 
 def frames_of(requester: BrokerClient) -> list[list[Any]]:
-    """The frames that are there or arrive soon; often none."""
+    """Return the frames that have arrived or arrive soon, often none."""
     came: list[Any] = []
     with contextlib.suppress(queue.Empty):
         came.append(requester.received.get(timeout=LOOKS))
@@ -165,7 +165,7 @@ def frames_of(requester: BrokerClient) -> list[list[Any]]:
 
 
 def read(requester: BrokerClient, log_path: Path, stopping: threading.Event, *, recalls: bool) -> None:
-    """Raises AssertionError where what was asked for does not come."""
+    """Read until stopped or all messages are here. Raises AssertionError if they do not arrive in time."""
     lines: list[dict[str, Any]] = []
     reader = Reader(lambda request: requester.send(request, wait=False), lines.append, recalls=recalls)
     log = LogWriter(log_path)
@@ -183,13 +183,13 @@ def read(requester: BrokerClient, log_path: Path, stopping: threading.Event, *, 
 
 
 def write(requester: BrokerClient, log_path: Path, stopping: threading.Event) -> None:
-    """Publish until SIGUSR1. The library continues until the broker has everything."""
+    """Publish until SIGUSR1, then wait for SIGTERM while the library sends the rest."""
     enough = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: enough.set())
     log = LogWriter(log_path)
     number = 0
     while not enough.is_set():
-        # No wait for the event: a signal that comes while its lock is held would set it from within, and wait for ever.
+        # Not `Event.wait`: a signal handler that sets the event while the wait holds its lock would block forever.
         time.sleep(PACE)
         number += 1
         log.write({"published": number})
@@ -198,7 +198,7 @@ def write(requester: BrokerClient, log_path: Path, stopping: threading.Event) ->
             requester.send(message, wait=False, correlation_id=f"key-{number}")
         elif isinstance(requester, MqttClient):
             requester.send(message, wait=False, CorrelationData=f"key-{number}".encode())
-        # The reader judges the responses.
+        # The reader checks the responses.
         with contextlib.suppress(queue.Empty):
             while True:
                 requester.received.get_nowait()
@@ -209,7 +209,7 @@ def write(requester: BrokerClient, log_path: Path, stopping: threading.Event) ->
 
 
 def writer(uri: str, ask: str, answers: str) -> BrokerClient:
-    """A client that can say which message is the same as another one."""
+    """Return a client whose messages have keys: over MQTT, one of MQTT 5."""
     requester = join(uri, ask, answers)
     if not isinstance(requester, MqttClient):
         return requester

@@ -1,9 +1,9 @@
-"""A kill test of a stream: one service, a writer and readers over one broker, faults, and a verdict.
+"""A kill test of a stream: one service, a writer and readers over one broker, faults, and a decision.
 
 with StreamKillSeries(tmp_path, trial_broker, READ) as trial:
     trial.kill_service_after(100)
     trial.restart_broker_after(100)
-    print(trial.verdict())
+    print(trial.decision())
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
 MAKE, WRITE, RECALL = "make", "write", "recall"
-READ, FRAMES, OCTETS = "read", "frames", "octets"
+READ, FRAMES, TCP_FRAMES = "read", "frames", "tcp-frames"
 """The readers: Streamr, and reactive-streams-io over the broker and over a TCP listener."""
 
 _STREAMS = {STREAM: {"partitions": PARTITIONS, "policyId": STREAM}}
@@ -45,8 +45,8 @@ POLICY = {
 
 
 def connection(trial_broker: KillSeriesBroker, name: str, *readers: str) -> dict[str, Any]:
-    """A source for each client of the stream over this broker."""
-    parties = [WRITE, RECALL, *(reader for reader in readers if reader != OCTETS)]
+    """Return a connection with a source for each client of the stream over this broker."""
+    parties = [WRITE, RECALL, *(reader for reader in readers if reader != TCP_FRAMES)]
     document = trial_broker.connection(name, *parties)
     meant = trial_broker.reply_address(trial_broker.beside(trial_broker.addresses(name, FRAMES)[1], "*"))
     document["mappingDefinitions"] = {
@@ -59,14 +59,14 @@ def connection(trial_broker: KillSeriesBroker, name: str, *readers: str) -> dict
     for requester, source in zip(parties, document["sources"], strict=True):
         source["payloadMapping"] = ["tanks"]
         if requester == FRAMES:
-            # Each session has an address of its own.
+            # The reply address differs for each session.
             source["payloadMapping"] = ["frames"]
             source["replyTarget"] = {"address": trial_broker.reply_address("{{ header:reply-to }}")}
     return document
 
 
-def door(name: str, port: int) -> dict[str, Any]:
-    """A connection that frames come through without a broker."""
+def listener_connection(name: str, port: int) -> dict[str, Any]:
+    """Return the connection of a TCP listener for frames without a broker."""
     return {
         "id": f"{name}-door",
         "connectionType": "tcp",
@@ -78,10 +78,10 @@ def door(name: str, port: int) -> dict[str, Any]:
 
 
 class StreamKillSeries:
-    """Where things are killed while a stream is written and read."""
+    """A kill test while a stream is written and read."""
 
     def __init__(self, folder: Path, trial_broker: KillSeriesBroker, *readers: str) -> None:
-        """`readers`: READ, FRAMES, OCTETS."""
+        """`readers`: READ, FRAMES, TCP_FRAMES."""
         self.trial_broker = trial_broker
         self.readers = readers
         self.kills: Counter[str] = Counter()
@@ -92,9 +92,9 @@ class StreamKillSeries:
         self._words = folder / "parties.txt"
         self._parties: dict[str, subprocess.Popen[bytes]] = {}
         trial_broker.prepare(self._name, MAKE, *self._logs)
-        # For the commands of the Ditto protocol there is a connection beside that of the stream.
+        # Commands of the Ditto protocol need another connection than the stream.
         maker = {**trial_broker.connection(self._name, MAKE), "id": f"{self._name}-{MAKE}"}
-        documents = [maker, connection(trial_broker, self._name, *readers), door(self._name, self._port)]
+        documents = [maker, connection(trial_broker, self._name, *readers), listener_connection(self._name, self._port)]
         self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()
@@ -113,11 +113,11 @@ class StreamKillSeries:
         self.wait_for(20)
 
     def _start(self, part: str) -> subprocess.Popen[bytes]:
-        uri = f"rsio://127.0.0.1:{self._port}" if part == OCTETS else self.trial_broker.uri
+        uri = f"rsio://127.0.0.1:{self._port}" if part == TCP_FRAMES else self.trial_broker.uri
         command = [uri, *self.trial_broker.addresses(self._name, part), str(self._logs[part])]
         module = (
             ["tests.support.kill_series.stream_frame_reader"]
-            if part in (FRAMES, OCTETS)
+            if part in (FRAMES, TCP_FRAMES)
             else ["tests.support.kill_series.stream_load", part]
         )
         with self._words.open("ab") as words:
@@ -126,12 +126,12 @@ class StreamKillSeries:
         return process
 
     def count(self) -> int:
-        """How many messages have been handed on by the reader that is behind all others."""
+        """Return how many messages the slowest reader has delivered."""
         logs = [self._logs[reader] for reader in self.readers]
         return min(log.read_bytes().count(b'"read"') if log.exists() else 0 for log in logs)
 
     def wait_for(self, more: int) -> None:
-        """Wait until each reader has handed on so many more."""
+        """Wait until each reader has delivered `more` further messages."""
         target = self.count() + more
         try:
             wait_until_sync(lambda: self.count() >= target)
@@ -139,19 +139,19 @@ class StreamKillSeries:
             raise AssertionError(f"a reader is stuck at {self.count()}: {self._story()}") from error
 
     def wait_for_sessions(self, reader: str, what: str, number: int) -> None:
-        """Wait until this has become of so many sessions of a reader."""
+        """Wait until the reader's log has `number` lines `what` about sessions."""
         try:
             wait_until_sync(lambda: self.sessions(reader)[what] >= number)
         except BaseException as error:
             raise AssertionError(f"{reader}: {self.sessions(reader)}, {self._story()}") from error
 
     def sessions(self, reader: str) -> Counter[str]:
-        """The log lines about a reader's sessions so far."""
+        """Return the numbers of log lines about sessions of a reader."""
         log = self._logs[reader]
         return Known.of(log).sessions if log.exists() else Counter()
 
     def kill_service_after(self, more: int) -> None:
-        """SIGKILL as soon as the reader has handed on so many more; then start again."""
+        """SIGKILL the service when each reader has delivered `more` further messages, and start it again."""
         self.wait_for(more)
         self.kill_service()
         self.service.start_again(ready=False)
@@ -161,7 +161,7 @@ class StreamKillSeries:
         self.kills["service"] += 1
 
     def restart_broker_after(self, more: int, *, gently: bool = False) -> None:
-        """Knock the broker down as soon as the reader has handed on so many more; then start it again."""
+        """Stop the broker when each reader has delivered `more` further messages, and start it again."""
         self.wait_for(more)
         self.restart_broker(gently=gently)
 
@@ -171,7 +171,10 @@ class StreamKillSeries:
         self.trial_broker.start_again()
 
     def decision(self) -> str:
-        """The checker's counts, when the readers have all that was published. Raises AssertionError with its findings."""
+        """Return the checker's counts when the readers have all messages.
+
+        Raises AssertionError with the checker's findings.
+        """
         self._parties[WRITE].send_signal(signal.SIGUSR1)
         try:
             wait_until_sync(self._has_read_everything)
@@ -189,7 +192,7 @@ class StreamKillSeries:
         return "\n".join(said)
 
     def check(self, log: Path) -> subprocess.CompletedProcess[str]:
-        """The output of the checker process for a reader's log."""
+        """Run the checker as a process for the log of a reader."""
         logs = [str(self._logs[WRITE]), str(log), str(self._logs[RECALL])]
         command = [sys.executable, "-m", "tests.support.kill_series.stream_checker", *logs]
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

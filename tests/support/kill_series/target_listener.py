@@ -15,18 +15,18 @@ from typing import Any
 
 from tests.support.clients.mqtt import BrokerClient
 from tests.support.kill_series.clients import join
-from tests.support.kill_series.load import what_came
+from tests.support.kill_series.load import received_messages
 from tests.support.kill_series.log import LogWriter
 
 
 def line_of(event: dict[str, Any]) -> dict[str, Any]:
-    """The line in the log for an event."""
+    """Return the log line for an event."""
     return {"heard": event["topic"].split("/")[1], "revision": event["revision"], "n": event.get("value")}
 
 
 def listen(requester: BrokerClient, log: LogWriter, stopping: threading.Event) -> None:
     while not stopping.is_set():
-        if came := what_came(requester.received):
+        if came := received_messages(requester.received):
             log.write(*map(line_of, came))
 
 

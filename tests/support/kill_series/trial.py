@@ -1,4 +1,4 @@
-"""A kill test: one service, a load over each of some brokers, faults, and the checker's verdict.
+"""A kill test: one service, a load over each of some brokers, faults, and the checker's decision.
 
 with Trial(tmp_path, trial_broker) as trial:
     trial.kill_service_after(100)
@@ -30,17 +30,17 @@ from tests.support.kill_series.clients import join
 from tests.support.kill_series.faults import STATUSES, FaultyService
 from tests.support.kill_series.load import APART, THINGS, LoadOptions, Producer, command
 from tests.support.kill_series.log import Log
-from tests.support.kill_series.trial_broker import SUBJECT, KillSeriesBroker, hearing
+from tests.support.kill_series.trial_broker import SUBJECT, KillSeriesBroker, target_connection
 from tests.support.wait import TimedOut, wait_until_sync
 
 MAKE, LOAD, CHECK = "make", "load", "check"
-"""Each has its own addresses, because after a kill a client may receive a response again."""
+"""The clients, each with its own addresses, because a client may get a response again after a kill."""
 
 PATIENCE = 90.0
 CHECKED_WITHIN = 300.0
 
 QUIET = 0.5
-"""Seconds without a line in a log after which a load has sent all that it may: longer than a producer waits to retry."""
+"""Seconds without a log line after which a load has sent all it may: longer than the pause of a retry."""
 
 PAUSES = {"min": "0.1s", "max": "1s"}
 
@@ -48,7 +48,7 @@ PAUSES = {"min": "0.1s", "max": "1s"}
 class Trial:
     """A kill test. `proxies` are between the service and a broker.
 
-    `hearer`: the address of a target that receives all events, and that every command requires to acknowledge.
+    `hearer`: the broker of a target that receives all events; each command requests an acknowledgement of it.
     `is_faulty`: reads fail and handlers raise at random. `is_lossy`: a broker loses confirmed messages. `kills`: the
     numbers of kills and changes, by kind; `redelivered`: the number of deliveries that the service recognized as
     redelivered.
@@ -98,7 +98,7 @@ class Trial:
             for document in documents:
                 for source in document["sources"]:
                     source["replyTarget"]["expectedResponseTypes"] = ["response", "error", "nack"]
-            documents.append(hearing(hearer, name, address))
+            documents.append(target_connection(hearer, name, address))
             self._options = msgspec.structs.replace(
                 self._options, label=documents[-1]["targets"][0]["issuedAcknowledgementLabel"]
             )
@@ -136,14 +136,14 @@ class Trial:
         return log.read_bytes().count(kind) if log.exists() else 0
 
     def wait_for(self, more: int, *trial_brokers: KillSeriesBroker) -> None:
-        """Wait until so many further answers, or more, are in the log of each of these (or of all).
+        """Wait until the log of each of these brokers, by default all, has `more` further responses.
 
-        Raises AssertionError with the checker's findings where they do not come.
+        Raises AssertionError with the checker's findings if they do not arrive.
         """
         self._wait_for(more, b'"answered"', trial_brokers or self.trial_brokers)
 
     def wait_until_replaced(self) -> None:
-        """Wait until all commands that are open now have been answered: as many new ones have been sent.
+        """Wait until all commands that are open now have responses, because as many new ones were sent.
 
         Raises as `wait_for`.
         """
@@ -157,7 +157,7 @@ class Trial:
             raise AssertionError(f"no answers come: {self.decision()}") from error
 
     def kill_service_after(self, more: int) -> None:
-        """SIGKILL as soon as `more` further answers have come everywhere; then start again."""
+        """SIGKILL the service when each log has `more` further responses, and start it again."""
         self.wait_for(more)
         self.kill_service()
         self.service.start_again(ready=False)
@@ -168,16 +168,16 @@ class Trial:
         self.kills["service"] += 1
 
     def restart_broker_after(self, more: int, trial_broker: KillSeriesBroker, *, gently: bool = False) -> None:
-        """Knock the broker down as soon as `more` further answers have come over it; then start it again."""
+        """Stop the broker after `more` further responses over it, and start it again."""
         self.wait_for(more, trial_broker)
         with self.broker_away(trial_broker, gently=gently):
             pass
 
     def restart_broker_in_burst(self, trial_broker: KillSeriesBroker, pause: float, *, gently: bool) -> None:
-        """Knock the broker down so many seconds after the service has begun with as many commands as the load keeps open.
+        """Stop the broker `pause` seconds after the service has begun to handle a burst of commands.
 
-        The service stands still until the broker has all of them, so most are carried out, and neither answered nor
-        acknowledged, when the broker ends.
+        The service is paused until the broker has as many commands as the load keeps open. So most are carried out when
+        the broker stops, but have neither a response nor an acknowledgement.
         """
         process = self.service.process
         assert process is not None
@@ -189,7 +189,7 @@ class Trial:
             pass
 
     def _wait_until_full(self) -> None:
-        """Wait until no load sends anything more, as nothing is answered."""
+        """Wait until no load sends anything more, because there are no responses."""
 
         def sizes() -> list[int]:
             return [log.stat().st_size for log in self._logs.values()]
@@ -206,7 +206,7 @@ class Trial:
 
     @contextmanager
     def broker_away(self, trial_broker: KillSeriesBroker, *, gently: bool = False) -> Iterator[None]:
-        """While the broker does not run."""
+        """Stop the broker for the duration of the block."""
         is_asked = gently or not trial_broker.survives_kill
         trial_broker.knock_down(gently=is_asked)
         self.kills[f"{trial_broker.kind} by {'SIGTERM' if is_asked else 'SIGKILL'}"] += 1
@@ -214,20 +214,20 @@ class Trial:
         trial_broker.start_again()
 
     def kill_forgetful(self, trial_broker: KillSeriesBroker) -> None:
-        """End a broker by SIGKILL that does not promise to survive it, and start it again."""
+        """SIGKILL a broker that loses messages then, and start it again."""
         trial_broker.broker.kill()
         self.kills[f"{trial_broker.kind} by SIGKILL"] += 1
         trial_broker.start_again()
 
     def _count_again(self) -> None:
-        """Before the service ends, take its count of deliveries that it recognized as redelivered."""
+        """Add the deliveries that the service recognized as redelivered, before it ends."""
         for connection in self.connections:
             self.redelivered += self.service.metric(
                 "connectivity_deliveries_total", connection=connection, outcome="answered_again"
             )
 
     def finish(self) -> None:
-        """Let the loads come to their end. Raises AssertionError for one that fails."""
+        """Stop the loads and wait for them. Raises AssertionError if one fails."""
         for load in self._loads:
             load.send_signal(signal.SIGTERM)
         for load in self._loads:
@@ -239,7 +239,7 @@ class Trial:
             self._hear_out(self._listener)
 
     def _hear_out(self, listener: subprocess.Popen[bytes]) -> None:
-        """Let the listener hear of everything that was answered, which is everything that was sent."""
+        """Wait until the listener has received the events of all responses, then stop it."""
         log = Log.read(*self._logs.values())
         newest: dict[str, int] = {}
         for number, revisions in log.answered.items():
@@ -271,7 +271,7 @@ class Trial:
         )
 
     def decision(self) -> str:
-        """A line of figures, after the loads have ended.
+        """Return a line of figures after the loads have ended.
 
         Raises AssertionError with the checker's findings, for a response that a broker refused, for differences between
         search index and states, and for deliveries left at a broker.
@@ -302,15 +302,15 @@ class Trial:
 
     @property
     def faults(self) -> int:
-        """How many faults have occurred."""
+        """The number of injected faults."""
         log = self.service.injected
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
     def _check_settled(self) -> None:
-        """Raises AssertionError for deliveries that the service has answered, and has neither acknowledged nor rejected.
+        """Raise AssertionError for deliveries with a response that are neither acknowledged nor rejected.
 
-        Those that met a fault may have been requeued. Commands whose acknowledgements failed have been: MQTT brokers send
-        them again to the next link, when their target is there.
+        Those with a fault may have been requeued. Commands whose acknowledgements failed were requeued: MQTT brokers
+        send them again on the next link, when their target is available.
         """
         self.service.stop()
         if self.hearer is not None:
@@ -322,7 +322,7 @@ class Trial:
             assert left <= self.faults, f"{trial_broker.kind}: {left} deliveries are not settled"
 
     def plant_stall(self, seconds: float) -> None:
-        """Change the log of the first load: its first answer came so much later."""
+        """Change the log of the first load: its first response arrived `seconds` later."""
         log = self._logs[self.trial_brokers[0]]
         lines = log.read_text(encoding="utf-8").splitlines()
         place = next(number for number, line in enumerate(lines) if line.startswith('{"answered"'))

@@ -28,14 +28,14 @@ SUBJECT = "acme:load"
 
 
 class KillSeriesBroker(ABC):
-    """A broker, and the addresses of one test there."""
+    """A broker and the addresses of one test."""
 
     kind: str
     server: str
     """The name of the fixture of such a broker."""
     broker: Mosquitto | RabbitMQ | Kafka
     survives_kill = True
-    """Whether the broker keeps through SIGKILL what it has confirmed."""
+    """Whether the broker keeps confirmed messages after SIGKILL."""
 
     options: dict[str, Any]
     """Values of `specificConfig` with which a dead link is noticed soon."""
@@ -45,14 +45,14 @@ class KillSeriesBroker(ABC):
     @property
     @abstractmethod
     def uri(self) -> str:
-        """Where load and checker join; see `tests.support.kill_series.clients`."""
+        """The URI for load and checker; see `tests.support.kill_series.clients`."""
 
     @abstractmethod
     def service_uri(self, proxy: ProxyThread | None) -> str:
-        """Where the service connects to."""
+        """Return the URI for the service."""
 
     def knock_down(self, *, gently: bool = False) -> None:
-        """End the broker by SIGTERM, or in the roughest way that it survives."""
+        """Stop the broker, by SIGKILL if it survives that and not `gently`."""
         if gently or not self.survives_kill:
             self.broker.stop()
         else:
@@ -62,31 +62,31 @@ class KillSeriesBroker(ABC):
         self.broker.start_again()
 
     def proxy(self) -> ProxyThread:
-        """A proxy in front of the broker, not started yet."""
+        """Return a proxy in front of the broker, which is not started yet."""
         return ProxyThread(self.broker.host, self.broker.port)
 
     def addresses(self, trial: str, part: str) -> tuple[str, str]:
-        """The addresses of the commands and responses of one part of a test."""
+        """Return the addresses of commands and responses of one part of a test."""
         base = f"{trial}{self._separator}{part}"
         return f"{base}{self._separator}ask", f"{base}{self._separator}answers"
 
     def beside(self, *parts: str) -> str:
-        """An address of these parts."""
+        """Return the address that these parts form."""
         return self._separator.join(parts)
 
     @abstractmethod
     def prepare(self, trial: str, *parts: str) -> None:
-        """Make what the service expects to be there."""
+        """Create the addresses that the service needs."""
 
     def reply_address(self, answers: str) -> str:
         return answers
 
     @abstractmethod
     def unsettled(self, trial: str, part: str) -> int:
-        """How many messages for the service are left at the broker, after the service has stopped."""
+        """Return how many messages for the stopped service the broker still has."""
 
     def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
-        """A connection with a source for each part."""
+        """Return a connection with a source for each part."""
         sources = []
         for part in parts:
             ask, answers = self.addresses(trial, part)
@@ -108,8 +108,8 @@ class KillSeriesBroker(ABC):
         }
 
 
-def hearing(trial_broker: KillSeriesBroker, trial: str, address: str) -> dict[str, Any]:
-    """A connection with a target for everything, which says what its broker has confirmed."""
+def target_connection(trial_broker: KillSeriesBroker, trial: str, address: str) -> dict[str, Any]:
+    """Return a connection with a target for all events, which acknowledges those that its broker confirms."""
     document = trial_broker.connection(f"{trial}-heard")
     target = {
         "address": trial_broker.reply_address(address),
@@ -139,10 +139,10 @@ class MqttKillSeriesBroker(KillSeriesBroker):
         return self.uri if proxy is None else f"tcp://{proxy.host}:{proxy.port}"
 
     def prepare(self, trial: str, *parts: str) -> None:
-        """Topics of MQTT need no making."""
+        """Do nothing: MQTT topics are not created."""
 
     def unsettled(self, trial: str, part: str) -> int:
-        """Take over the session of the service, and count what comes before a message of our own."""
+        """Take over the session of the service, and count the messages before one of its own."""
         ask, _ = self.addresses(trial, part)
         own, came = b"the last one", queue.Queue[bytes]()
         client = Client(CallbackAPIVersion.VERSION2, f"{trial}-{self.kind}", clean_session=False)
@@ -158,7 +158,7 @@ class MqttKillSeriesBroker(KillSeriesBroker):
 
 
 class Mqtt5KillSeriesBroker(MqttKillSeriesBroker):
-    """The service speaks MQTT 5, the others MQTT 3.1.1."""
+    """The service uses MQTT 5, the other clients MQTT 3.1.1."""
 
     kind = "mqtt-5"
 

@@ -1,12 +1,12 @@
-"""Checks whether a lake equals its journal, row by row, as a process without code of the writers.
+"""Check whether a lake equals its journal, row by row, as a process without code of the writers.
 
     python -m tests.support.lake.checker DATA_DIR [--after-kill]
 
-It reads the journal with SQLite and the tables with deltalake, and prints a line for each difference. The exit code is 1
-if there is one. When everything has been moved, `events` has each event of the journal exactly once, and `latest` the
-state of each entity. With `--after-kill`, `events` is the beginning of the journal, at least up to the watermark, without
-gaps and duplicates, and `latest` is not older than the watermark and not newer than the journal. In both cases, every
-partition of `full_snapshots` has each thing once, in its state at that event or a later one.
+It reads the journal with SQLite and the tables with deltalake, and prints a line for each difference. The exit code is
+1 if there is one. When everything has been moved, `events` has each event of the journal exactly once, and `latest` the
+state of each entity. With `--after-kill`, `events` is the beginning of the journal, at least up to the watermark,
+without gaps and duplicates, and `latest` is not older than the watermark and not newer than the journal. In both cases,
+each partition of `full_snapshots` has each thing once, in its state at that event or a later one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = tuple[Any, ...]
 
 
 def check(data_dir: Path, *, after_kill: bool = False) -> list[str]:
-    """What is wrong, at most twenty lines of each kind."""
+    """Return the differences, at most twenty lines of each kind."""
     journal = sqlite3.connect(f"{(data_dir / 'journal.db').absolute().as_uri()}?mode=rw", uri=True)
     try:
         entries = [_text(row) for row in journal.execute(_ENTRIES)]
@@ -55,7 +55,7 @@ def check(data_dir: Path, *, after_kill: bool = False) -> list[str]:
 
 
 def _events_wrong(entries: list[Row], events: list[Row]) -> Iterator[str]:
-    """Losses, repeats and changes."""
+    """Find lost, duplicate and changed events."""
     numbers = Counter(row[3] for row in events)
     repeated = sorted(seq for seq, times in numbers.items() if times > 1)
     missing = sorted({row[3] for row in entries} - set(numbers))
@@ -122,14 +122,14 @@ def _latest(data_dir: Path) -> list[Row]:
 def _rows(folder: Path) -> list[dict[str, Any]]:
     if not (folder / "_delta_log").is_dir():
         return []
-    # A file system of pyarrow's own: a thread of its pool that calls back into Python may end a process badly.
+    # pyarrow's own file system: a thread of its pool that calls into Python may crash the process at its end.
     files = SubTreeFileSystem(str(folder), LocalFileSystem())
     found: list[dict[str, Any]] = DeltaTable(str(folder)).to_pyarrow_table(filesystem=files).to_pylist()
     return found
 
 
 def _value(value: Any) -> Any:
-    """Times as the journal writes them."""
+    """Return a value; times are in the format of the journal."""
     if not hasattr(value, "isoformat"):
         return value
     return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -143,7 +143,7 @@ def _watermark(data_dir: Path) -> int:
 
 
 def assert_whole(data_dir: Path, *, after_kill: bool = False) -> None:
-    """Run the checker as a process; raises AssertionError with what it says."""
+    """Run the checker as a process. Raises AssertionError with its output."""
     command = [sys.executable, "-m", "tests.support.lake.checker", str(data_dir), *(["--after-kill"] * after_kill)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"

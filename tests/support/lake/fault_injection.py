@@ -1,9 +1,9 @@
 """Seven points at which tests kill the pipeline, or pause it.
 
-`plant` puts them into a pipeline process if the variable SPARK_STORE_CRASH is `POINT:VICTIM:FILE`: when the point is reached
-and the file exists, the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java` (the Java
-process alone) or `service` (the parent process). So a restarted pipeline dies once for each file that was created. With
-`pause` for a victim both processes are stopped by SIGSTOP, until someone continues them.
+`plant` adds them to a pipeline process if the variable SPARK_STORE_CRASH is `POINT:VICTIM:FILE`: when the point is
+reached and the file exists, the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java`
+(the Java process alone) or `service` (the parent process). So a restarted pipeline dies once for each file that was
+created. With the victim `pause`, both processes are stopped by SIGSTOP, until the test continues them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.002
 
 
 class FaultPoint(str, Enum):
-    """A place in a batch, or beside it."""
+    """A point of a batch or of maintenance."""
 
     BEFORE_READ = "before-read"
     BEFORE_COMMIT = "before-commit"
@@ -35,7 +35,7 @@ class FaultPoint(str, Enum):
 
 
 def plant() -> None:
-    """Put the points into the pipeline of this process, if a test wants one."""
+    """Add the points to the pipeline of this process, if the variable names one."""
     if VARIABLE not in os.environ:
         return
     from spark_store.pipeline import snapshots, table_maintenance, tables
@@ -90,14 +90,14 @@ def _during(module: Any, name: str, point: FaultPoint) -> None:
 
 
 def _reach(point: FaultPoint, target: Any) -> None:
-    """Kill the victim here, if a test wants it."""
+    """Kill the victim if this point is planned."""
     if (planned := _planned(point)) is not None:
         _kill(*planned, target)
 
 
 @contextlib.contextmanager
 def _killed_at_a_new_file(point: FaultPoint, target: Any) -> Iterator[None]:
-    """Kill the victim when the first new data file of the lake appears, if a test wants it."""
+    """Kill the victim when the first new data file of the lake appears, if this point is planned."""
     if (planned := _planned(point)) is None:
         yield
         return
@@ -138,7 +138,7 @@ def _kill(victim: str, file: Path, target: Any) -> None:
     pid = {"java": java, "service": os.getppid(), "driver": os.getpid()}[victim]
     file.unlink()
     os.kill(pid, signal.SIGKILL)
-    # A signal to another process takes a moment: nothing may happen in it.
+    # The signal takes a moment to arrive; do nothing more until then.
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and _is_alive(pid):
         time.sleep(_LOOK_SECONDS)

@@ -33,32 +33,37 @@ from tests.support.lake.checker import check
 from tests.support.wait import wait_until_sync
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A Java process of a test does not live long enough for its second compiler to be worth its time."""
+"""Java options for short-lived processes: the second compiler does not pay off."""
 
 CHEAP = {
-    # Expressions are interpreted. To write and compile code for each takes longer than a few rows do.
+    # Interpret expressions: to generate and compile code takes longer than a few rows.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # One task where the product has two.
+    # One task instead of the product's two.
     "spark.default.parallelism": "1",
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
 }
-"""Settings of the sessions in `make test`: they save a third of their CPU time. The product does not have them, nor does
-`make soak`; nor do the pipeline processes of tests."""
+"""Settings of the Spark sessions of `make test`, which save a third of their CPU time.
+
+The product, `make soak` and the pipeline processes of tests do not have them.
+"""
 
 _ROOT = str(Path(__file__).parents[3])
 MAIN = (
     f"import sys; sys.path.insert(0, {_ROOT!r}); from tests.support.lake.fault_injection import plant; plant(); "
     "from spark_store.pipeline.__main__ import main; sys.exit(main())"
 )
-"""Without the low priority that `python -m spark_store.pipeline` gives itself: other tests would keep it from its work. With
-the points at which a test kills it."""
+"""The program of a pipeline process of tests.
+
+It has fault points, and normal priority: with the low one of `python -m spark_store.pipeline`, it would wait for other
+tests.
+"""
 
 
 def given(**settings: Any) -> tuple[str, str]:
-    """The option of a pipeline process with these settings; later ones override earlier ones."""
+    """Return the option of a pipeline process with these settings; later ones override earlier ones."""
     return "--settings", json.dumps(settings)
 
 
@@ -66,7 +71,7 @@ AT_ONCE = given(interval=0.2, merge_every=0)
 """The option of pipelines that tests wait for."""
 
 WITHIN = 400.0
-"""Seconds for a Java process to start and to do something, on a machine that is busy with other things."""
+"""Seconds for a Java process to start and to work on a busy machine."""
 
 
 def lamp(number: int) -> EntityId:
@@ -74,7 +79,7 @@ def lamp(number: int) -> EntityId:
 
 
 class DataFolder:
-    """A data folder."""
+    """A data folder with a journal and a lake."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +88,7 @@ class DataFolder:
         Journal.open(self.lake.journal).close()
 
     def write(self, events: int, entities: int = 7) -> None:
-        """So many events more, taking the entities in turn."""
+        """Append `events` events, to the entities in turn."""
         journal = Journal.open(self.lake.journal)
         try:
             newest = journal.newest_seq()
@@ -105,17 +110,17 @@ class DataFolder:
             journal.close()
 
     def table(self, table: Table) -> list[dict[str, Any]]:
-        """The rows of a table, read without Spark."""
+        """Return the rows of a table, read without Spark."""
         rows: list[dict[str, Any]] = DeltaTable(self.lake.path(table)).to_pyarrow_table().to_pylist()
         return rows
 
     def assert_equal(self) -> None:
-        """Both tables are what the journal is, row for row, and nothing is there twice."""
+        """Check that both tables equal the journal, without duplicates."""
         assert check(self.folder) == []
 
 
 def counted(entity: EntityId, revision: int) -> Change:
-    """An event that counts up, and the state that its entity's events make: none of them names a policy."""
+    """Return an event with a counter and the state after it, which has no policy."""
     made = change(entity, revision)
     return structs.replace(made, snapshots=(structs.replace(made.snapshots[0], policy=None),))
 
@@ -124,19 +129,22 @@ Said = list[tuple[str, dict[str, Any]]]
 
 
 STARVED = "Python worker failed to connect back"
-"""Spark waits ten seconds for a worker, and no setting says otherwise: on a machine that is busy with other things that may
-not be enough. The service starts such a pipeline again, and so do the tests, `TRIES` times in all."""
+"""Spark's error if a Python worker does not start within ten seconds.
+
+This happens on a busy machine, and there is no setting for it. Like the service, tests start such a pipeline again,
+`TRIES` times at most.
+"""
 
 TRIES = 5
 
 
 def differences(data_folder: DataFolder) -> list[str]:
-    """The findings of `verify`."""
+    """Return the differences that `verify` finds."""
     return [str(it) for it in verify(data_folder.lake).differences]
 
 
 def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Said:
-    """Everything that the journal has, moved by a stream in this process; what was said."""
+    """Move all events of the journal by a pipeline in this process, and return its messages."""
     for attempt in range(TRIES):
         said: Said = []
         stream = PipelineLoop(
@@ -156,7 +164,7 @@ def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Sa
 
 
 class PipelineProcess:
-    """A pipeline process, and what it prints in a file."""
+    """A pipeline process with its output in a file."""
 
     def __init__(self, data_folder: DataFolder, action: str, *options: str, **variables: str) -> None:
         self.said_file = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
@@ -177,7 +185,7 @@ class PipelineProcess:
         )
 
     def goes_on(self) -> bool:
-        """Whether it runs. One that ended only because the machine was too busy is started again, as the service does."""
+        """Return whether it runs; restart it if it failed only because the machine was busy, like the service."""
         if self.is_starved and self._tries < TRIES:
             self._let_go()
             self.process = self._start()
@@ -187,12 +195,12 @@ class PipelineProcess:
         return Path(self.said_file.name).read_text(encoding="utf-8", errors="replace")
 
     def messages(self, event: str | None = None) -> list[dict[str, Any]]:
-        """Its messages so far, all or of one kind."""
+        """Return its messages so far, all or of one event."""
         lines = [json.loads(line) for line in self.output().splitlines() if line.startswith('{"event"')]
         return [line for line in lines if event is None or line["event"] == event]
 
     def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
-        """The first event of this kind with these fields. Raises AssertionError where the process ends before it."""
+        """Return the first message with these fields. Raises AssertionError if the process ends before."""
 
         def found() -> list[dict[str, Any]]:
             return [it for it in self.messages(event) if all(it.get(name) == value for name, value in fields.items())]
@@ -202,12 +210,12 @@ class PipelineProcess:
         return found()[0]
 
     def wait(self) -> int:
-        """The exit code."""
+        """Wait for the end and return the exit code."""
         return self.process.wait(WITHIN)
 
     @property
     def is_starved(self) -> bool:
-        """Whether it ended only because the machine was too busy."""
+        """Whether it failed only because the machine was busy."""
         return self.process.poll() == 1 and STARVED in self.output()[self._before :]
 
     def java(self) -> list[psutil.Process]:
@@ -218,7 +226,7 @@ class PipelineProcess:
         return self.wait()
 
     def close(self) -> None:
-        """Kill what is left, and let go of everything."""
+        """Kill the process if it runs, and close its files."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(WITHIN)

@@ -1,4 +1,4 @@
-"""A service with a pipeline of normal priority and more options, which can be killed within a batch."""
+"""A service whose pipeline has normal priority, fault points and further options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ main()
 
 
 class PipelineService(ServiceProcess):
-    """`options` are added to the command line of the pipeline."""
+    """A service; `options` are added to the command line of its pipeline."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], options: Sequence[str] = ()) -> None:
         super().__init__(folder, {"spark": {"mode": "embedded", "master": "local[2]"}, **settings})
@@ -38,7 +38,7 @@ class PipelineService(ServiceProcess):
 
     @classmethod
     def begin(cls, folder: Path, *options: str) -> Self:
-        """A service without connections that is ready; its pipeline is still starting."""
+        """Start a service without connections; its pipeline is still starting."""
         (folder / "connections").mkdir(parents=True, exist_ok=True)
         service = cls(folder, {}, options)
         service.start_again()
@@ -53,12 +53,12 @@ class PipelineService(ServiceProcess):
         self._wait_for(lambda: b'"lake":"following"' in self.get("/health/ready")[1])
 
     def wait_for_lake(self) -> None:
-        """Wait until the pipeline has moved everything."""
+        """Wait until the pipeline has moved all events."""
         self._wait_for(lambda: self.metric("connectivity_lake_lag_events") == 0)
 
     @staticmethod
     def _wait_for(condition: Callable[[], bool]) -> None:
-        """Ask five times a second: each request takes time from the pipeline."""
+        """Poll five times a second, because each request takes time from the pipeline."""
 
         def is_met() -> bool:
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""A lake as Spark writes it, but without Spark, for tests of code that reads or changes it."""
+"""A lake like one that Spark has written, but written without Spark."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "tim
 
 
 def write_lake(data_dir: Path, last: int | None = None) -> None:
-    """Both tables and the watermark, as they are after the journal's event `last` (the newest one) was moved."""
+    """Write both tables and the watermark, up to the journal's event `last`, by default the newest."""
     with JournalReader.open(Lake(data_dir).journal) as follower:
         last = follower.newest() if last is None else last
         entries, states = list(follower.entries(1, last)), list(follower.states(1, last))
     add_events(data_dir, map(event_row, entries), last)
-    # Without the number a pipeline that starts would merge all states again.
+    # Without the transaction number, a pipeline that starts would merge all states again.
     _write(data_dir, LATEST, map(latest_row, states), "overwrite", last)
     Lake(data_dir).pipeline.mkdir(parents=True, exist_ok=True)
     publish_watermark(Lake(data_dir).watermark, Watermark(last))
 
 
 def write_all_tables(data_dir: Path) -> None:
-    """`write_lake`, and the other tables where they are missing: a pipeline that starts finds nothing to create."""
+    """Call `write_lake`, and create missing tables, so that a pipeline finds all of them."""
     write_lake(data_dir)
     for table in (SNAPSHOTS, FULL_SNAPSHOTS):
         if not Lake(data_dir).has(table):
@@ -39,7 +39,7 @@ def write_all_tables(data_dir: Path) -> None:
 
 
 def write_full_snapshot(data_dir: Path) -> None:
-    """Add a moment with all things of the journal as they are now."""
+    """Add a full snapshot of all things of the journal."""
     with JournalReader.open(Lake(data_dir).journal) as follower:
         last = follower.newest()
         rows = [
@@ -61,12 +61,12 @@ def write_latest(data_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def add_states(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Into `snapshots` or `full_snapshots`."""
+    """Append rows to `snapshots` or `full_snapshots`."""
     _write(data_dir, table, rows, "append")
 
 
 def note_erased(data_dir: Path, number: int) -> None:
-    """The tables that there are have carried out the erasures up to this number, as the watermark says, too."""
+    """Mark the erasures up to this number as done, in all existing tables and the watermark."""
     place = Lake(data_dir)
     for table in (table for table in TABLES if place.has(table)):
         noted = CommitProperties(app_transactions=[Transaction(ERASURES, number)])
@@ -88,13 +88,13 @@ def _write(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]], mode
         partition_by=by,
         configuration=dict(table.properties),
         commit_properties=properties,
-        # A search for a text in the bytes of the files finds it.
+        # Uncompressed, so that tests can search the bytes of the files for a text.
         writer_properties=WriterProperties(compression="UNCOMPRESSED"),
     )
 
 
 def event_row(entry: JournalEntry) -> dict[str, Any]:
-    """An entry of the journal as a row of `events`."""
+    """Return an entry of the journal as a row of `events`."""
     row = entry._asdict()
     return {
         **row,
@@ -106,7 +106,7 @@ def event_row(entry: JournalEntry) -> dict[str, Any]:
 
 
 def latest_row(state: EntityState) -> dict[str, Any]:
-    """A state of the journal as a row of `latest`."""
+    """Return a state of the journal as a row of `latest`."""
     return {
         **state._asdict(),
         "namespace": state.entity.partition(":")[0] if ":" in state.entity else "",

@@ -1,4 +1,4 @@
-"""A query of the lake as SQL text with the names of its tables."""
+"""A query of the lake from SQL text with the names of tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_store.queries.spark_query import SparkQuery, Tables
 
 
 def sql(text: str, versions: Mapping[str, int] = MappingProxyType({})) -> SparkQuery:
-    """The query, of these versions of tables, or of the newest ones."""
+    """Return the query, of these versions of tables or of the newest."""
 
     def query(tables: Tables) -> Any:
         for table in TABLES:

@@ -34,7 +34,7 @@ _SNAPSHOTS = pa.schema(
 
 
 def append_events(lake: Lake, events: Sequence[tuple[int, Event]], rows: int = 1000) -> None:
-    """Append events with their numbers, sorted as Spark does it, `rows` in a row group."""
+    """Append events with their numbers, sorted like Spark, with `rows` in a row group."""
     found = sorted(events, key=lambda numbered: (numbered[1].entity.id, numbered[1].revision))
     write_deltalake(
         lake.path(EVENTS),
@@ -97,14 +97,14 @@ def append_snapshots(lake: Lake, snapshots: Iterable[Snapshot]) -> None:
 
 
 def compact(lake: Lake) -> None:
-    """One file out of many, and nothing left of what was before."""
+    """Compact all files into one, and delete the old ones."""
     table = DeltaTable(lake.path(EVENTS))
     table.optimize.compact()
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
 def forget(lake: Lake, condition: str) -> None:
-    """Delete rows, as retention does."""
+    """Delete rows, like retention."""
     DeltaTable(lake.path(EVENTS)).delete(condition)
 
 
@@ -117,7 +117,7 @@ class Clock:
 
 
 def fill(lake: Lake, first: int, last: int, entities: Sequence[EntityId] = (LAMP, OTHER), rows: int = 10) -> None:
-    """Revisions of each of the entities, numbered in turn."""
+    """Append revisions of the entities, numbered in turn."""
     width = len(entities)
     numbered = [
         ((revision - 1) * width + place + 1, event(entity, revision))

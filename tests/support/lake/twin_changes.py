@@ -1,4 +1,4 @@
-"""Changes as the service makes them: each state is the fold of its events."""
+"""Changes like those of the service: each state is the fold of its events."""
 
 from __future__ import annotations
 
@@ -39,14 +39,17 @@ class Past:
         self._changes.append(Change((event,), (self._states[entity],)))
 
     def store(self) -> None:
-        """Into the journal."""
+        """Append the changes to the journal."""
         self._site.append(self._changes)
         self._changes.clear()
 
 
 def eventful(data_folder: DataFolder, entities: int = 8) -> Past:
-    """Things that come, change, lose parts, have something said about them, go and come again, a policy, and a stream with
-    messages that are no JSON: stored."""
+    """Store changes of each kind in the journal, and return them.
+
+    Things are created, changed, deleted and created again, and lose parts; there are a policy and a stream with
+    messages that are not JSON.
+    """
     past = Past(data_folder)
     policy = EntityId(EntityType.POLICY, "acme.site", "owner")
     past.happens(policy, "created", "/", {"entries": {"DEFAULT": {"subjects": {}, "resources": {}}}})
@@ -70,8 +73,8 @@ def eventful(data_folder: DataFolder, entities: int = 8) -> Past:
     return past
 
 
-def made_anew(data_folder: DataFolder, thing: EntityId) -> None:
-    """Erased, but not to the end, so that the lake does not begin with its part; and created again with what it had."""
+def erase_and_create(data_folder: DataFolder, thing: EntityId) -> None:
+    """Erase a thing without completing the erasure, and create it again with the same content."""
     with contextlib.closing(Journal.open(data_folder.lake.journal)) as journal:
         erase_events(journal, thing)
         anew = Event(thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}")
@@ -79,24 +82,24 @@ def made_anew(data_folder: DataFolder, thing: EntityId) -> None:
 
 
 def erase_events(journal: Journal, thing: EntityId) -> None:
-    """The journal's part of an erasure: the record of it, and the events."""
+    """Do the journal's part of an erasure: record it and remove the events."""
     begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
     journal.within(lambda it: erasure.take_entries(it, begun))
     journal.commit()
 
 
 def trim(data_folder: DataFolder, seq: int) -> None:
-    """Take the events up to this number away from the journal."""
+    """Remove the events up to this number from the journal."""
     tamper(data_folder, "DELETE FROM entries WHERE seq <= ?", seq)
 
 
 def tamper(data_folder: DataFolder, statement: str, *parameters: object) -> Any:
-    """Change the journal's file behind everybody's back; the first row of what it says."""
+    """Execute a statement on the journal's file, and return its first row."""
     with contextlib.closing(sqlite3.connect(data_folder.lake.journal, isolation_level=None)) as journal:
         return journal.execute(statement, parameters).fetchone()
 
 
 def states(data_folder: DataFolder) -> list[tuple[object, ...]]:
-    """The journal's current states."""
+    """Return the journal's current states."""
     with JournalReader.open(data_folder.lake.journal) as follower:
         return sorted(follower.states(1, 0), key=str)

@@ -51,7 +51,7 @@ def _say(event: str, **_: Any) -> None:
 
 
 class LakeWriterProcess:
-    """The process, seen from a test."""
+    """A test's handle of the process."""
 
     def __init__(self, data_folder: DataFolder) -> None:
         self._trigger = data_folder.folder / _TRIGGER
@@ -70,7 +70,7 @@ class LakeWriterProcess:
         return Path(self._said.name).read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _wait_for(self, *ends: str) -> str:
-        """The first new line that begins with one of these."""
+        """Return the first new line that begins with one of these."""
 
         def found() -> int | None:
             lines = self._lines()
@@ -83,7 +83,7 @@ class LakeWriterProcess:
         return self._lines()[line]
 
     def begin(self, pause: FaultPoint | None = None) -> None:
-        """Move what the journal has; return at its pause, if there is one, else when it has found its position."""
+        """Start to move events; return when it is stopped at `pause`, or follows the journal."""
         if pause is not None:
             self._trigger.touch()
         assert self._process.stdin is not None
@@ -95,12 +95,12 @@ class LakeWriterProcess:
             self._wait_for("following")
 
     def pause(self) -> None:
-        """Stop the process and its Java process, wherever they are."""
+        """Stop the process and its Java process immediately."""
         for process in self._all():
             process.suspend()
 
     def go_on(self) -> str:
-        """Let it go on, and return how it ended."""
+        """Continue, and return the result."""
         for process in self._all():
             process.resume()
         return self._wait_for("done", "LakeBusy", "LakeUnfit", "Store")

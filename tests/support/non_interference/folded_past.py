@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FoldQuery(NamedTuple):
-    """A query of the past that replaces a query for Spark."""
+    """A query of the past, in place of a query for Spark."""
 
     question: ThingQuery
     before: datetime
@@ -34,7 +34,7 @@ class FoldQuery(NamedTuple):
 
 
 class FoldedQueries(SparkQueries):
-    """Answers searches of the past from a journal."""
+    """Runs searches of the past on a journal."""
 
     def __init__(self, lake: Lake, journal: Journal) -> None:
         super().__init__(lake, lambda: "")
@@ -53,7 +53,7 @@ class FoldedQueries(SparkQueries):
 
 
 class WrittenFile(NamedTuple):
-    """A row of an answer."""
+    """A row of the result."""
 
     file: str
     is_complete: bool
@@ -78,12 +78,12 @@ def _rows(journal: Journal, entity: EntityId, before: str) -> list[FoldRow]:
 
 
 def fold_past_searches(patch: pytest.MonkeyPatch) -> None:
-    """Have searches of the past ask `FoldedQueries`."""
+    """Make searches of the past use `FoldedQueries`."""
     patch.setattr(as_of_feed, "query", lambda _lake, *asked: FoldQuery(*asked))
 
 
 def open_past_searches(harness: ConnectionHarness, now: Callable[[], datetime]) -> as_of_feed.AsOfSearches:
-    """Return searches of the past for a harness whose journal is in a folder of its own."""
+    """Return the searches of the past of a harness whose journal has its own folder."""
     lake = Lake(Path(harness.journal.path).parent)
     lake.pipeline.mkdir(parents=True)
     publish_watermark(lake.watermark, Watermark(10**6))

@@ -1,4 +1,4 @@
-"""The observations of subjects in a world: their responses and signals, over every protocol.
+"""The observations of subjects in a world: their responses and signals, over all protocols.
 
     learned = await observe(world, inquiry)
     learned["3 retrieve …"]
@@ -27,29 +27,29 @@ from tests.support.non_interference.worlds import MESSAGE, ROOT, SUBJECTS, Step,
 from tests.support.temporary_journal import TemporaryJournal
 
 DITTO, STREAMR, RSIO = range(3)
-"""The sources of the subjects."""
+"""The indexes of the sources of the subjects."""
 ANSWERS = "answers"
-"""Where answers in the Ditto protocol go."""
+"""The reply address of the Ditto protocol."""
 _WRITERS = {name: number for number, name in enumerate((ROOT, *SUBJECTS))}
 _SUBSCRIPTION = re.compile(r'"subscriptionId":"([^"]+)"')
 _ASKED = {"address": "{{ header:reply-to }}"}
 KEY = "K"
-"""The key of a Streamr client, whose own subject no policy names."""
+"""The key of a Streamr client, whose own subject is in no policy."""
 
 Learned = dict[str, list[str]]
-"""The observations by each question, and by watching."""
+"""The observations, by question and by phase of watching."""
 
 
 class Question(Protocol):
-    """One thing to ask. Its `repr` is what a failure prints."""
+    """A request of a subject. Its `repr` is part of the failure message."""
 
     async def put(self, observer: Observer) -> None:
-        """Ask, and wait for the whole answer."""
+        """Send the request and wait for the whole response."""
 
 
 @dataclass(frozen=True)
 class Inquiry:
-    """The topics of targets and the live subscriptions with which subjects watch, and their questions afterward."""
+    """The targets' topics and the live subscriptions of the subjects, and their requests afterward."""
 
     topics: Sequence[Sequence[str]] = ()
     streamr: Sequence[str] = ()
@@ -70,7 +70,7 @@ class Message(NamedTuple):
 
 
 class Observer(ConnectionHarness):
-    """A service with the subjects' sources, a connection of those who write, and one with the subjects' targets."""
+    """A service with the connections of subjects and writers, and one with the subjects' targets."""
 
     def __init__(self, subjects: Sequence[str]) -> None:
         streamr = {"streams": {}, "authKeys": {"watcher": fingerprint(KEY)}}
@@ -85,7 +85,7 @@ class Observer(ConnectionHarness):
             journal=TemporaryJournal(),
         )
         self.subjects = tuple(subjects)
-        # Events do not go back to the connection that has caused them.
+        # Events are not sent to the connection that caused them.
         self.writers = ConnectionHarness(*(source(name, name) for name in _WRITERS), beside=self, id="writers")
         self.watchers: ConnectionHarness | None = None
         self._written_steps = 0
@@ -96,7 +96,7 @@ class Observer(ConnectionHarness):
             count_timeout=60.0,
             audit=BehalfAudit(lambda: self.now, _note),
         )
-        # A page that takes long on a busy machine is none of the differences.
+        # A slow page on a busy machine must not be a difference.
         self.searching.options = SearchOptions(budget=60.0)
         self.past = open_past_searches(self, lambda: self.now)
         self.learned: Learned = {}
@@ -110,7 +110,7 @@ class Observer(ConnectionHarness):
         return self._numbers
 
     async def end(self) -> None:
-        """Stop everything."""
+        """Close all connections."""
         self.past.close()
         for connection in (self.writers, self.watchers):
             if connection is not None:
@@ -119,15 +119,15 @@ class Observer(ConnectionHarness):
         await self.close()
         ConnectionHarness.made.remove(self)
 
-    # in
+    # incoming
 
     def say(self, payload: bytes, source: int, reply_to: str) -> None:
-        """One message, whose answers go to `reply_to`."""
+        """Deliver a message with this reply address."""
         self._sent += 1
         self.deliver(payload, source=source, reply_to=reply_to, correlation_id=reply_to)
 
     async def settle(self) -> None:
-        """Wait until every delivery so far is settled."""
+        """Wait until all deliveries so far are settled."""
         await until(lambda: len(self.outcomes) == self._sent)
         await until(lambda: len(self.writers.outcomes) == self._written_steps)
 
@@ -137,7 +137,7 @@ class Observer(ConnectionHarness):
         self.writers.deliver(payload_of(step), source=_WRITERS[step.by])
 
     async def watch(self, inquiry: Inquiry) -> None:
-        """Begin to watch."""
+        """Open the targets and live subscriptions."""
         await self.settle()
         if inquiry.topics:
             self.watchers = ConnectionHarness(beside=self, id="watchers", targets=self._targets(inquiry.topics))
@@ -157,7 +157,7 @@ class Observer(ConnectionHarness):
         ]
 
     async def calm(self) -> None:
-        """Wait until everything that has happened is sent to those who watch."""
+        """Wait until all events are sent to targets and live subscriptions."""
         await self.settle()
         newest = self.journal.newest_seq()
         await until(lambda: all(it.judged == newest for it in self.event_publisher.of("watchers")))
@@ -166,22 +166,22 @@ class Observer(ConnectionHarness):
         await until(lambda: not self.following._woken and all(it.newest <= it.position for it in feeds))
         await pause(12)
 
-    # out
+    # outgoing
 
     def messages(self, address: str) -> list[Message]:
         return [Message.of(it) for it in self.link.published if it.address == address]
 
     async def answered(self, address: str, is_over: Callable[[Message], bool]) -> Message:
-        """Wait for the message that ends an answer."""
+        """Wait for the last message of a response and return it."""
         await until(lambda: any(map(is_over, self.messages(address))))
         return next(filter(is_over, self.messages(address)))
 
     def remember(self, found: Sequence[str]) -> None:
-        """Note what was not sent as messages."""
+        """Record observations that were not sent as messages."""
         self._remembered += found
 
     def note(self, name: str) -> None:
-        """Keep everything that was sent since the last note under a name, address by address."""
+        """Record all messages since the last note under this name, sorted by address."""
         published = [*self.link.published, *(self.watchers.link.published if self.watchers is not None else ())]
         new = [Message.of(it) for it in published if id(it) not in self._seen]
         self._seen.update(map(id, published))
@@ -206,7 +206,7 @@ class Observer(ConnectionHarness):
 
 
 async def _note(_: Any) -> None:
-    """Nothing is kept of searches on behalf of others."""
+    """Do nothing: searches on behalf of others are not recorded."""
 
 
 def payload_of(step: Step) -> bytes:
@@ -225,12 +225,12 @@ def payload_of(step: Step) -> bytes:
 
 
 def rsio_subscription(publisher: str, demand: int = 10_000) -> bytes:
-    """Return a client's hello with its only subscription."""
+    """Return a client's hello and its only subscription."""
     return bytes.fromhex("01 00 00") + encode(SubscribeFrame(publisher, 1, demand))
 
 
 async def observe(world: World, inquiry: Inquiry) -> Learned:
-    """Let a world happen, watch, ask, and return what was learned."""
+    """Run a world, watch, send the requests, and return the observations."""
     observer = Observer(world.subjects)
     try:
         for step in world.steps[: world.watched]:
@@ -242,7 +242,7 @@ async def observe(world: World, inquiry: Inquiry) -> Learned:
             await observer.carry_out(step)
             await observer.calm()
         observer.now = world.asked
-        # As a second later: subjects expire though nothing has changed.
+        # Sweep as a second later, because subjects expire without a change.
         observer.sweep_sessions()
         await observer.calm()
         observer.note("watched")

@@ -1,6 +1,6 @@
-"""Random requests over every protocol, about existing and missing parts of a world.
+"""Random requests over all protocols, about existing and missing parts of a world.
 
-Values are drawn from the world itself, so that conditions, filters and entity tags match, also where the subject lacks
+Values are drawn from the world itself, so that conditions, filters and entity tags match, even if the subject lacks
 read permission.
 """
 
@@ -53,12 +53,12 @@ _MERGE = "application/merge-patch+json"
 _RESEND_ENDS = (5, 6, 7)
 
 
-# what can be asked
+# kinds of requests
 
 
 @dataclass(frozen=True)
 class Ask(Question):
-    """A command in the Ditto protocol with one answer."""
+    """A command of the Ditto protocol with one response."""
 
     topic: str
     path: str = "/"
@@ -87,7 +87,7 @@ class Ask(Question):
 
 @dataclass(frozen=True)
 class Tell(Ask):
-    """A live signal, which is answered only if it is refused."""
+    """A live signal, which has no response unless it is refused."""
 
     async def put(self, observer: Observer) -> None:
         id = f"q-{observer.next_number()}"
@@ -97,7 +97,7 @@ class Tell(Ask):
 
 @dataclass(frozen=True)
 class Subscription(Ask):
-    """A subscription in the Ditto protocol, of a history or a search, to its end."""
+    """A subscription of the Ditto protocol to a history or a search, until its end."""
 
     async def put(self, observer: Observer) -> None:
         id = f"q-{observer.next_number()}"
@@ -118,7 +118,7 @@ def _correlation(message: Message) -> Any:
 
 
 def _ends(message: Message, key: str, demand: str) -> bool:
-    """Whether a message ends a subscription, or refuses a demand for it."""
+    """Return whether a message ends a subscription, or refuses a request for it."""
     answer = json.loads(message.payload)
     match answer["topic"].rpartition("/")[2]:
         case "complete" | "failed":
@@ -130,7 +130,7 @@ def _ends(message: Message, key: str, demand: str) -> bool:
 
 @dataclass(frozen=True)
 class StreamrResend(Question):
-    """A resend of the Streamr protocol, to its end."""
+    """A resend of the Streamr protocol, until its end."""
 
     request: Mapping[str, Any]
 
@@ -143,7 +143,7 @@ class StreamrResend(Question):
 
 @dataclass(frozen=True)
 class StreamrPublish(Question):
-    """A command that is published to the stream of a twin: only an error is answered."""
+    """A command published to the stream of a twin; it has no response unless it fails."""
 
     stream: str
     command: Ask
@@ -158,7 +158,7 @@ class StreamrPublish(Question):
 
 @dataclass(frozen=True)
 class RsioSubscription(Question):
-    """A subscription of reactive-streams-io, to its end."""
+    """A subscription of reactive-streams-io, until its end."""
 
     publisher: str
 
@@ -203,11 +203,11 @@ class OverHttp(Question):
         observer.remember(found)
 
 
-# what is asked
+# random requests
 
 
 class Asker:
-    """Makes questions about one world."""
+    """Draws random requests about a world."""
 
     def __init__(self, world: World, secrets: Secrets, dice: random.Random) -> None:
         self._world = world
@@ -220,7 +220,7 @@ class Asker:
         self._values = [value for snapshot in self._states.values() for value in _parts(snapshot.state)]
 
     def inquiry(self, number: int) -> Inquiry:
-        """Topics and subscriptions to watch with, and so many questions."""
+        """Return topics and subscriptions to watch with, and `number` requests."""
         watches = self._world.watched < len(self._world.steps)
         things = self._dice.sample(THINGS, 3)
         makers: Sequence[tuple[int, Callable[[], Question]]] = (
@@ -270,7 +270,7 @@ class Asker:
             ("", f"extra-fields={quote(self._fields())}", f"filter={quote(self._filter())}", "fields=value,revision")
         )
 
-    # questions
+    # requests
 
     def _retrieve(self) -> Ask:
         entity = self._entity()
@@ -313,7 +313,7 @@ class Asker:
         return replace(asked, headers=_pairs(headers))
 
     def _change(self) -> Ask:
-        """A command that would change something, if it were allowed; never who may read what."""
+        """Return a command that would change something if permitted, but never a permission to read."""
         entity = self._entity()
         headers = dict(self._conditions(entity, is_read=False))
         if entity.type is EntityType.POLICY:
@@ -339,7 +339,7 @@ class Asker:
         return Ask(_topic(entity, action), place, value, headers=_pairs(headers))
 
     def _create(self) -> Ask:
-        """A new thing, under a policy that may be readable or not."""
+        """Return the creation of a thing, under a policy that may be readable or not."""
         policy_id, other = self._dice.choice((*POLICIES, NEVER[1])), self._dice.choice((*THINGS, NEVER[0]))
         value = self._dice.choice(
             (
@@ -447,17 +447,17 @@ class Asker:
             self._dice.random() < 0.3,
         )
 
-    # what they are about
+    # the subjects of requests
 
     def _entity(self, among: Sequence[EntityId] = (*THINGS, *THINGS, *POLICIES)) -> EntityId:
         return self._dice.choice((*among, NEVER[0]))
 
     def _may_be_written_whole(self, entity: EntityId) -> bool:
-        """Whether a command at the root of a thing is among the questions: it creates one that does not exist."""
+        """Return whether the root of a thing may be written: this would create an absent thing."""
         return entity not in self._absent
 
     def _may_only_fail(self, entity: EntityId, path: tuple[str, ...]) -> bool:
-        """Whether a command on a policy is refused: others would change who may read what."""
+        """Return whether a command on a policy is refused; others would change permissions to read."""
         return not self._secrets.last_sight(entity).writes_part(path)
 
     def _conditions(self, entity: EntityId, *, is_read: bool) -> Mapping[str, Any]:
@@ -549,6 +549,6 @@ def _pairs(headers: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return every part of a value, itself included."""
+    """Return all parts of a value, including itself."""
     below = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return [value, *(part for member in below for part in _parts(member))]

@@ -1,9 +1,9 @@
 """The secrets of a world for some subjects, and the same world with other secrets.
 
-A value is secret if none of the subjects can read it, or anything below it, at any time at which they look after it was
-written: while they watch, and when they send requests. `other_world` replaces, removes and adds secret values, and leaves
-out entities on which the subjects have no permission. It keeps the values that are visible by design (`KEPT`), and
-nothing else.
+A value is secret if none of the subjects can read it, or anything below it, whenever they look after it was written:
+while they watch, and when they send requests. `pairs` replaces, removes and adds secret values, and leaves out
+entities on which the subjects have no permission. It keeps the values that are visible by design (`KEPT`), and nothing
+else.
 
 The permissions come from `tests.support.oracles.permissions`, not from the service's own enforcer.
 """
@@ -39,10 +39,10 @@ from tests.support.non_interference.worlds import (
 from tests.support.oracles.permissions import (
     Policy,
     flattened,
-    obvious_has,
-    obvious_partial,
-    obvious_unrestricted,
-    obvious_view,
+    reference_has,
+    reference_partial,
+    reference_unrestricted,
+    reference_view,
     rows,
 )
 
@@ -83,27 +83,23 @@ class Sight:
         return self._known[key]
 
     def reads(self, path: Path) -> bool:
-        """Whether the place itself is readable at some moment."""
-        return self._any(obvious_has, "READ", path)
-
-    def reads_all(self, path: Path) -> bool:
-        """Whether everything at the place is readable at some moment."""
-        return self._any(obvious_unrestricted, "READ", path)
+        """Return whether this path itself is readable at some time."""
+        return self._any(reference_has, "READ", path)
 
     def reads_part(self, path: Path) -> bool:
-        """Whether the place, or one below, is readable at some moment."""
-        return self._any(obvious_partial, "READ", path)
+        """Return whether this path, or one below it, is readable at some time."""
+        return self._any(reference_partial, "READ", path)
 
     def writes_part(self, path: Path) -> bool:
-        """Whether the place, or one below, can be written at some moment."""
-        return self._any(obvious_partial, "WRITE", path)
+        """Return whether this path, or one below it, is writable at some time."""
+        return self._any(reference_partial, "WRITE", path)
 
     def is_secret(self, path: Path) -> bool:
         return not self.reads_part(path) and not self.writes_part(path)
 
     @cached_property
     def granted(self) -> frozenset[str]:
-        """The types of resources on which anything is granted at some moment."""
+        """The types of resources with a grant at some time."""
         return frozenset(
             path[0]
             for policy in self._policies
@@ -113,13 +109,13 @@ class Sight:
 
 
 def _about(policy: Policy, subjects: Sequence[str]) -> Policy:
-    """Return the entries of a policy that concern the subjects: the others give them nothing, and take nothing."""
+    """Return the entries of a policy that have one of the subjects; the others do not concern them."""
     entries = policy["entries"].items()
     return {"entries": {label: it for label, it in entries if not it["subjects"].keys().isdisjoint(subjects)}}
 
 
 def flat_policy(entity: EntityId, moment: Moment) -> Policy | None:
-    """Return the policy of an entity at a moment, with everything that applies to it then; None without one."""
+    """Return the policy of an entity at a moment, with all imports resolved; None without one."""
     snapshot = moment.states.get(entity)
     policies = moment.policies()
     if snapshot is None:
@@ -131,7 +127,7 @@ def flat_policy(entity: EntityId, moment: Moment) -> Policy | None:
 
 
 class Look(NamedTuple):
-    """When subjects look: the numbers of the moments with the states, and with the time."""
+    """A time when subjects look: the indexes of the moment with the states, and with the time."""
 
     states: int
     time: int
@@ -140,8 +136,8 @@ class Look(NamedTuple):
 def looks_at(world: World, entity: EntityId, step: int) -> list[Look]:
     """Return when subjects can see the change of an entity by step `step`.
 
-    Time n is after step n; the last time is that of the questions. Subjects with read permission under the last policy
-    before a deletion can see what the deletion has ended, at any time.
+    Time n is after step n; the last time is that of the requests. Subjects with read permission under the last policy
+    before a deletion can see the deleted history at any time.
     """
     last = len(world.steps)
     first = min(max(step, _first_look(world)), last)
@@ -170,7 +166,7 @@ class Secrets:
         self._bound = set(_bound_labels(world))
 
     def sight(self, entity: EntityId, step: int) -> Sight:
-        """Return what is readable from step `step` on, of what is written there."""
+        """Return the permissions for a value that step `step` writes, from then on."""
         looks = tuple(looks_at(self.world, entity, step))
         if (entity, looks) not in self._sights:
             found = (self._flat_at(entity, look) for look in looks)
@@ -178,7 +174,7 @@ class Secrets:
         return self._sights[entity, looks]
 
     def last_sight(self, entity: EntityId) -> Sight:
-        """Return what is readable when the subjects ask."""
+        """Return the permissions at the time of the requests."""
         return self.sight(entity, len(self.world.steps))
 
     def _flat_at(self, entity: EntityId, look: Look) -> Policy | None:
@@ -189,7 +185,7 @@ class Secrets:
 
     @cached_property
     def absent(self) -> frozenset[EntityId]:
-        """The entities on which the subjects have no right, and which give them none."""
+        """The entities on which the subjects have no permission, and which give them none elsewhere."""
         entities = {step.entity for step in self.world.steps}
         things = {it for it in entities if it.type is EntityType.THING and not self._has_rights(it)}
         policies = {it for it in entities if it.type is EntityType.POLICY and not self._has_rights(it)}
@@ -218,13 +214,13 @@ class Secrets:
         }
 
     def is_free_entry(self, policy: EntityId, label: str, step: int) -> bool:
-        """Whether an entry of a policy is secret, and gives the subjects nothing whatever it says of others."""
+        """Return whether an entry of a policy is secret, and grants the subjects nothing."""
         is_bound = label == "ROOT" or (policy.id, label) in self._bound
         return not is_bound and self.sight(policy, step).is_secret(("policy", "entries", label))
 
 
 def _bound_labels(world: World) -> Iterator[tuple[str, str]]:
-    """Yield policies and labels of the entries that concern the subjects, or that others refer to."""
+    """Yield policy and label of each entry that has one of the subjects, or that others refer to."""
     for step in world.steps:
         if step.entity.type is not EntityType.POLICY or step.value is ...:
             continue
@@ -248,14 +244,14 @@ def _entries(step: Step) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 class Pair(NamedTuple):
-    """A step, and what happens in the other world instead; None for nothing."""
+    """A step, and the step of the other world in its place, or None."""
 
     one: Step
     other: Step | None
 
 
 def pairs(world: World, dice: random.Random) -> list[Pair] | None:
-    """Return the steps of a world beside those of one with other secrets; None if no such steps succeed."""
+    """Return the steps of a world and of one with other secrets; None if the latter fail."""
     course = course_of(world.steps)
     assert course is not None, "a step of the world fails"
     secrets = Secrets(world, course)
@@ -276,7 +272,7 @@ def pairs(world: World, dice: random.Random) -> list[Pair] | None:
 
 
 def worlds_of(world: World, pairs: Sequence[Pair]) -> tuple[World, World]:
-    """Return the world with these steps, and the other one. Where a step does not happen, its time passes all the same."""
+    """Return both worlds. A step that one of them lacks still takes its time there."""
     others = [pair.other for pair in pairs if pair.other is not None]
     before = sum(pair.other is not None for pair in pairs[: world.watched])
     begins = pairs[world.watched - 1].one.at if world.watched else None
@@ -285,7 +281,7 @@ def worlds_of(world: World, pairs: Sequence[Pair]) -> tuple[World, World]:
 
 
 class _Change:
-    """Another value for what one step writes. `wildness`: how much of what is secret changes; 0 for nothing."""
+    """Changes the secret values of a step. `wildness` is the share of secrets that change."""
 
     def __init__(self, secrets: Secrets, number: int, dice: random.Random, wildness: float) -> None:
         self._secrets = secrets
@@ -294,7 +290,7 @@ class _Change:
         self._wildness = wildness
 
     def step(self, step: Step) -> Step | None:
-        """Return the step as it is in the other world; None if it does not happen there."""
+        """Return the step of the other world, or None if it has none."""
         if not self._is_struck():
             return step
         if step.entity.type is EntityType.POLICY:
@@ -310,7 +306,7 @@ class _Change:
         return step._replace(value=self._value(step.value, path, sight), headers=self._headers(step, path, sight))
 
     def _headers(self, step: Step, path: Path, sight: Sight) -> Mapping[str, Any]:
-        """Return the headers with other metadata of a part that is secret."""
+        """Return the headers with other metadata for a secret part."""
         puts = step.headers.get("put-metadata", ())
         if not any(sight.is_secret((*path, *put["key"].split("/")[:-1])) for put in puts if "*" not in put["key"]):
             return step.headers
@@ -325,7 +321,7 @@ class _Change:
         return None if self._dice.random() < 0.5 else step._replace(value=self._other_text())
 
     def _secret_step(self, step: Step) -> Step:
-        """Return another change of a part that is secret as a whole."""
+        """Return another change of a part that is completely secret."""
         headers = {} if self._dice.random() < 0.5 else {"put-metadata": [{"key": "unit", "value": self._other_text()}]}
         action = self._dice.choice(("modify", "merge", "delete"))
         if action == "delete":
@@ -333,7 +329,7 @@ class _Change:
         return step._replace(action=action, value=self._other(step.path), headers=headers)
 
     def _value(self, value: Any, path: Path, sight: Sight) -> Any:
-        """Return a value that shows the same to the subjects."""
+        """Return a value that looks the same to the subjects."""
         if path[1:2] == ("policyId",):
             return value
         if not sight.reads_part(path) and len(path) > 1:
@@ -354,7 +350,7 @@ class _Change:
         for name in self._further_names(path):
             if name not in value and sight.is_secret((*path, name)) and self._dice.random() < 0.4:
                 found[name] = self._other("/" + "/".join((*path[1:], name)))
-        # Where only something below is readable, an empty object stays one.
+        # If only something below is readable, an empty object must stay empty.
         is_alike = len(path) == 1 or sight.reads(path) or bool(found) == bool(value)
         return found if is_alike else dict(value)
 
@@ -370,7 +366,7 @@ class _Change:
                 return (*NAMES, "w")
 
     def _same_form(self, value: Any) -> Any:
-        """Another value with the same members."""
+        """Return another value with the same members."""
         if isinstance(value, Mapping):
             return {name: self._same_form(member) for name, member in value.items()}
         if isinstance(value, list):
@@ -396,7 +392,7 @@ class _Change:
         return step
 
     def _implicit_labels(self, step: Step) -> frozenset[str]:
-        """Return the labels of the policy after the step whose entries imports include without naming them."""
+        """Return the labels whose entries are implicitly importable after the step."""
         state = self._secrets.moments[self._number].states[step.entity].state or {}
         entries = state.get("entries", {}).items()
         return frozenset(label for label, entry in entries if entry["importable"] == IMPLICIT)
@@ -424,12 +420,12 @@ class _Change:
 
 
 def _first_look(world: World) -> int:
-    """Return the step after which subjects look for the first time: watching, they may begin with the past."""
+    """Return the step after which subjects look first; live subscriptions may start with the past."""
     return max(0, world.watched - 1)
 
 
 def looks_alike(world: World, pairs: Sequence[Pair]) -> bool:
-    """Whether two worlds show the same to the subjects, worked out the obvious way; False if a step fails."""
+    """Return whether two worlds look the same to the subjects, by simple rules; False if a step fails."""
     world, beside = worlds_of(world, pairs)
     courses = course_of(world.steps), course_of(beside.steps)
     if courses[0] is None or courses[1] is None:
@@ -448,7 +444,7 @@ def looks_alike(world: World, pairs: Sequence[Pair]) -> bool:
 
 
 def _observed(world: World, course: Course, pairs: Sequence[Pair], happens: Sequence[bool]) -> list[Moment]:
-    """Return the moments after each step, also after those that do not happen, and the one of the questions."""
+    """Return the moments after each step, also missing ones, and the moment of the requests."""
     moments, at = [Moment(world.asked, {})], iter(course.moments)
     for pair, is_step in zip(pairs, happens, strict=True):
         moments.append(next(at) if is_step else moments[-1]._replace(at=pair.one.at))
@@ -456,23 +452,26 @@ def _observed(world: World, course: Course, pairs: Sequence[Pair], happens: Sequ
 
 
 def _told(world: World, step: Step | None, moment: Moment, time: Moment) -> Any:
-    """Return what a step shows to the subjects under the permissions of a moment; None for nothing."""
+    """Return what subjects see of a step under the permissions of a moment; None for nothing."""
     policy = flat_policy(step.entity, moment._replace(at=time.at)) if step is not None else None
     if step is None or policy is None:
         return None
     kind = "message" if step.action == MESSAGE else step.entity.type.value
     path = (kind, *(name for name in step.path.split("/") if name))
-    if not obvious_partial(policy, world.subjects, "READ", path):
+    if not reference_partial(policy, world.subjects, "READ", path):
         return None
     if step.value is ...:
         return step.action, step.path
-    seen = obvious_view(policy, world.subjects, step.value, path)
+    seen = reference_view(policy, world.subjects, step.value, path)
     return step.action, step.path, None if seen is DROP else seen
 
 
 def _metadata(policy: Policy, subjects: Sequence[str], said: Any, data: Any, path: Path) -> list[Any]:
-    """Return the leaves of the visible metadata of a part with their paths: that of parts which are readable as a whole."""
-    if obvious_unrestricted(policy, subjects, "READ", path):
+    """Return the visible leaves of the metadata of a part, with their paths.
+
+    Metadata is visible if its part is readable as a whole.
+    """
+    if reference_unrestricted(policy, subjects, "READ", path):
         return _leaves(said, path)
     if not isinstance(data, Mapping):
         return []
@@ -502,11 +501,11 @@ def _shown(world: World, moment: Moment) -> list[Any]:
         if not any(grants for *_, grants in granted):
             continue
         found.append([str(entity), sorted(map(repr, granted))])
-        if not obvious_partial(policy, world.subjects, "READ", (entity.type.value,)):
+        if not reference_partial(policy, world.subjects, "READ", (entity.type.value,)):
             continue
         document = {name: value for name, value in snapshot.state.items() if name != METADATA}
         said = snapshot.state.get(METADATA, {})
-        seen = obvious_view(policy, world.subjects, document, (entity.type.value,))
+        seen = reference_view(policy, world.subjects, document, (entity.type.value,))
         shown = _metadata(policy, world.subjects, said, document, (entity.type.value,))
         found.append([snapshot.revision, {} if seen is DROP else seen, shown])
     return found

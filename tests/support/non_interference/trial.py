@@ -1,6 +1,6 @@
 """A comparison of a world with the same world with other secrets, and the smallest world that differs.
 
-trial = a_trial(dice("non-interference", 17))
+trial = random_trial(dice("non-interference", 17))
 differences = await trial.differences()
 """
 
@@ -19,11 +19,11 @@ from tests.support.non_interference.worlds import World, a_world, course_of
 
 QUESTIONS = 14
 TRIES = 150
-"""The most attempts to find a smaller comparison."""
+"""The maximum number of attempts to find a smaller comparison."""
 
 
 class Difference(NamedTuple):
-    """An observation, by a question or by watching, in only one of the worlds."""
+    """An observation that only one of the worlds has."""
 
     question: str
     one: str | None
@@ -32,19 +32,19 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """Two worlds, and what is asked in both."""
+    """Two worlds, and the requests sent in both."""
 
     world: World
     pairs: Sequence[Pair]
     inquiry: Inquiry
 
     async def differences(self) -> list[Difference]:
-        """Ask in both worlds; return what differs."""
+        """Send the requests in both worlds and return the differences."""
         one, other = worlds_of(self.world, self.pairs)
         return compare(await observe(one, self.inquiry), await observe(other, self.inquiry))
 
     async def smallest(self) -> Trial:
-        """Return a smaller trial that differs, too: one question, and few steps."""
+        """Return a smaller trial that differs too: one request, and few steps."""
         found, tries = self, 0
         while tries < TRIES:
             for smaller in found._smaller():
@@ -59,7 +59,7 @@ class Trial:
         return found
 
     def is_fair(self) -> bool:
-        """Whether the two worlds show the same to the subjects by the rules."""
+        """Return whether the two worlds should look the same to the subjects."""
         return looks_alike(self.world, self.pairs)
 
     def _smaller(self) -> Sequence[Trial]:
@@ -82,7 +82,7 @@ class Trial:
         return replace(self, world=self.world._replace(watched=watched), pairs=left)
 
     def describe(self, differences: Sequence[Difference]) -> str:
-        """Return the trial and what differs as text."""
+        """Return the trial and its differences as text."""
         lines = [f"{', '.join(self.world.subjects)} must not learn what is written as | in the other world:"]
         for number, (one, other) in enumerate(self.pairs):
             if number == self.world.watched:
@@ -98,14 +98,14 @@ class Trial:
 
 
 def compare(one: Learned, other: Learned) -> list[Difference]:
-    """Return every difference between what was learned in two worlds."""
+    """Return all differences between the observations in two worlds."""
     return [
         Difference(question, a, b) for question in one for a, b in zip_longest(one[question], other[question]) if a != b
     ]
 
 
-def a_trial(dice: random.Random, questions: int = QUESTIONS) -> Trial | None:
-    """Return a random trial; None if the world has no other one."""
+def random_trial(dice: random.Random, questions: int = QUESTIONS) -> Trial | None:
+    """Return a random trial, or None if the world has no other one."""
     world = a_world(dice)
     found = pairs(world, dice)
     course = course_of(world.steps)

@@ -52,7 +52,7 @@ _PERMISSIONS: tuple[tuple[list[str], list[str]], ...] = (
 
 
 class Step(NamedTuple):
-    """One command of a history, and who sends it; without value if `value` is `...`."""
+    """A command of a history, and its sender; the value `...` means that it has no value."""
 
     at: datetime
     entity: EntityId
@@ -77,7 +77,7 @@ class Moment(NamedTuple):
     states: Mapping[EntityId, Snapshot]
 
     def policies(self) -> dict[str, Policy]:
-        """Every policy that exists, by its ID."""
+        """Return all existing policies by ID."""
         return {
             entity.id: dict(snapshot.state)
             for entity, snapshot in self.states.items()
@@ -86,9 +86,10 @@ class Moment(NamedTuple):
 
 
 class World(NamedTuple):
-    """A history, and the subjects that ask together. They watch what happens from step `watched` on, and ask at `asked`.
+    """A history and the subjects that look at it together.
 
-    `begins`: when they begin to watch, if some steps were before.
+    They watch from step `watched` on, and send their requests at `asked`. `begins` is when they start to watch, if
+    there are steps before.
     """
 
     steps: Sequence[Step]
@@ -106,7 +107,7 @@ class Course:
         self.moments: list[Moment] = []
 
     def take(self, step: Step) -> bool:
-        """Carry out a step; whether it has succeeded, with an event of its entity."""
+        """Carry out a step and return whether it succeeded."""
         if step.action == MESSAGE:
             self.moments.append(Moment(step.at, dict(self.states)))
             return True
@@ -130,13 +131,13 @@ def _keywords(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def course_of(steps: Sequence[Step]) -> Course | None:
-    """Return the course of a history; None if a step fails."""
+    """Return the course of a history, or None if a step fails."""
     course = Course()
     return course if all(course.take(step) for step in steps) else None
 
 
 def a_world(dice: random.Random) -> World:
-    """A history of some ten to thirty steps."""
+    """Return a random history of about ten to thirty steps."""
     subjects = tuple(dice.sample(SUBJECTS, dice.choice((1, 1, 1, 2))))
     course, at = Course(), START
     steps: list[Step] = []
@@ -203,7 +204,7 @@ def _an_import(dice: random.Random, others: Sequence[str]) -> Policy:
 
 
 def an_entry(dice: random.Random, labels: Sequence[str], imports: Sequence[str], subjects: Sequence[str]) -> Policy:
-    """An entry that speaks of the given subjects more often than of others."""
+    """Return a random entry, more often about the given subjects than about others."""
     resources = {}
     for _ in range(dice.randint(1, 3)):
         kind, places = dice.choice(
@@ -276,7 +277,7 @@ def _a_new_thing(dice: random.Random, course: Course, at: datetime, policies: Se
         return None
     entity, value = dice.choice(free), a_thing(dice, dice.choice(policies).id)
     if dice.random() < 0.3:
-        # Under a policy of its own, of which only its creator has rights.
+        # Under a policy of its own, which grants permissions only to the creator.
         del value["policyId"]
         return Step(at, entity, "create", value=value, by=dice.choice(SUBJECTS))
     return Step(at, entity, "create", value=value)
@@ -311,7 +312,7 @@ def an_object(dice: random.Random, depth: int = 2) -> dict[str, Any]:
 
 
 def a_value(dice: random.Random, depth: int = 1) -> Any:
-    """A JSON value, nested at most so deep. Few values, so that guesses are right sometimes."""
+    """Return a JSON value of limited depth. There are few values, so that guesses are right sometimes."""
     match dice.randint(0, 9 if depth > 0 else 5):
         case 0:
             return dice.choice((None, True, False, ""))
@@ -350,7 +351,7 @@ def _a_thing_change(dice: random.Random, at: datetime, entity: EntityId, policie
 
 
 def a_place(dice: random.Random) -> str:
-    """A part of a thing."""
+    """Return the path of a part of a thing."""
     return dice.choice(
         (
             *("/attributes", "/attributes/x", "/attributes/x", "/attributes/y", "/attributes/x/y", "/attributes/z/x"),
@@ -361,7 +362,7 @@ def a_place(dice: random.Random) -> str:
 
 
 def value_at(dice: random.Random, place: str) -> Any:
-    """A valid value for a part of a thing."""
+    """Return a valid value for a part of a thing."""
     match place.split("/")[1:]:
         case ["attributes"] | ["features", _, "properties"]:
             return an_object(dice)

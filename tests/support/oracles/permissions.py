@@ -1,6 +1,6 @@
 """A second implementation of permissions, slow and simple, for comparison with the enforcer.
 
-Every statement of a policy is a row, and every question a search through all rows. The policies have no imports and
+Each statement of a policy is a row, and each check is a search through all rows. The policies have no imports and
 references; `flattened` resolves those first, in the simplest way. `a_value` draws a random value.
 """
 
@@ -17,7 +17,7 @@ Policy = dict[str, Any]
 
 
 def rows(policy: Policy) -> Iterator[tuple[str, str, tuple[str, ...], bool]]:
-    """Subject, permission, segments, whether it grants."""
+    """Yield subject, permission, path, and whether it is a grant."""
     for entry in policy["entries"].values():
         for subject in entry["subjects"]:
             for resource, permissions in entry["resources"].items():
@@ -41,58 +41,58 @@ def nearest(policy: Policy, subject: str, permission: str, path: tuple[str, ...]
     return None
 
 
-def obvious_has(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
+def reference_has(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
     states = [state for subject in subjects if (state := nearest(policy, subject, permission, path))]
     grants = [depth for is_grant, depth in states if is_grant]
     revokes = [depth for is_grant, depth in states if not is_grant]
     return bool(grants) and (not revokes or max(revokes) < max(grants))
 
 
-def obvious_unrestricted(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
+def reference_unrestricted(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
     revoked_below = any(
         who in subjects and what == permission and not grants and place[: len(path)] == path
         for who, what, place, grants in rows(policy)
     )
-    return obvious_has(policy, subjects, permission, path) and not revoked_below
+    return reference_has(policy, subjects, permission, path) and not revoked_below
 
 
-def obvious_partial(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
+def reference_partial(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
     below = {place for _, _, place, _ in rows(policy) if place[: len(path)] == path}
-    return any(obvious_has(policy, subjects, permission, place) for place in (path, *below))
+    return any(reference_has(policy, subjects, permission, place) for place in (path, *below))
 
 
-def obvious_view(policy: Policy, subjects: Sequence[str], value: Any, path: tuple[str, ...]) -> Any:
-    is_granted = obvious_has(policy, subjects, "READ", path)
+def reference_view(policy: Policy, subjects: Sequence[str], value: Any, path: tuple[str, ...]) -> Any:
+    is_granted = reference_has(policy, subjects, "READ", path)
     if isinstance(value, dict):
-        seen = {key: obvious_view(policy, subjects, member, (*path, key)) for key, member in value.items()}
+        seen = {key: reference_view(policy, subjects, member, (*path, key)) for key, member in value.items()}
         seen = {key: member for key, member in seen.items() if member is not DROP}
         return seen if seen or is_granted else DROP
     if isinstance(value, list):
-        elements = [obvious_view(policy, subjects, element, path) for element in value]
+        elements = [reference_view(policy, subjects, element, path) for element in value]
         elements = [element for element in elements if element is not DROP]
         return elements if elements or is_granted else DROP
     return value if is_granted else DROP
 
 
-def obvious_root(policy: Policy, subjects: Sequence[str], value: dict[str, Any]) -> Any:
-    """The visible part of a whole thing: some members are visible with any part."""
-    seen = obvious_view(policy, subjects, value, ("thing",))
+def reference_root(policy: Policy, subjects: Sequence[str], value: dict[str, Any]) -> Any:
+    """Return the visible part of a whole thing; its ID is visible with any other part."""
+    seen = reference_view(policy, subjects, value, ("thing",))
     if seen is DROP:
         return DROP
     return {key: seen.get(key, value[key]) for key in value if key in seen or key == "thingId"}
 
 
-# --- imports, references, namespaces and expiry: one sentence of Ditto's documentation after the other ---
+# --- imports, references, namespaces and expiry: each function follows a sentence of Ditto's documentation ---
 
 
 def flattened(policy_id: str, policies: Mapping[str, Policy], now: str, namespace: str) -> Policy:
-    """One policy with everything in it that counts now for a thing of this namespace."""
+    """Return one policy with all entries that apply now to a thing of this namespace."""
     found = [entry for _, entry in resolved(policies[policy_id], policies)]
     return {"entries": {str(n): living(each, now) for n, each in enumerate(found) if counts(each, namespace)}}
 
 
 def resolved(policy: Policy, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:
-    """The labels and entries of a policy with imports and references worked out, its own ones first."""
+    """Return labels and entries of a policy with resolved imports and references, its own ones first."""
     id = policy["policyId"]
     brought = imported(policy, [other for other in policy["imports"] if other != id], policies, {id}, 0)
     return [*_with_references(policy, brought), *brought]
@@ -101,7 +101,7 @@ def resolved(policy: Policy, policies: Mapping[str, Policy]) -> list[tuple[str, 
 def imported(
     policy: Policy, wanted: Sequence[str], policies: Mapping[str, Policy], visited: set[str], level: int
 ) -> list[tuple[str, Policy]]:
-    """The entries of a policy's wanted imports, without intermediate policies; at most ten levels."""
+    """Return the entries of the wanted imports of a policy, at most ten levels deep."""
     found = []
     for id, about in policy["imports"].items():
         if id not in wanted or id not in policies:
@@ -127,7 +127,7 @@ def _with_references(policy: Policy, brought: list[tuple[str, Policy]]) -> list[
 
 
 def _referred(policy: Policy, reference: Mapping[str, str], brought: list[tuple[str, Policy]]) -> list[Policy]:
-    """The entry that a reference names, as a list; an empty one if there is none that may be referred to."""
+    """Return a list with the entry that a reference names, or an empty list."""
     known = list(policy["entries"].items())
     name = reference["entry"]
     if "import" in reference:
@@ -184,7 +184,7 @@ def living(entry: Policy, now: str) -> Policy:
 
 
 def a_value(dice: random.Random, keys: Sequence[str], depth: int = 3) -> Any:
-    """A JSON value, nested at most so deep, whose objects have some of these keys."""
+    """Return a JSON value of limited depth, whose objects have some of these keys."""
     match dice.randint(0, 3 if depth else 1):
         case 0:
             return None

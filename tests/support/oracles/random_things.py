@@ -16,7 +16,7 @@ from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.in_process.slow_search import SlowSearch
-from tests.support.oracles.permissions import Policy, obvious_has, obvious_root
+from tests.support.oracles.permissions import Policy, reference_has, reference_root
 from tests.support.random_names import in_path, some_keys
 from tests.support.random_policies import IDS, NAMESPACES, NOWS, SUBJECTS, a_policy
 from tests.support.temporary_journal import TemporaryJournal
@@ -33,7 +33,7 @@ class Names(NamedTuple):
     z: str = "z"
 
     def places(self) -> list[str]:
-        """The resources that a policy grants or revokes."""
+        """Return the resources that a policy grants or revokes."""
         return [
             *("", "attributes", "features", "thingId", "policyId", "_revision"),
             *(f"attributes/{place}" for place in (self.x, f"{self.x}/{self.y}", self.y)),
@@ -41,12 +41,12 @@ class Names(NamedTuple):
         ]
 
     def fields(self) -> list[str]:
-        """The properties by which things are sorted, without escapes."""
+        """Return the properties by which things are sorted, without escapes."""
         attributes = [f"attributes/{place}" for place in (self.x, f"{self.x}/{self.y}", self.y)]
         return [*attributes, *(f"features/{name}/properties/{self.y}" for name in (self.x, self.y))]
 
     def comparable(self) -> list[str]:
-        """The properties that a filter compares."""
+        """Return the properties that a filter compares."""
         return [*self.fields(), f"features/*/properties/{self.y}", "_revision", "policyId", "thingId"]
 
 
@@ -55,7 +55,7 @@ Filter: TypeAlias = tuple[Any, ...]
 
 
 def some_names(dice: random.Random) -> Names:
-    """Plain names, or any others."""
+    """Return plain names, or random ones."""
     return Names() if dice.random() < 0.3 else Names(*some_keys(dice, 3))
 
 
@@ -63,7 +63,7 @@ def a_world(dice: random.Random, names: Names) -> tuple[dict[str, Policy], dict[
     policies = {id: a_policy(dice, id) for id in POLICIES}
     for policy in policies.values():
         if dice.random() < 0.3:
-            # Somebody may read everything, which hardly ever falls otherwise.
+            # A permission to read everything, which is unlikely to be drawn otherwise.
             whole = {"thing:/": {"grant": ["READ"], "revoke": []}}
             entry = {"subjects": {subject: {"type": "t"} for subject in SUBJECTS[:2]}, "importable": "never"}
             policy |= {"imports": {}, "entries": {"X": {**entry, "resources": whole}}}
@@ -110,19 +110,19 @@ def text_of(filter: Filter) -> str:
 
 
 class ReferenceThing:
-    """One thing as somebody sees it, by the rules as they are written down."""
+    """A thing as some subjects see it, by the rules of the documentation."""
 
     def __init__(self, thing: dict[str, Any], policy: Policy, subjects: Sequence[str]) -> None:
         self.thing, self._policy, self._subjects = thing, policy, subjects
 
     def may(self, path: Sequence[str]) -> bool:
-        return obvious_has(self._policy, self._subjects, "READ", ("thing", *path))
+        return reference_has(self._policy, self._subjects, "READ", ("thing", *path))
 
     def is_visible(self) -> bool:
         return any(self.may(path) for path in nodes(self.thing))
 
     def shown(self) -> Any:
-        return obvious_root(self._policy, self._subjects, self.thing)
+        return reference_root(self._policy, self._subjects, self.thing)
 
     def matches(self, filter: Filter) -> bool:
         operator, first, *rest = filter
@@ -197,4 +197,4 @@ MAKERS: dict[str, tuple[Callable[[Path], Journal], Callable[[Any], SearchConnect
     "slow": (lambda _: TemporaryJournal(), SlowSearch),
     "indexed": (Journal.open, lambda journal: SqliteSearch(journal.path)),
 }
-"""Journals, and what searches them."""
+"""The journals, and the search for each."""

@@ -24,7 +24,7 @@ HIDDEN = ("_revision", "_created", "_modified")
 
 
 class StateDatabase:
-    """A journal's file with current states only. It may lose them in a power cut, and is written fast."""
+    """A journal's file with current states only, written fast and not safe against a power cut."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,20 +40,20 @@ class StateDatabase:
         self._change([(id, None) for id in ids])
 
     def clear(self) -> None:
-        """As if nothing had ever been there."""
+        """Delete all content."""
         self.connection.execute("BEGIN")
         for table in ("entities", *(f"search_{name}" for name in _TABLES)):
             self.connection.execute(f"DELETE FROM {table}")
         self.connection.execute("COMMIT")
 
     def name(self, subject: str, policies: Collection[str]) -> None:
-        """Let entries of these policies name a subject."""
+        """Add a subject to the index of these policies."""
         self.connection.executemany(
             "INSERT OR IGNORE INTO search_subjects (subject, policy) VALUES (?, ?)", [(subject, it) for it in policies]
         )
 
     def declare(self, *paths: str) -> None:
-        """Give these paths, and no others, an index of their own."""
+        """Declare exactly these paths, which get their own index."""
         self.connection.execute("BEGIN")
         index_builder.declare(self.connection, paths)
         while index_builder.step(self.connection):
@@ -94,7 +94,7 @@ class StateDatabase:
 
 
 class PartialReader:
-    """Somebody who may read the places that `allows` says."""
+    """Access of a subject that may read only the paths for which `allows` is true."""
 
     def __init__(self, allows: Callable[[Sequence[str]], bool], is_whole: bool) -> None:
         self.is_whole = is_whole
@@ -110,8 +110,8 @@ class PartialReader:
         return {**seen, **{name: thing[name] for name in (*HIDDEN, "thingId")}} if seen else None
 
 
-class Given:
-    """The rights of the subject `reader`: some policies give him access."""
+class ReaderRights:
+    """The permissions of the subject `reader`, by policy."""
 
     subjects = frozenset({"reader"})
 
@@ -122,8 +122,8 @@ class Given:
         return self._accesses.get(policy)
 
 
-def answer(things: Collection[Thing], question: ThingQuery, rights: Given) -> list[tuple[SortKey, SearchHit]]:
-    """Everything that a question means, in order."""
+def answer(things: Collection[Thing], question: ThingQuery, rights: ReaderRights) -> list[tuple[SortKey, SearchHit]]:
+    """Return all hits of a query, in order."""
     found = []
     for thing in things:
         id = thing["thingId"]
@@ -142,7 +142,7 @@ def answer(things: Collection[Thing], question: ThingQuery, rights: Given) -> li
     return sorted(found, key=lambda each: key(each[0]))
 
 
-def with_rights(named: Mapping[str, Any], database: StateDatabase) -> Given:
-    """These accesses by policy, named in the shelf."""
+def with_rights(named: Mapping[str, Any], database: StateDatabase) -> ReaderRights:
+    """Return these permissions by policy, and add the subject to the index of the policies."""
     database.name("reader", named)
-    return Given(named)
+    return ReaderRights(named)

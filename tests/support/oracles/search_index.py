@@ -16,8 +16,11 @@ from spark_store.search.index_sql import TEXT
 
 
 class Indexed(NamedTuple):
-    """Values as path, rank, value and thing; large things; subjects and imports of policies; values at declared paths that
-    are there, as path, rank, value, id and thing."""
+    """The rows of the index.
+
+    `values` have path, rank, value and thing, `declared` path, rank, value, ID and thing. `large` are the keys of large
+    things. `subjects` and `imports` belong to policies.
+    """
 
     values: set[tuple[str, int, Any, int]]
     large: set[int]
@@ -27,7 +30,7 @@ class Indexed(NamedTuple):
 
 
 def found(file: sqlite3.Connection | Path) -> Indexed:
-    """The content of the index. Checks that no path has two rows, and that wildcards are correct."""
+    """Return the content of the index. Checks that rows are unique, and that wildcards are correct."""
     if isinstance(file, Path):
         with closing(sqlite3.connect(file)) as connection:
             return found(connection)
@@ -54,7 +57,7 @@ def found(file: sqlite3.Connection | Path) -> Indexed:
 
 
 def expected(file: sqlite3.Connection | Path) -> Indexed:
-    """The expected content of the index, as far as it has been built."""
+    """Return the expected content of the index, up to where it is built."""
     if isinstance(file, Path):
         with closing(sqlite3.connect(file)) as connection:
             return expected(connection)

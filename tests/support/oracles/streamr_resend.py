@@ -1,6 +1,6 @@
 """The messages of a resend from a list: a simple reference for the protocol's options.
 
-Every reader of a store must return the same messages.
+Each reader of a store must return the same messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRa
 
 
 def chosen(messages: Sequence[StreamEntry], selection: EntrySelection) -> list[StreamEntry]:
-    """Of the messages of one partition, in the order of their offsets, those that are wanted."""
+    """Return the selected messages of one partition, which are in the order of their offsets."""
     match selection:
         case All():
             return list(messages)

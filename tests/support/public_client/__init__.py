@@ -30,15 +30,15 @@ _HERE = Path(__file__).parent
 _INSTALLED = ROOT / ".run" / "streamr_client"
 
 Happened = dict[str, Any]
-"""`event`, `as` for what happened to a subscription, and what the event brings along."""
+"""An event of a client: `event`, `as` for the subscription, and further members."""
 
 
 class ClientMissing(RuntimeError):
-    """Node or the installed clients are not there; the message names the command that brings them."""
+    """Node or the clients are not installed; the message has the command that installs them."""
 
 
 def node() -> str:
-    """The program that runs the clients. Raises ClientMissing."""
+    """Return the path of Node. Raises ClientMissing."""
     if (program := shutil.which("node")) is None:
         raise ClientMissing("no program node on the path; `make install` brings it")
     if not _INSTALLED.is_dir():
@@ -47,14 +47,14 @@ def node() -> str:
 
 
 def node_path(version: str) -> str:
-    """Where Node finds a client and the packages it comes with, for the environment variable of this name."""
+    """Return the environment variable NODE_PATH for a client and its packages."""
     return os.pathsep.join(
         map(str, (_INSTALLED / version / "node_modules", _INSTALLED / "node_modules", _HERE / "absent"))
     )
 
 
 async def run_node(script: Path, *words: str, version: str = "1.0.2") -> Process:
-    """A Node program that finds a client and the packages it comes with. Has pipes to all sides. Raises ClientMissing."""
+    """Start a Node program that can import a client, with pipes for its streams. Raises ClientMissing."""
     environment = {**os.environ, "NODE_PATH": node_path(version)}
     return await asyncio.create_subprocess_exec(
         node(), str(script), *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
@@ -62,7 +62,7 @@ async def run_node(script: Path, *words: str, version: str = "1.0.2") -> Process
 
 
 class PublicClient:
-    """One client. `events` grows by itself, in the order in which things happened to the client."""
+    """A client process. `events` are the client's events so far, in order."""
 
     def __init__(self, version: str, process: Process) -> None:
         self.version = version
@@ -76,9 +76,9 @@ class PublicClient:
     @classmethod
     @asynccontextmanager
     async def started(cls, version: str, url: str, **options: Any) -> AsyncIterator[Self]:
-        """A client that has been made and not connected: it connects with its first subscription or publication.
+        """Start a client, which connects at its first subscribe or publish.
 
-        Reaches for nothing but `url`: a REST address that nobody listens at stands in its options.
+        It connects to `url` only: the REST address in its options is unused.
         """
         unsigned = {"publishWithSignature": "never", "verifySignatures": "never"} if version.startswith("1.") else {}
         given = {"url": url, "restUrl": "http://127.0.0.1:9", **unsigned, **options}
@@ -111,7 +111,7 @@ class PublicClient:
         await self._do("connect")
 
     async def subscribe(self, name: str, **options: Any) -> None:
-        """Subscribe with the client's own options; `name` is what the test calls it."""
+        """Subscribe with the client's own options; `name` identifies the subscription in the test."""
         await self._do("subscribe", **{"as": name}, options=options)
 
     async def unsubscribe(self, name: str) -> None:
@@ -121,11 +121,11 @@ class PublicClient:
         await self._do("publish", stream=stream, content=content)
 
     def happened(self, event: str, name: str | None = None) -> list[Happened]:
-        """The events of one kind, of one subscription or of the client."""
+        """Return the events of one kind, of one subscription or of the client."""
         return [each for each in self.events if each["event"] == event and each.get("as") == name]
 
     def course(self, name: str) -> list[str | int]:
-        """The events of a subscription, in order: messages as their offsets, other events as their words."""
+        """Return the events of a subscription in order: offsets of messages, and names of other events."""
         of = [each for each in self.events if each.get("as") == name]
         return [each["offset"] if each["event"] == "message" else each["event"] for each in of]
 
@@ -136,7 +136,7 @@ class PublicClient:
         return [each["content"] for each in self.happened("message", name)]
 
     async def until(self, condition: Callable[[], object], within: float = PATIENCE) -> None:
-        """Wait. Raises AssertionError with what has happened so far, or with the error that the client has thrown."""
+        """Wait for a condition. Raises AssertionError with the events, or with the client's own error."""
         try:
             await wait_until(lambda: condition() or self.happened("thrown"), within)
         except TimedOut as error:
@@ -145,7 +145,7 @@ class PublicClient:
 
 
 async def _end(process: Process) -> None:
-    """Its input ends, and so does the program; one that does not is ended."""
+    """Close the input of a program, which ends it, and kill it if it does not end."""
     assert process.stdin is not None
     with contextlib.suppress(ConnectionError):
         process.stdin.close()

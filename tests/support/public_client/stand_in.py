@@ -19,11 +19,11 @@ Message = list[Any]
 
 KEY = "a key of the stand-in"
 FIRST, STEP = 7, 3
-"""Offsets have holes, as those of the old servers had."""
+"""Offsets have gaps, like those of the old servers."""
 
 
 class StandIn:
-    """The server. Streams beginning with `closed` want the key."""
+    """The server. Streams whose names begin with `closed` require the key."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -40,7 +40,7 @@ class StandIn:
             yield stand_in
 
     def forget(self, stream: str) -> None:
-        """Nothing of the stream can be resent any more; what comes next still names its predecessor."""
+        """Make the stored messages of a stream unavailable; the next message still names its predecessor."""
         self._stored[stream].clear()
 
     async def _serve(self, socket: ServerConnection) -> None:

@@ -23,7 +23,7 @@ def nothing(_frame: Frame) -> bool:
 
 
 class Wire:
-    """A proxy of WebSockets: `requests` to the listener, `frames` from it without the dropped ones."""
+    """A proxy of WebSockets: `requests` to the listener, `frames` to the client without dropped ones."""
 
     def __init__(self, door: str) -> None:
         self.url = ""
@@ -32,7 +32,7 @@ class Wire:
         self.lost: list[Frame] = []
         self.loses: Callable[[Frame], bool] = nothing
         self.flows = asyncio.Event()
-        """While it is not set, frames from the listener wait, in order."""
+        """While it is clear, frames from the listener wait, in order."""
         self.flows.set()
         self._door = door
         self._near: set[ServerConnection] = set()
@@ -40,7 +40,7 @@ class Wire:
     @classmethod
     @asynccontextmanager
     async def to(cls, door: str) -> AsyncIterator[Self]:
-        """A proxy to the listener at this address."""
+        """Start a proxy to the listener at this address."""
         wire = cls(door)
         async with serve(wire._carry, "127.0.0.1", 0, compression=None) as server:
             port = next(iter(server.sockets)).getsockname()[1]
@@ -48,7 +48,7 @@ class Wire:
             yield wire
 
     def asked(self, kind: str) -> list[dict[str, Any]]:
-        """The requests of one type."""
+        """Return the requests of one type."""
         return [each for each in self.requests if each["type"] == kind]
 
     def cut(self) -> None:
@@ -91,7 +91,7 @@ class Wire:
 
 
 class Peer:
-    """A client of a listener that writes frames itself. Received frames are added to `frames`."""
+    """A client of a listener that writes frames itself, and adds received ones to `frames`."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.frames: list[Frame] = []

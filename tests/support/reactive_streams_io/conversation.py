@@ -31,7 +31,7 @@ PAGE = 500
 
 
 class Feed:
-    """The elements of a test publisher, one ahead, so that its end is known with its last element."""
+    """The elements of a test publisher, read one ahead, so that the end is known with the last element."""
 
     def __init__(self, trial: SyntheticName) -> None:
         self.trial = trial
@@ -53,9 +53,9 @@ class Feed:
 
 
 class EndpointClient:
-    """An endpoint and its application. `hears` passes bytes to it, and returns its output.
+    """An endpoint and its application. `expect` passes bytes to it and returns its output.
 
-    `pages` limits the elements of all test publishers, whatever the demand.
+    `pages` limits the pages of all test publishers, regardless of the demand.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class EndpointClient:
         return f"<EndpointClient {self.endpoint}, {self.events[-5:]}>"
 
     def expect(self, text: str | bytes) -> bytes:
-        """The output after these bytes, given as hexadecimal digits or as bytes."""
+        """Pass bytes, or hexadecimal digits, to the endpoint and return its output."""
         heard = raw(text) if isinstance(text, str) else text
         self.react(self.endpoint.receive(heard, self.clock.now()))
         return self.sends()
@@ -87,7 +87,7 @@ class EndpointClient:
         return said
 
     def waits(self, seconds: float) -> bytes:
-        """The output after so many seconds, if `tick` is called whenever it is due."""
+        """Let `seconds` seconds pass, call `tick` when it is due, and return the output."""
         end = self.clock.now() + seconds
         while (due := self.endpoint.due) is not None and due <= end:
             self.clock.advance(max(0.0, due - self.clock.now()))
@@ -120,7 +120,7 @@ class EndpointClient:
             self.pump(event.stream)
 
     def pump(self, stream: int) -> None:
-        """Offer what is wanted, and the end behind the last element."""
+        """Offer the requested elements of a stream, and its end after the last one."""
         feed = self.feeds.get(stream)
         if feed is None:
             return
@@ -142,7 +142,7 @@ class EndpointClient:
             else:
                 self.endpoint.session.end(stream, errors.write(fault))
 
-    # Signals to a subscriber.
+    # signals to a subscriber
 
     def elements(self, stream: int) -> list[bytes]:
         told = (event for event in self.events if isinstance(event, ElementsReceived) and event.stream == stream)
@@ -158,14 +158,14 @@ class EndpointClient:
 
 
 def greeted(**options: Any) -> EndpointClient:
-    """A server after a handshake without extensions."""
+    """Return a server after a handshake without extensions."""
     requester = EndpointClient(**options)
     requester.expect(H)
     return requester
 
 
 def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[EndpointClient, list[int]]:
-    """A client after a handshake without extensions, which has asked for these, with ids from 1."""
+    """Return a client that is subscribed to these publishers, and the numbers of its streams."""
     requester = EndpointClient(EndpointRole.CLIENT, **{"extensions": (), **options})
     requester.expect("02 00 00")
     streams = [requester.endpoint.subscribe(publisher, demand) for publisher in publishers]
@@ -174,7 +174,7 @@ def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[Endpo
 
 
 def is_goodbye(said: bytes, reason: str = "protocol error") -> bool:
-    """Whether these bytes end with a goodbye whose reason begins so."""
+    """Return whether the bytes end with a goodbye whose reason begins so."""
     return any(said[at] == 3 and _is_one(said[at:], reason) for at in range(len(said)))
 
 
@@ -187,7 +187,7 @@ def _is_one(said: bytes, reason: str) -> bool:
 
 
 def pipe(one: EndpointClient, other: EndpointClient, *, piece: int = 1 << 20) -> None:
-    """Carry bytes between two ends until both are silent."""
+    """Exchange bytes between two ends until both are silent."""
     while True:
         forth, back = one.sends(), other.sends()
         if not forth and not back:

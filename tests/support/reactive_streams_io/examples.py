@@ -83,16 +83,16 @@ EXAMPLES = [
     Example(Pong(b"\x07"), "a9 01 07"),
     Example(Seq(1), "b0 01"),
 ]
-"""Each frame at least once, with its bytes."""
+"""Each kind of frame at least once, with its bytes."""
 
 
 def raw(text: str) -> bytes:
-    """`01 00 00` → three bytes."""
+    """Return the bytes of hexadecimal digits."""
     return bytes.fromhex(text)
 
 
 def decoder(sizes: dict[int, int] | None = None, limits: EndpointLimits | None = None) -> Decoder:
-    """A reader that lets every frame through, hellos too."""
+    """Return a decoder that accepts all frames, including hellos."""
     return Decoder(limits or EndpointLimits(), frozenset(LAYOUTS), 0, sizes)
 
 
@@ -116,7 +116,7 @@ _FIELDS = {
 
 @st.composite
 def frames(draw: st.DrawFn, element_size: int = 0) -> Frame:
-    """Any frame that a stream with elements of this size may hold."""
+    """Draw a frame that is valid in a stream with elements of this size."""
     layout = draw(st.sampled_from([each for each in LAYOUTS.values() if element_size or each.kind is not OnNextPacked]))
     element = st.binary(min_size=element_size, max_size=element_size) if element_size else st.binary(max_size=300)
     fields = {**_FIELDS, FieldEncoding.ELEMENT: element, FieldEncoding.PACK: st.lists(element, min_size=1, max_size=9)}

@@ -85,11 +85,11 @@ STRAY = [
     raw("55"),
     b"",
 ]
-"""Bytes that neither end has sent, partly valid."""
+"""Bytes that neither end has sent, some of them valid frames."""
 
 
 class WireFault(NamedTuple):
-    """A mistake of the wire with the piece that it carries as the `number`-th, counted from 0."""
+    """A fault at piece `number` of the wire, counted from 0."""
 
     number: int
     kind: str
@@ -108,11 +108,11 @@ slips = st.lists(
     max_size=3,
 )
 sizes = st.lists(st.sampled_from([1, 2, 7, 40, 5000]), min_size=1, max_size=4)
-"""The sizes of the pieces of a byte stream, repeatedly."""
+"""The sizes of the pieces of a byte stream, repeated cyclically."""
 
 
 def changed(said: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
-    """Bytes with changed, lost, repeated or inserted parts: the kind, the position, and the value."""
+    """Return bytes with changed, lost, repeated or inserted parts: kind, position and value."""
     found = bytearray(said)
     for kind, place, value in changes:
         at = place % (len(found) + 1)
@@ -129,7 +129,7 @@ def changed(said: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
 
 
 def pieces(said: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """The bytes in pieces of these sizes, repeatedly."""
+    """Split bytes into pieces of these sizes, repeated cyclically."""
     found, at, turn = [], 0, 0
     while at < len(said):
         size = sizes[turn % len(sizes)]
@@ -140,7 +140,7 @@ def pieces(said: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 class Wire:
-    """One direction. `sizes` cuts what it carries up; without them it carries messages as they are."""
+    """One direction of a transport: a byte stream with pieces of `sizes`, or messages without sizes."""
 
     def __init__(self, slips: Iterable[WireFault], sizes: Sequence[int] = ()) -> None:
         self._slips = sorted(slips, key=lambda slip: slip.number)
@@ -152,7 +152,7 @@ class Wire:
         return f"<Wire, {self._carried} carried, {self._slips} to come>"
 
     def carry(self, said: Iterable[bytes]) -> list[bytes]:
-        """The bytes that come out of the wire."""
+        """Return the bytes that arrive at the other end."""
         arrived: list[bytes] = []
         for message in said:
             for piece in pieces(message, self._sizes) if self._sizes else [message]:

@@ -1,4 +1,4 @@
-"""Sessions with mistakes, and their required results: they continue, or end with a documented goodbye.
+"""Faulty sessions, and their required results: they continue, or end with a documented goodbye.
 
 A session is a hello and frames of peers, valid or invalid, in any order; then bytes are changed, lost, repeated and
 inserted, and it is read in pieces of any size.
@@ -46,7 +46,7 @@ from tests.support.reactive_streams_io.two_endpoints import GOODBYES
 LIMITS = EndpointLimits(
     frame=4096, element=8192, incomplete_elements=16_384, backlog=4096, copies=4096, window=16, subscriptions=4
 )
-"""Small ones, so that conversations of some dozen frames meet them."""
+"""Small limits, which a conversation of a few dozen frames reaches."""
 
 NAMES = [
     "tck/range?n=5",
@@ -63,7 +63,7 @@ OF_A_SUBSCRIBER = [
     frame
     for subscriber, name in enumerate(NAMES, 1)
     for frame in (
-        # Mostly the same subscribe again, which is no mistake.
+        # Mostly repeats of the same subscribe, which is valid.
         *[SubscribeFrame(name, subscriber, (0, 3, UNBOUNDED)[subscriber % 3])] * 4,
         *(RequestFrame(subscriber, demand) for demand in (1, 2, UNBOUNDED)),
         CancelFrame(subscriber),
@@ -103,7 +103,7 @@ CHANGES = st.lists(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[EndpointRole, bool, list[bytes]]:
-    """A role, whether the transport has messages, and the input."""
+    """Draw a role, whether the transport has messages, and the input."""
     role = draw(st.sampled_from(EndpointRole))
     listed = draw(HELLOS)
     hello = encode(ClientHello(0, listed) if role is EndpointRole.SERVER else ServerHello(0, listed))
@@ -119,7 +119,7 @@ def conversations(draw: st.DrawFn) -> tuple[EndpointRole, bool, list[bytes]]:
 
 
 def frames_of(said: bytes) -> list[Frame]:
-    """The output as frames, which must be complete."""
+    """Return the frames of an output, which must be complete."""
     reader = decoder(limits=EndpointLimits())
     found = list(reader.feed(said))
     assert not reader.waiting
@@ -127,15 +127,15 @@ def frames_of(said: bytes) -> list[Frame]:
 
 
 def is_bounded(requester: EndpointClient) -> bool:
-    """Whether what is kept for the peer, and of it, stays below what the limits allow."""
+    """Return whether the state for the peer stays below the limits."""
     session = requester.endpoint.session
     kept = session.held_bytes - sum(each.waiting_bytes for each in session.publishing.values())
     bound = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.incomplete_elements
     return kept <= bound and len(session.publishing) <= LIMITS.subscriptions
 
 
-def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
-    """Pass a session to an endpoint, and check its output and events."""
+def run_session(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
+    """Run a session at an endpoint, and check its output and events."""
     role, has_messages, heard = conversation
     options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is EndpointRole.SERVER else {}
     requester = EndpointClient(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
@@ -163,7 +163,7 @@ def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
 
 
 def all_end_once(requester: EndpointClient, own: list[int]) -> None:
-    """Streams begin before they have elements, end once, and have nothing behind their end."""
+    """Check that streams begin before they have elements, end once, and have no elements after their end."""
     over: set[int] = set()
     begun: set[int] = set()
     for event in requester.events:

@@ -1,7 +1,7 @@
 """Two endpoints over faulty wires, and the invariants of both.
 
 Each of them subscribes to the other, requests more, cancels, waits, loses its transport and reconnects with its ticket.
-Its output must be frames that a strict reader accepts, it ends with a documented goodbye and no output after it, every
+Its output must be frames that a strict reader accepts, it ends with a documented goodbye and no output after it, each
 stream ends once, its state stays below the limits, and no state remains at the end.
 """
 
@@ -51,10 +51,10 @@ LIMITS = EndpointLimits(
     part=200,
     batch=700,
 )
-"""Small ones, so that conversations of some dozen frames meet them."""
+"""Small limits, which a conversation of a few dozen frames reaches."""
 
 BOUND = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.incomplete_elements
-"""The most state for a peer besides its requested elements."""
+"""The maximum state for a peer without its requested elements, in bytes."""
 
 NAMES = [
     *["tck/range?n=5", "tck/never", "tck/fail?after=2", "tck/fixed?n=30&size=2"] * 2,
@@ -73,7 +73,10 @@ ROUNDS = 400
 
 
 class Step(NamedTuple):
-    """An action of one side: `which` of its streams or names, and how much; then up to `rounds` exchanges."""
+    """An action of one side, then up to `rounds` exchanges.
+
+    `which` selects a stream or name, `much` a demand or time.
+    """
 
     role: EndpointRole
     what: str
@@ -83,14 +86,14 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A whole conversation: what the client offers, the steps, the slips of the wire each way, and the pieces."""
+    """A whole conversation: extensions, steps, faults of the wire in each direction, sizes of pieces."""
 
     extensions: frozenset[Extension]
     steps: list[Step]
     forth: list[WireFault]
     back: list[WireFault]
     sizes: list[int]
-    """Empty where the transport has messages."""
+    """Empty for a transport with messages."""
 
 
 ACTS = (*("subscribe", "request") * 5, "cancel", "cancel", "wait", "wait", "lose", "lose", "part")
@@ -113,12 +116,15 @@ plans = st.builds(
 
 
 def _is_reused(stream: int, events: Sequence[EndpointEvent]) -> bool:
-    """Whether a new session, which counts its streams from 1 again, has given the number to one of its own."""
+    """Return whether a new session, which numbers its streams from 1 again, has reused this number."""
     return any(isinstance(event, SubscribeReceived) and event.stream == stream for event in events)
 
 
 class Side(EndpointClient):
-    """One end of one transport. `feeds_of` has the feeds of all sessions of its role, `ledger` what was asked for."""
+    """One end of one transport.
+
+    `feeds_of` has the feeds of all sessions of its role, `ledger` its subscriptions.
+    """
 
     def __init__(
         self,
@@ -170,7 +176,7 @@ class Side(EndpointClient):
         return self.endpoint.session.subscribing.streams
 
     def check(self, sizes: dict[int, int]) -> None:
-        """Check that the output of this end is whole frames, with a documented goodbye at its end."""
+        """Check that the output is whole frames, with a documented goodbye at the end."""
         reader = decoder(sizes, EndpointLimits())
         found: list[Frame] = list(reader.feed(b"".join(self.said)))
         assert not reader.waiting
@@ -190,7 +196,7 @@ class Side(EndpointClient):
 
 
 class StreamLedger:
-    """The streams that one role has asked for in all its sessions: each begins before it has elements and ends once."""
+    """The subscriptions of a role in all sessions; checks that each begins before elements and ends once."""
 
     def __init__(self) -> None:
         self.open: set[tuple[int, int]] = set()
@@ -232,7 +238,7 @@ class Dialog:
         self.connect()
 
     def connect(self) -> None:
-        """A new transport. A client that has a ticket goes on with its session."""
+        """Open a new transport. A client with a ticket resumes its session."""
         client = self.sides and self.side(EndpointRole.CLIENT)
         ticket = client.endpoint.ticket() if client and client.reported(Interrupted) else None
         options = {"limits": LIMITS, "has_messages": not self.plan.sizes}
@@ -242,7 +248,7 @@ class Dialog:
             self.sides.append(side)
 
     def side(self, role: EndpointRole) -> Side:
-        """The newest one."""
+        """Return the newest side of a role."""
         return next(side for side in reversed(self.sides) if side.endpoint.role is role)
 
     def do(self, step: Step) -> None:
@@ -284,7 +290,7 @@ class Dialog:
                 feeds.pop(event.stream, None)
 
     def exchange(self, rounds: int = ROUNDS) -> None:
-        """Carry what both say until both are silent, which they are soon, or for so many rounds."""
+        """Exchange frames until both sides are silent, or for `rounds` rounds."""
         for _ in range(rounds):
             said = {role: self.side(role).messages() for role in EndpointRole}
             if not any(said.values()):
@@ -301,7 +307,7 @@ class Dialog:
         assert not was_closed or side.endpoint.is_closed
 
     def finish(self) -> None:
-        """Everybody leaves and nobody comes back."""
+        """Close all sides for good."""
         for side in self.sides:
             side.messages()
             side.lose()
@@ -314,7 +320,7 @@ class Dialog:
         self.expire()
 
     def check(self) -> None:
-        """Hold what was said and what is left against the promises."""
+        """Check the output and the remaining state."""
         for role in EndpointRole:
             sizes: dict[int, int] = {}
             for side in self.sides:
@@ -334,8 +340,8 @@ class Dialog:
             )
 
 
-def held(plan: Plan) -> Dialog:
-    """Carry a plan out, and hold everything against the promises."""
+def run_plan(plan: Plan) -> Dialog:
+    """Carry out a plan, and check all invariants."""
     talk = Dialog(plan)
     talk.exchange()
     for step in plan.steps:
@@ -350,5 +356,5 @@ def held(plan: Plan) -> Dialog:
 def plan(
     *steps: Step, forth: Iterable[WireFault] = (), back: Iterable[WireFault] = (), sizes: Sequence[int] = ()
 ) -> Plan:
-    """A plan by hand, with all extensions."""
+    """Return a plan with all extensions."""
     return Plan(frozenset(Extension), list(steps), list(forth), list(back), list(sizes))

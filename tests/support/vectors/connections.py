@@ -41,13 +41,13 @@ def _content(name: str) -> dict[str, Any]:
 
 
 def load_cases(name: str) -> list[Case]:
-    """The cases of `tests/vectors/connections/<name>.yaml`."""
+    """Return the cases of `tests/vectors/connections/<name>.yaml`."""
     content = _content(name)
     return [_case(content["base"], case) for case in content["cases"]]
 
 
 def base_document(name: str) -> dict[str, Any]:
-    """The document without problems that the cases start from."""
+    """Return the valid document that the cases change."""
     base: dict[str, Any] = copy.deepcopy(_content(name)["base"])
     return base
 

@@ -2,7 +2,7 @@
 
 `commands.json`, `streaming.json` and `search.json` have a message and its signal, `live.json` a message and several
 signals, `refused.json` a message and its error, `ignored.json` messages without a meaning, and `said.json` a signal and
-its messages. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are no text (`hex`).
+its messages. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are not text (`hex`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def envelope(row: dict[str, Any]) -> Envelope:
 
 
 def entity(text: str | None) -> EntityId | None:
-    """`thing acme.site:lamp-7`, or None."""
+    """Return the entity of a text such as `thing acme.site:lamp-7`; None for None."""
     if text is None:
         return None
     type, _, id = text.partition(" ")
@@ -93,7 +93,7 @@ def fault(row: dict[str, Any]) -> Fault:
 
 
 def signal(row: dict[str, Any]) -> Any:
-    """The signal of a vector: its kind stands under `is`, its parts under their own names."""
+    """Return the signal of a vector: its type is in `is`, and its members have their own names."""
     members = {name: value for name, value in row.items() if name != "is"}
     kind = SubscriptionKind(members.pop("kind", "history"))
     if "entity" in members:

@@ -32,7 +32,7 @@ def payload(row: dict[str, Any]) -> bytes:
 
 
 def request(row: dict[str, Any]) -> requests.StreamrRequest:
-    """The request that a row's message is read as."""
+    """Return the request in a row."""
     members = dict(row["members"])
     if "selection" in members:
         ((kind, options),) = members["selection"].items()

@@ -18,7 +18,7 @@ from mappings.ids import EntityType, parse_entity_id
 from tests.support.dice import SEED, dice
 from tests.support.non_interference.folded_past import fold_past_searches
 from tests.support.non_interference.secrets import KEPT
-from tests.support.non_interference.trial import Trial, a_trial
+from tests.support.non_interference.trial import Trial, random_trial
 from tests.support.paths import ROOT
 
 BATCH = 10
@@ -44,7 +44,7 @@ def _quiet() -> Iterator[None]:
 
 def drawn(number: int) -> Trial:
     """Return the trial with this number."""
-    trials = (a_trial(dice("non-interference", number, draw)) for draw in range(DRAWS))
+    trials = (random_trial(dice("non-interference", number, draw)) for draw in range(DRAWS))
     return next(trial for trial in trials if trial is not None)
 
 
@@ -71,7 +71,7 @@ async def test_subjects_learn_nothing_of_what_they_may_not_read_in_thousands_of_
 
 
 def test_the_other_world_shows_the_same_by_the_rules() -> None:
-    trials = [a_trial(dice("fair", number), questions=0) for number in range(BATCH)]
+    trials = [random_trial(dice("fair", number), questions=0) for number in range(BATCH)]
     assert all(trial.is_fair() for trial in trials if trial is not None)
     assert any(pair.one != pair.other for trial in trials if trial is not None for pair in trial.pairs)
 
@@ -97,7 +97,7 @@ def _leak_policies(patch: pytest.MonkeyPatch) -> None:
 async def test_a_planted_leak_is_found(leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     leak(monkeypatch)
     for number in range(200):
-        trial = a_trial(dice("leak", number))
+        trial = random_trial(dice("leak", number))
         if trial is not None and await trial.differences():
             return
     pytest.fail("found the same in all worlds, expected the leak to show")

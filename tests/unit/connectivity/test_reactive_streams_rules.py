@@ -17,7 +17,16 @@ from connectivity.subscriptions.manager import ActiveSubscription
 from tests.support.dice import dice
 from tests.support.in_process.all_protocols import STRANGER, AllProtocolsSetup
 from tests.support.in_process.service import pause, until
-from tests.support.in_process.subscribers import BEGUN, COMPLETE, PROTOCOLS, UNBOUNDED, Sign, Told, elements, somebody
+from tests.support.in_process.subscribers import (
+    BEGUN,
+    COMPLETE,
+    PROTOCOLS,
+    UNBOUNDED,
+    SignalKind,
+    SubscriberSignal,
+    elements,
+    new_subscriber,
+)
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -90,7 +99,7 @@ async def pier(harnesses: list[Any], monkeypatch: pytest.MonkeyPatch, protocol: 
 
 @over_all
 async def test_spec_1_01_no_more_elements_come_than_were_requested(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=3)
     for last in (3, 6, 9):
         await subscriber.received(BEGUN, *elements(*range(1, last + 1)))
         pier.pass_time(5)
@@ -102,7 +111,7 @@ async def test_spec_1_01_no_more_elements_come_than_were_requested(pier: AllProt
 
 @over_all
 async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=100)
     await subscriber.has(10)
     await subscriber.ended()
     await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
@@ -113,9 +122,9 @@ async def test_spec_1_03_a_subscriber_gets_its_signals_in_order_while_others_req
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
     """Three in one session and one of another; whoever asks next is drawn by lot."""
-    first = somebody(pier, protocol)
+    first = new_subscriber(pier, protocol)
     await first.subscribe(demand=2)
-    subscribers = [first, *(somebody(pier, protocol, beside) for beside in (first, first, None))]
+    subscribers = [first, *(new_subscriber(pier, protocol, beside) for beside in (first, first, None))]
     for each in subscribers[1:]:
         await each.subscribe(demand=2)
     random_source = dice("turns", protocol)
@@ -136,18 +145,18 @@ async def test_spec_1_04_a_failure_is_reported_once_after_the_elements_before_it
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
     pier.fail_behind(4)
-    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
     *before, failure = subscriber.reported
     assert before == [BEGUN, *elements(1, 2, 3, 4)]
-    assert failure.sign is Sign.FAILED
+    assert failure.kind is SignalKind.FAILED
     assert failure.number >= 500
 
 
 @over_all
 async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: AllProtocolsSetup, protocol: str) -> None:
     """No request is needed behind the last one."""
-    subscriber = await somebody(pier, protocol).subscribe(demand=10)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=10)
     await subscriber.has(10)
     await subscriber.ended()
     await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
@@ -155,30 +164,30 @@ async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: AllProt
 
 @over_all
 async def test_spec_1_05_an_empty_stream_completes(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=5, first=11)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=5, first=11)
     await subscriber.ended()
     await subscriber.received(*[BEGUN] * subscriber.begins_refused, COMPLETE)
 
 
 @over_all
-@pytest.mark.parametrize("ends", [Sign.COMPLETE, Sign.FAILED])
+@pytest.mark.parametrize("ends", [SignalKind.COMPLETE, SignalKind.FAILED])
 async def test_spec_1_06_an_end_is_the_end_of_the_subscription(
-    pier: AllProtocolsSetup, protocol: str, ends: Sign
+    pier: AllProtocolsSetup, protocol: str, ends: SignalKind
 ) -> None:
-    if ends is Sign.FAILED:
+    if ends is SignalKind.FAILED:
         pier.fail_behind(9)
-    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
-    assert subscriber.reported[-1].sign is ends
+    assert subscriber.reported[-1].kind is ends
     await until(lambda: list(pier.streams) == [])
 
 
 @over_all
-@pytest.mark.parametrize("ends", [Sign.COMPLETE, Sign.FAILED])
-async def test_spec_1_07_nothing_comes_after_the_end(pier: AllProtocolsSetup, protocol: str, ends: Sign) -> None:
-    if ends is Sign.FAILED:
+@pytest.mark.parametrize("ends", [SignalKind.COMPLETE, SignalKind.FAILED])
+async def test_spec_1_07_nothing_comes_after_the_end(pier: AllProtocolsSetup, protocol: str, ends: SignalKind) -> None:
+    if ends is SignalKind.FAILED:
         pier.fail_behind(9)
-    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
     told = subscriber.reported
     await pier.grow(3)
@@ -189,7 +198,7 @@ async def test_spec_1_07_nothing_comes_after_the_end(pier: AllProtocolsSetup, pr
 
 @over_all
 async def test_spec_1_08_a_cancel_stops_the_elements(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=3)
     await subscriber.received(BEGUN, *elements(1, 2, 3))
     subscriber.ask(3)
     await subscriber.cancel()
@@ -197,7 +206,7 @@ async def test_spec_1_08_a_cancel_stops_the_elements(pier: AllProtocolsSetup, pr
     await pause()
     await subscriber.confirmed()
     assert subscriber.reported == told
-    assert subscriber.signs == [Sign.BEGUN, Sign.ELEMENT]
+    assert subscriber.kinds == [SignalKind.BEGUN, SignalKind.ELEMENT]
     await until(lambda: list(pier.streams) == [])
 
 
@@ -206,19 +215,19 @@ async def test_spec_1_08_a_cancel_stops_the_elements(pier: AllProtocolsSetup, pr
 async def test_spec_1_09_a_refused_subscriber_gets_the_subscription_and_then_the_error(
     pier: AllProtocolsSetup, protocol: str, demand: int
 ) -> None:
-    stranger = somebody(pier, protocol, subject=STRANGER)
+    stranger = new_subscriber(pier, protocol, subject=STRANGER)
     await stranger.refused(demand)
     if stranger.needs_request and not demand:
         await stranger.received(BEGUN)
         await stranger.request(1)
     await stranger.ended()
-    assert stranger.signs == [Sign.BEGUN] * stranger.begins_refused + [Sign.FAILED]
-    assert len(stranger.reported) == len(stranger.signs)
+    assert stranger.kinds == [SignalKind.BEGUN] * stranger.begins_refused + [SignalKind.FAILED]
+    assert len(stranger.reported) == len(stranger.kinds)
 
 
 @over_all
 async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=UNBOUNDED)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=UNBOUNDED)
     await subscriber.has(10)
     await subscriber.ended()
     assert subscriber.reported[0] == BEGUN
@@ -229,8 +238,8 @@ async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: AllProto
 async def test_spec_1_10_a_second_subscribe_creates_a_second_subscription(
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
-    first = await somebody(pier, protocol).subscribe(demand=3)
-    second = await somebody(pier, protocol, first).subscribe(demand=3)
+    first = await new_subscriber(pier, protocol).subscribe(demand=3)
+    second = await new_subscriber(pier, protocol, first).subscribe(demand=3)
     for each in (first, second):
         await each.received(BEGUN, *elements(1, 2, 3))
     assert len(list(pier.streams)) == 2
@@ -241,7 +250,7 @@ async def test_spec_1_10_a_second_subscribe_creates_a_second_subscription(
 
 @over_all
 async def test_spec_1_11_every_subscriber_has_every_element(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscribers = [somebody(pier, protocol) for _ in range(4)]
+    subscribers = [new_subscriber(pier, protocol) for _ in range(4)]
     for pace, each in enumerate(subscribers, 1):
         await each.subscribe(demand=pace)
     for each in subscribers:
@@ -257,23 +266,23 @@ async def test_spec_1_11_every_subscriber_has_every_element(pier: AllProtocolsSe
 async def test_spec_2_03_a_request_and_a_cancel_after_the_end_do_no_harm(
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
     told = subscriber.reported
     await subscriber.cancel()
     assert subscriber.reported == told
     await subscriber.request(5)
-    late = [Told(Sign.FAILED, 400)] if subscriber.answers_late else []
+    late = [SubscriberSignal(SignalKind.FAILED, 400)] if subscriber.answers_late else []
     await subscriber.received(*told, *late)
-    other = await somebody(pier, protocol).subscribe(demand=2)
+    other = await new_subscriber(pier, protocol).subscribe(demand=2)
     await other.received(BEGUN, *elements(1, 2))
 
 
 @where_demand_is_said
 async def test_spec_2_09_completion_comes_with_and_without_a_request(pier: AllProtocolsSetup, protocol: str) -> None:
-    with_one = await somebody(pier, protocol).subscribe(demand=1, first=11)
+    with_one = await new_subscriber(pier, protocol).subscribe(demand=1, first=11)
     await with_one.received(BEGUN, COMPLETE)
-    without = await somebody(pier, protocol).subscribe(first=11)
+    without = await new_subscriber(pier, protocol).subscribe(first=11)
     if without.needs_request or not without.knows_empty:
         await without.received(BEGUN)
         await without.request(1)
@@ -282,15 +291,15 @@ async def test_spec_2_09_completion_comes_with_and_without_a_request(pier: AllPr
 
 @where_demand_is_said
 async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: AllProtocolsSetup, protocol: str) -> None:
-    with_one = await somebody(pier, protocol).subscribe(demand=1, thing="nothing")
+    with_one = await new_subscriber(pier, protocol).subscribe(demand=1, thing="nothing")
     await with_one.ended()
-    assert with_one.signs == [Sign.BEGUN, Sign.FAILED]
-    without = await somebody(pier, protocol).subscribe(thing="nothing")
+    assert with_one.kinds == [SignalKind.BEGUN, SignalKind.FAILED]
+    without = await new_subscriber(pier, protocol).subscribe(thing="nothing")
     if without.needs_request:
         await without.received(BEGUN)
         await without.request(1)
     await without.ended()
-    assert without.signs == [Sign.BEGUN, Sign.FAILED]
+    assert without.kinds == [SignalKind.BEGUN, SignalKind.FAILED]
     assert 400 <= without.reported[-1].number < 500
 
 
@@ -301,9 +310,9 @@ async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: AllProto
 async def test_spec_3_01_other_clients_cannot_request_or_cancel_a_subscription(
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=3)
     await subscriber.received(BEGUN, *elements(1, 2, 3))
-    stranger = somebody(pier, protocol, subject=STRANGER)
+    stranger = new_subscriber(pier, protocol, subject=STRANGER)
     stranger.meddle(subscriber)
     await pause()
     await stranger.confirmed()
@@ -315,7 +324,7 @@ async def test_spec_3_01_other_clients_cannot_request_or_cancel_a_subscription(
 @over_all
 async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: AllProtocolsSetup, protocol: str) -> None:
     """Each is said within the call that brings the element before it."""
-    subscriber = somebody(pier, protocol)
+    subscriber = new_subscriber(pier, protocol)
     subscriber.request_one_upon_each()
     await subscriber.subscribe(demand=1)
     await subscriber.ended()
@@ -326,7 +335,7 @@ async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: Al
 async def test_spec_3_03_the_stack_does_not_grow_with_the_elements(pier: AllProtocolsSetup, protocol: str) -> None:
     """Requests from within signals, over a history that is deeper than the stack may be."""
     await pier.grow(80)
-    subscriber = somebody(pier, protocol)
+    subscriber = new_subscriber(pier, protocol)
     subscriber.request_one_upon_each()
     depths: list[int] = []
     subscriber.upon_each(lambda: depths.append(_depth()))
@@ -348,7 +357,7 @@ def _depth() -> int:
 async def test_spec_3_04_a_slow_request_does_not_delay_other_subscribers(
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
-    slow, quick = somebody(pier, protocol), somebody(pier, protocol)
+    slow, quick = new_subscriber(pier, protocol), new_subscriber(pier, protocol)
     gate = pier.hold_next_page()
     await slow.subscribe(demand=3)
     await until(lambda: gate.is_reached)
@@ -361,7 +370,7 @@ async def test_spec_3_04_a_slow_request_does_not_delay_other_subscribers(
 
 @over_all
 async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=3)
     await subscriber.received(BEGUN, *elements(1, 2, 3))
     told = subscriber.reported
     for _ in range(3):
@@ -373,18 +382,18 @@ async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: All
 
 @over_all
 async def test_spec_3_06_a_request_after_a_cancel_brings_no_element(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=3)
     await subscriber.received(BEGUN, *elements(1, 2, 3))
     await subscriber.cancel()
     told = subscriber.reported
     await subscriber.request(3)
-    late = [Told(Sign.FAILED, 400)] if subscriber.answers_late else []
+    late = [SubscriberSignal(SignalKind.FAILED, 400)] if subscriber.answers_late else []
     await subscriber.received(*told, *late)
 
 
 @where_demand_is_said
 async def test_spec_3_08_requests_add_up(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe()
+    subscriber = await new_subscriber(pier, protocol).subscribe()
     for demand in (2, 1, 3):
         subscriber.ask(demand)
     await subscriber.received(BEGUN, *elements(*range(1, 7)))
@@ -395,10 +404,10 @@ async def test_spec_3_08_requests_add_up(pier: AllProtocolsSetup, protocol: str)
 async def test_spec_3_09_a_request_for_nothing_or_less_is_a_failure(
     pier: AllProtocolsSetup, protocol: str, demanded: int, demand: int
 ) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=demanded)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=demanded)
     await subscriber.has(demanded)
     await subscriber.request(demand)
-    failed = Told(Sign.FAILED, 400)
+    failed = SubscriberSignal(SignalKind.FAILED, 400)
     await subscriber.received(BEGUN, *elements(*range(1, demanded + 1)), failed)
     await subscriber.request(3)
     await subscriber.received(BEGUN, *elements(*range(1, demanded + 1)), failed, *[failed] * subscriber.answers_late)
@@ -407,7 +416,7 @@ async def test_spec_3_09_a_request_for_nothing_or_less_is_a_failure(
 
 @where_it_is_endless
 async def test_spec_3_12_a_cancel_stops_an_endless_stream(pier: AllProtocolsSetup, protocol: str) -> None:
-    subscriber = await somebody(pier, protocol).subscribe(demand=100, follow=True)
+    subscriber = await new_subscriber(pier, protocol).subscribe(demand=100, follow=True)
     await subscriber.received(BEGUN)
     await subscriber.confirmed()
     await pier.grow(3)
@@ -427,7 +436,7 @@ async def test_spec_3_13_the_references_to_a_canceled_subscriber_are_released(
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
     for _ in range(20):
-        subscriber = await somebody(pier, protocol).subscribe(demand=3)
+        subscriber = await new_subscriber(pier, protocol).subscribe(demand=3)
         await subscriber.has(3)
         await subscriber.cancel()
         await subscriber.confirmed()
@@ -462,7 +471,7 @@ def _lives(pier: AllProtocolsSetup) -> list[ActiveSubscription]:
 async def test_spec_3_17_demand_is_capped_and_no_amount_is_refused(
     pier: AllProtocolsSetup, protocol: str, demands: tuple[int, ...]
 ) -> None:
-    subscriber = await somebody(pier, protocol).subscribe()
+    subscriber = await new_subscriber(pier, protocol).subscribe()
     for demand in demands:
         subscriber.ask(demand)
     await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)

@@ -7,7 +7,7 @@ import pytest
 
 from connectivity.api.app import application
 from connectivity.monitoring.prometheus import PrometheusRegistry
-from tests.support.api.fake_management import DOCUMENT, ask, client_of, furnished
+from tests.support.api.fake_management import DOCUMENT, ask, client_of, management_with_connection
 from tests.support.table import each_row
 
 
@@ -29,7 +29,7 @@ from tests.support.table import each_row
     ],
 )
 async def test_a_path_that_is_invalid_is_not_found(path: str) -> None:
-    answer = await ask(furnished(), "GET", path)
+    answer = await ask(management_with_connection(), "GET", path)
     assert (answer.status_code, answer.json()["error"]) == (404, "api:path.notfound")
 
 
@@ -48,7 +48,7 @@ async def test_a_path_that_is_invalid_is_not_found(path: str) -> None:
 async def test_a_method_that_a_path_does_not_have_is_reported_which_it_has(
     path: str, allowed: str, method: str
 ) -> None:
-    answer = await ask(furnished(), method, path)
+    answer = await ask(management_with_connection(), method, path)
     if method == "get":
         # Whatever sends it makes capitals of it.
         assert answer.status_code in (200, 405)
@@ -61,7 +61,7 @@ async def test_a_method_that_a_path_does_not_have_is_reported_which_it_has(
     "path", ["/health/live", "/metrics", "/api/2/connections", "/api/2/connections/site", "/openapi.json"]
 )
 async def test_head_is_get_without_the_body(path: str) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     got, head = await ask(desk, "GET", path), await ask(desk, "HEAD", path)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-type"] == got.headers["content-type"]
@@ -73,12 +73,12 @@ async def test_head_is_get_without_the_body(path: str) -> None:
     "path", ["/health/live?a=b", "/api/2/connections/site?field=id", "/api/2/connections/site/status?x"]
 )
 async def test_an_unknown_parameter_is_refused(path: str) -> None:
-    answer = await ask(furnished(), "GET", path)
+    answer = await ask(management_with_connection(), "GET", path)
     assert (answer.status_code, answer.json()["error"]) == (400, "api:parameter.invalid")
 
 
 async def test_a_repeated_parameter_is_refused_regardless_of_its_values() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     new = {**DOCUMENT, "id": "new"}
     answer = await ask(desk, "POST", "/api/2/connections?dry-run=true&dry-run=false", json=new)
     assert (answer.status_code, answer.json()["error"], desk.requests) == (400, "api:parameter.invalid", [])
@@ -87,7 +87,7 @@ async def test_a_repeated_parameter_is_refused_regardless_of_its_values() -> Non
 @pytest.mark.parametrize("path", ["/api/2/connections/site", "/api/2/connections/nobody", "/metrics", "/health/live"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_no_answer_is_for_caches(method: str, path: str) -> None:
-    answer = await ask(furnished(), method, path)
+    answer = await ask(management_with_connection(), method, path)
     assert answer.headers.get_list("cache-control") == ["no-store"]
 
 
@@ -117,5 +117,5 @@ async def test_no_request_waits_for_a_thread_to_have_its_turn(
         raise AssertionError(f"{call} goes to a thread")
 
     monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
-    answer = await ask(furnished(), method, path, json=dict(DOCUMENT) if method == "PUT" else None)
+    answer = await ask(management_with_connection(), method, path, json=dict(DOCUMENT) if method == "PUT" else None)
     assert answer.status_code < 300

@@ -17,7 +17,15 @@ from connectivity.api.authentication import (
     check_query_token,
 )
 from connectivity.config.api_settings import ApiSettings, TokenRole
-from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished, shared_app
+from tests.support.api.fake_management import (
+    DOCUMENT,
+    FakeManagement,
+    app_of,
+    ask,
+    client_of,
+    management_with_connection,
+    shared_app,
+)
 from tests.support.table import each_row
 from tests.support.wait import PATIENCE, wait_until
 
@@ -127,7 +135,7 @@ def _paths() -> dict[str, Any]:
 @each_row(("needed", "method", "path", "more"), OPERATIONS)
 async def test_an_operation_takes_its_role(needed: TokenRole, method: str, path: str, more: dict[str, Any]) -> None:
     for role, token in zip(TokenRole, (READER, WRITER, ADMIN), strict=True):
-        desk = furnished()
+        desk = management_with_connection()
         headers = {**token, **more.get("headers", {})}
         answer = await ask(desk, method, path, guarded(), **{**more, "headers": headers})
         if role.may(needed):
@@ -140,13 +148,13 @@ async def test_an_operation_takes_its_role(needed: TokenRole, method: str, path:
 
 @each_row(("method", "path", "more"), [it[1:] for it in OPERATIONS])
 async def test_without_a_token_nothing_is_done(method: str, path: str, more: dict[str, Any]) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     answer = await ask(desk, method, path, guarded(), **more)
     assert (answer.status_code, answer.headers["www-authenticate"], desk.requests) == (401, "Bearer", [])
 
 
 async def test_the_name_of_the_token_identifies_the_requester() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     async with client_of(app_of(desk, tokens=TOKENS, token="shared")) as client:
         await client.delete("/api/2/connections/site", headers=WRITER)
         await client.delete("/api/2/connections/none", headers={"authorization": "Bearer shared"})
@@ -208,7 +216,7 @@ class Sleeper:
 
 async def test_an_address_with_eight_pending_failures_is_refused_and_other_addresses_are_not() -> None:
     sleeper = Sleeper()
-    app = app_of(furnished(), token="secret", sleep=sleeper)
+    app = app_of(management_with_connection(), token="secret", sleep=sleeper)
     right = {"authorization": "Bearer secret"}
     async with client_of(app, "203.0.113.9") as stranger, client_of(app, "203.0.113.10") as friend:
         guesses = [asyncio.create_task(stranger.get("/api/2/connections", headers=WRONG)) for _ in range(8)]
@@ -299,7 +307,7 @@ async def test_a_foreign_name_gets_at_nothing_but_probes(path: str) -> None:
     ],
 )
 async def test_the_host_is_checked_with_a_right_token_too(host: str, is_foreign: bool) -> None:
-    app = app_of(furnished(), tokens=TOKENS, host="0.0.0.0", hosts=["connectivity", "*.acme.example"])
+    app = app_of(management_with_connection(), tokens=TOKENS, host="0.0.0.0", hosts=["connectivity", "*.acme.example"])
     async with client_of(app) as client:
         answer = await client.get("/api/2/connections", headers={**ADMIN, "host": host})
         assert (answer.json()["error"] if is_foreign else answer.status_code) == (
@@ -310,7 +318,7 @@ async def test_the_host_is_checked_with_a_right_token_too(host: str, is_foreign:
 
 @pytest.mark.parametrize(("method", "path", "more"), [it[1:] for it in OPERATIONS if it[1] not in ("GET", "HEAD")])
 async def test_a_page_of_another_origin_changes_no_connection(method: str, path: str, more: dict[str, Any]) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     headers = {"origin": "https://evil.example", **more.get("headers", {})}
     answer = await ask(desk, method, path, **{**more, "headers": headers})
     assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:origin.foreign", [])

@@ -21,7 +21,7 @@ from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
 from connectivity.api.openapi import openapi_document
-from tests.support.api.fake_management import app_of, furnished
+from tests.support.api.fake_management import app_of, management_with_connection
 from tests.support.dice import THOROUGH, dice
 
 TOKEN = "conformance-token"
@@ -61,7 +61,7 @@ def schema() -> BaseSchema:
     """The description, built when the first test needs it and not when tests are collected."""
     # With subjects: a search or a check of permissions without any is refused before its parts are read.
     admin = {"name": "conformance", "token": TOKEN, "role": "admin", "subjects": ["acme:anna"]}
-    app = app_of(furnished(), tokens=[admin], hosts=["testserver"], sleep=_at_once)
+    app = app_of(management_with_connection(), tokens=[admin], hosts=["testserver"], sleep=_at_once)
     refusals = {"checks": {"negative_data_rejection": {"expected-statuses": [400, 401, 404, 405, 409, 412, 415]}}}
     schema = schemathesis.openapi.from_dict(
         json.loads(json.dumps(openapi_document(app, needs_token=True))), config=SchemathesisConfig.from_dict(refusals)

@@ -11,7 +11,7 @@ import pytest
 from connectivity.errors import OperationRefused
 from connectivity.management.interface import RevisionSelector, SampleMessage
 from mappings.errors import Fault
-from tests.support.api.fake_management import DOCUMENT, START, FakeManagement, ask, furnished
+from tests.support.api.fake_management import DOCUMENT, START, FakeManagement, ask, management_with_connection
 from tests.support.table import each_row
 
 ALL = "/api/2/connections"
@@ -43,7 +43,7 @@ async def sends(desk: FakeManagement | None, method: str, path: str, body: Any, 
     ],
 )
 async def test_connections_are_listed_as_asked(query: str, expected: list[Any]) -> None:
-    answer = await ask(furnished(), "GET", ALL + query)
+    answer = await ask(management_with_connection(), "GET", ALL + query)
     assert (answer.status_code, answer.json()) == (200, expected)
     assert answer.headers["content-type"] == "application/json"
 
@@ -58,7 +58,7 @@ async def test_connections_are_listed_as_asked(query: str, expected: list[Any]) 
     ],
 )
 async def test_a_list_that_is_asked_for_in_unknown_words_is_refused(query: str, error: str) -> None:
-    answer = await ask(furnished(), "GET", ALL + query)
+    answer = await ask(management_with_connection(), "GET", ALL + query)
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
@@ -72,7 +72,7 @@ async def test_a_connection_is_created_and_notified_where_it_is() -> None:
 
 
 async def test_an_id_that_is_taken_is_a_conflict() -> None:
-    answer = await sends(furnished(), "POST", ALL, DOCUMENT)
+    answer = await sends(management_with_connection(), "POST", ALL, DOCUMENT)
     assert (answer.status_code, answer.json()["error"]) == (409, "connectivity:connection.conflict")
 
 
@@ -93,7 +93,7 @@ async def test_case_46_a_connection_is_created_by_put_on_a_fresh_id() -> None:
 
 
 async def test_a_connection_is_changed_by_put() -> None:
-    answer = await sends(furnished(), "PUT", ONE, {**DOCUMENT, "name": "Depot"})
+    answer = await sends(management_with_connection(), "PUT", ONE, {**DOCUMENT, "name": "Depot"})
     assert (answer.status_code, answer.content, answer.headers["etag"]) == (204, b"", '"rev:2"')
 
 
@@ -105,19 +105,19 @@ async def test_a_connection_is_changed_by_put() -> None:
     ],
 )
 async def test_a_put_with_a_missing_or_invalid_field_is_refused(change: dict[str, Any], error: str) -> None:
-    answer = await sends(furnished(), "PUT", ONE, {**DOCUMENT, **change})
+    answer = await sends(management_with_connection(), "PUT", ONE, {**DOCUMENT, **change})
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 async def test_the_api_does_not_change_a_connection_of_a_file(method: str) -> None:
-    answer = await sends(furnished(by_file=True), method, ONE, DOCUMENT)
+    answer = await sends(management_with_connection(by_file=True), method, ONE, DOCUMENT)
     assert (answer.status_code, answer.json()["error"]) == (409, "connectivity:connection.conflict")
     assert "site.yaml" in answer.json()["message"]
 
 
 async def test_that_it_is_stored_and_could_not_be_opened_gets_an_error() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     desk.refuses["put"] = OperationRefused(Fault(504, "connectivity:connection.failed", "bad credentials", "Retried."))
     answer = await sends(desk, "PUT", ONE, DOCUMENT)
     assert (answer.status_code, answer.json()) == (
@@ -132,9 +132,9 @@ async def test_that_it_is_stored_and_could_not_be_opened_gets_an_error() -> None
 
 
 async def test_a_connection_is_retrieved_with_its_revision() -> None:
-    answer = await ask(furnished(), "GET", ONE)
+    answer = await ask(management_with_connection(), "GET", ONE)
     assert (answer.status_code, answer.json(), answer.headers["etag"]) == (200, SHOWN, '"rev:1"')
-    answer = await ask(furnished(), "GET", ONE + "?fields=sources,_revision,_modified")
+    answer = await ask(management_with_connection(), "GET", ONE + "?fields=sources,_revision,_modified")
     assert answer.json() == {"sources": DOCUMENT["sources"], "_revision": 1, "_modified": "2026-02-03T09:00:00Z"}
 
 
@@ -149,7 +149,7 @@ async def test_a_connection_is_retrieved_with_its_revision() -> None:
 async def test_an_earlier_revision_is_retrieved(
     headers: dict[str, str], moment: RevisionSelector | None, revision: int
 ) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
     answer = await ask(desk, "GET", ONE, headers=headers)
     assert (answer.status_code, answer.headers["etag"]) == (200, f'"rev:{revision}"')
@@ -172,18 +172,18 @@ async def test_an_earlier_revision_is_retrieved(
     ],
 )
 async def test_an_unknown_or_invalid_past_revision_is_refused(headers: dict[str, str], status: int, error: str) -> None:
-    answer = await ask(furnished(), "GET", ONE, headers=headers)
+    answer = await ask(management_with_connection(), "GET", ONE, headers=headers)
     assert (answer.status_code, answer.json()["error"]) == (status, error)
 
 
 async def test_the_revisions_are_listed() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
     assert [it["revision"] for it in (await ask(desk, "GET", f"{ONE}/revisions")).json()] == [2, 1]
 
 
 async def test_a_connection_is_deleted() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     answer = await ask(desk, "DELETE", ONE)
     assert (answer.status_code, answer.content, desk.stored) == (204, b"", {})
     assert (await ask(desk, "DELETE", ONE)).status_code == 404
@@ -197,7 +197,7 @@ async def test_an_unknown_connection_is_not_found(method: str) -> None:
 
 @pytest.mark.parametrize("below", ["status", "metrics", "logs", "revisions"])
 async def test_status_metrics_logs_and_revisions_of_a_connection_are_shown_by_its_id(below: str) -> None:
-    answer = await ask(furnished(), "GET", f"{ONE}/{below}")
+    answer = await ask(management_with_connection(), "GET", f"{ONE}/{below}")
     assert answer.status_code == 200
     assert below == "revisions" or answer.json()["connectionId"] == "site"
     answer = await ask(FakeManagement(), "GET", f"{ALL}/none/{below}")
@@ -225,7 +225,7 @@ async def test_an_invalid_connection_id_is_refused(connection_id: str, method: s
     ],
 )
 async def test_each_of_the_five_commands_is_carried_out(command: str, method: str) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     content, headers = f"connectivity.commands:{command}", {"content-type": "text/plain; charset=utf-8"}
     answer = await ask(desk, "POST", f"{ONE}/command", content=content, headers=headers)
     assert (answer.status_code, answer.content) == (200, b"")
@@ -241,14 +241,14 @@ async def test_each_of_the_five_commands_is_carried_out(command: str, method: st
     ],
 )
 async def test_any_other_command_is_invalid(command: str) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     answer = await ask(desk, "POST", f"{ONE}/command", content=command, headers={"content-type": "text/plain"})
     assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:command.invalid")
     assert desk.requests == []
 
 
 async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
-    answer = await sends(furnished(), "POST", f"{ONE}/command", "connectivity.commands:openConnection")
+    answer = await sends(management_with_connection(), "POST", f"{ONE}/command", "connectivity.commands:openConnection")
     assert (answer.status_code, answer.json()["error"]) == (415, "api:contenttype.unsupported")
 
 

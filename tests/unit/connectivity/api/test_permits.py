@@ -14,7 +14,15 @@ from connectivity.api.connections import COMMANDS
 from connectivity.api.permits import permit_of
 from connectivity.config.api_settings import TokenRole
 from connectivity.errors import OperationRefused
-from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished, shared_app
+from tests.support.api.fake_management import (
+    DOCUMENT,
+    FakeManagement,
+    app_of,
+    ask,
+    client_of,
+    management_with_connection,
+    shared_app,
+)
 
 TOKENS = [
     {"name": "writer", "token": "w" * 16, "role": "write", "subjects": ["acme:w"]},
@@ -83,10 +91,10 @@ async def test_connections_with_subjects_that_a_token_may_not_grant_are_not_its_
         *(("POST", "/api/2/connections/site/command", {"headers": text, "content": it}) for it in COMMANDS),
     ]
     for method, path, sent in requests:
-        desk = furnished()
+        desk = management_with_connection()
         answer = await ask(desk, method, path, granting(), **sent)
         assert (answer.status_code, answer.json()["error"]) == (403, "api:subject.forbidden"), (method, path, sent)
-        assert desk.stored == furnished().stored
+        assert desk.stored == management_with_connection().stored
 
 
 def test_a_stored_connection_that_is_invalid_has_unknown_subjects() -> None:
@@ -118,17 +126,21 @@ async def test_subjects_of_the_streamr_protocol_need_to_be_granted_too() -> None
             'mappingDefinitions.s.options.authKeys.valve: found "streamr:valve"',
         ),
     ):
-        answer = await ask(furnished(), "PUT", "/api/2/connections/new", app, headers=WRITER, json=sent)
+        answer = await ask(
+            management_with_connection(), "PUT", "/api/2/connections/new", app, headers=WRITER, json=sent
+        )
         assert (answer.status_code, answer.json()["error"]) == (403, "api:subject.forbidden")
         assert answer.json()["message"].startswith(refused)
     sent = with_streams(keys=["pump"])
-    answer = await ask(furnished(), "PUT", "/api/2/connections/new", granting_streamr(), headers=WRITER, json=sent)
+    answer = await ask(
+        management_with_connection(), "PUT", "/api/2/connections/new", granting_streamr(), headers=WRITER, json=sent
+    )
     assert answer.status_code == 201
 
 
 async def test_a_token_with_grants_cannot_choose_the_policy_of_a_stream() -> None:
     """Who may read and write all that is stored in the stream would be its decision."""
-    desk = furnished()
+    desk = management_with_connection()
     desk._store({**with_streams(of="acme:tanks"), "id": "streams"})
     for engine in ("Streamr", "ReactiveStreamsIO"):
         sent = with_streams(of="acme:own")
@@ -156,12 +168,14 @@ async def test_a_token_may_grant_its_subjects_and_all_of_its_namespaces() -> Non
 async def test_admins_and_tokens_without_grants_may_grant_every_subject() -> None:
     for app, headers in ((granting(), ADMIN), (guarded(), WRITER)):
         sent = with_subjects("other:root", "{{ header:subject }}")
-        answer = await ask(furnished(), "PUT", "/api/2/connections/site", app, headers=headers, json=sent)
+        answer = await ask(
+            management_with_connection(), "PUT", "/api/2/connections/site", app, headers=headers, json=sent
+        )
         assert answer.status_code == 204
 
 
 async def test_a_token_with_an_empty_list_may_grant_nothing() -> None:
-    app = app_of(furnished(), tokens=[{**TOKENS[0], "grants": []}])
+    app = app_of(management_with_connection(), tokens=[{**TOKENS[0], "grants": []}])
     async with client_of(app) as client:
         answer = await client.put("/api/2/connections/site", headers=WRITER, json=with_subjects())
     assert (answer.status_code, answer.json()["description"]) == (403, "expected one of: none")

@@ -10,7 +10,14 @@ from starlette.datastructures import Headers
 
 from connectivity.api.preconditions import PreconditionFailed, parse_revision_selector, precondition_of
 from connectivity.errors import OperationRefused
-from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished
+from tests.support.api.fake_management import (
+    DOCUMENT,
+    FakeManagement,
+    app_of,
+    ask,
+    client_of,
+    management_with_connection,
+)
 from tests.support.table import each_row
 
 ONE = "/api/2/connections/site"
@@ -86,7 +93,7 @@ def test_nothing_said_about_the_past_is_the_present() -> None:
     ],
 )
 async def test_a_retrieve_is_answered_as_the_known_tags_say(headers: dict[str, str], status: int, error: str) -> None:
-    answer = await ask(furnished(), "GET", ONE, headers=headers)
+    answer = await ask(management_with_connection(), "GET", ONE, headers=headers)
     assert answer.status_code == status
     assert (answer.headers.get("etag") == '"rev:1"') == (status != 400)
     if status == 304:
@@ -96,7 +103,7 @@ async def test_a_retrieve_is_answered_as_the_known_tags_say(headers: dict[str, s
 
 
 async def test_one_of_two_concurrent_changes_to_a_revision_gets_412() -> None:
-    app = app_of(furnished())
+    app = app_of(management_with_connection())
     async with client_of(app) as anna, client_of(app) as bert:
         known = [(await operator.get(ONE)).headers["etag"] for operator in (anna, bert)]
         changes = [
@@ -111,7 +118,7 @@ async def test_one_of_two_concurrent_changes_to_a_revision_gets_412() -> None:
 
 
 async def test_a_delete_of_another_revision_deletes_nothing() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     assert (await ask(desk, "DELETE", ONE, headers={"if-match": '"rev:9"'})).status_code == 412
     assert list(desk.stored) == ["site"]
     assert (await ask(desk, "DELETE", ONE, headers={"if-match": '"rev:1"'})).status_code == 204
@@ -119,5 +126,7 @@ async def test_a_delete_of_another_revision_deletes_nothing() -> None:
 
 async def test_a_create_only_put_does_not_change_an_existing_connection() -> None:
     headers = {**JSON, "if-none-match": "*"}
-    assert (await ask(furnished(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)).status_code == 412
+    assert (
+        await ask(management_with_connection(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)
+    ).status_code == 412
     assert (await ask(FakeManagement(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)).status_code == 201

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished
+from tests.support.api.fake_management import (
+    DOCUMENT,
+    FakeManagement,
+    app_of,
+    ask,
+    client_of,
+    management_with_connection,
+)
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -29,7 +36,7 @@ JSON = {"content-type": "application/json"}
 )
 @each_row(("method", "path"), [("POST", ALL), ("PUT", f"{ALL}/site"), ("POST", f"{ALL}?dry-run=true")])
 async def test_odd_json_is_refused_as_in_a_connection_file(content: bytes, method: str, path: str) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     answer = await ask(desk, method, path, content=content, headers=JSON)
     assert (answer.status_code, answer.json()["error"]) == (400, "json.invalid")
     assert answer.json()["problems"]
@@ -93,7 +100,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     st.sampled_from(["application/json", "text/plain", "application/vnd.connectivity.connection-test+json"]),
 )
 async def test_no_body_makes_a_mistake_of_ours(content: bytes, kind: str) -> None:
-    desk = furnished()
+    desk = management_with_connection()
     for method, path in (
         ("POST", ALL),
         ("POST", f"{ALL}?dry-run=true"),

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.api.responses import JsonResponse
-from tests.support.api.fake_management import ask, furnished
+from tests.support.api.fake_management import ask, management_with_connection
 
 
 @pytest.mark.parametrize("value", [{"a": 2**70}, {"a": "\ud800"}, {"a": [1.5, None, "ü"]}])
@@ -18,7 +18,7 @@ def test_any_value_that_json_has_is_written(value: Any) -> None:
 
 
 async def test_a_mistake_of_our_own_is_logged_with_its_trace_and_answered_without() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     desk.refuses["definition"] = ZeroDivisionError("the password is pass-word")
     with capture_logs() as logged:
         answer = await ask(desk, "GET", "/api/2/connections/site?fields=id")
@@ -31,7 +31,7 @@ async def test_a_mistake_of_our_own_is_logged_with_its_trace_and_answered_withou
 
 
 async def test_head_of_a_failure_has_no_body_either() -> None:
-    desk = furnished()
+    desk = management_with_connection()
     desk.refuses["definition"] = ZeroDivisionError()
     with capture_logs():
         answer = await ask(desk, "HEAD", "/api/2/connections/site")

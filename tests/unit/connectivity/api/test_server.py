@@ -14,7 +14,7 @@ import pytest
 
 from connectivity.api.server import server_of
 from connectivity.config.api_settings import ApiSettings
-from tests.support.api.fake_management import app_of, furnished
+from tests.support.api.fake_management import app_of, management_with_connection
 from tests.support.wait import PATIENCE
 
 GET = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -27,7 +27,7 @@ async def served(**settings: Any) -> AsyncIterator[int]:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         listening.setblocking(False)
-        server = server_of(app_of(furnished(), **settings), ApiSettings(**settings))
+        server = server_of(app_of(management_with_connection(), **settings), ApiSettings(**settings))
         running = asyncio.create_task(server.serve([listening]))
         try:
             yield listening.getsockname()[1]

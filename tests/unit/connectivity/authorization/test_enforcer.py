@@ -12,10 +12,10 @@ from tests.support.dice import dice, examples
 from tests.support.oracles.permissions import (
     Policy,
     a_value,
-    obvious_has,
-    obvious_partial,
-    obvious_unrestricted,
-    obvious_view,
+    reference_has,
+    reference_partial,
+    reference_unrestricted,
+    reference_view,
     segments,
 )
 from tests.support.small_policies import A, B, C, a_policy
@@ -46,12 +46,12 @@ def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
             for permission in ("READ", "WRITE"):
                 question = (subjects, permission, path)
                 facts = (policy, subjects, permission, place)
-                assert enforcer.has(*question) == obvious_has(*facts), (policy, question)
-                assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), (policy, question)
-                assert enforcer.partial(*question) == obvious_partial(*facts), (policy, question)
+                assert enforcer.has(*question) == reference_has(*facts), (policy, question)
+                assert enforcer.unrestricted(*question) == reference_unrestricted(*facts), (policy, question)
+                assert enforcer.partial(*question) == reference_partial(*facts), (policy, question)
             if path != "thing:/":
                 value = a_value(random_source, KEYS)
-                expected = obvious_view(policy, subjects, value, place)
+                expected = reference_view(policy, subjects, value, place)
                 assert enforcer.view(value, path, subjects) == expected, (policy, path, value)
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
-from tests.support.api.canned_server import Answers, Asked, Canned, Reply, canned, fault
+from tests.support.api.canned_server import Answers, Canned, ReceivedRequest, Reply, canned, fault
 
 LAMPS = [
     {"thingId": "acme:lamp-7", "attributes": {"room": "hall", "size": 4}},
@@ -24,7 +24,7 @@ class Things(Canned):
         super().__init__({})
         self._left = list(answers)
 
-    def _answer(self, asked: Asked) -> Reply:
+    def _answer(self, asked: ReceivedRequest) -> Reply:
         self.requests.append(asked)
         return self._left.pop(0)
 

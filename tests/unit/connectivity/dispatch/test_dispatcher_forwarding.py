@@ -15,7 +15,7 @@ from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.transports.base import Outcome
 from connectivity.twins.access import may_send
 from tests.support.in_process.service import LAMP, ConnectionHarness, pause, source, target, turn, until
-from tests.support.in_process.two_connections import MESSAGES, beside, message
+from tests.support.in_process.two_connections import MESSAGES, message, other_connection
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -52,7 +52,7 @@ async def retried(harness: ConnectionHarness) -> None:
 
 async def test_a_forwarded_signal_is_sent_when_the_change_beside_it_is_durable() -> None:
     harness = await site_with_two_mappers()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.disk.hold()
     harness.deliver(turn(1), source=1)
     await pause()
@@ -70,7 +70,7 @@ def message_answer() -> bytes:
 
 async def test_a_delivery_retried_after_a_failed_commit_forwards_its_signal_once() -> None:
     harness = await site_with_two_mappers()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.disk.full = True
     harness.deliver(turn(1), source=1)
     await until(lambda: harness.postponed)
@@ -113,7 +113,7 @@ async def test_a_store_that_becomes_unreadable_while_a_message_is_sent_has_no_ef
 ) -> None:
     """The state is read when the message is checked: nothing is answered and then retried."""
     harness = await site_with_two_mappers()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
 
     def check_then_break_store(*judged: Any) -> Any:
         fault = may_send(*judged)
@@ -134,7 +134,7 @@ async def test_a_store_that_becomes_unreadable_while_a_message_is_sent_has_no_ef
 
 async def test_a_message_past_its_timeout_is_not_sent_and_its_requester_gets_an_error() -> None:
     harness = await site_with_two_mappers({**BLINK, "timeout": "1s"})
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.disk.hold()
     harness.deliver(turn(1), source=1)
     harness.clock.advance(1)
@@ -148,7 +148,7 @@ async def test_a_message_past_its_timeout_is_not_sent_and_its_requester_gets_an_
 
 async def test_a_change_that_cannot_be_stored_does_not_suppress_the_message_beside_it() -> None:
     harness = await site_with_two_mappers({**BLINK, "response-required": "false"})
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.disk.rejected.add(b'"bad"')
     with capture_logs():
         harness.deliver(turn("bad"), source=1)
@@ -158,7 +158,7 @@ async def test_a_change_that_cannot_be_stored_does_not_suppress_the_message_besi
 
 async def test_two_messages_of_one_redelivery_do_not_replace_each_other() -> None:
     harness = await site_with_two_mappers(BLINK, "blink", "blink")
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.handle(harness.delivery(b"on", redelivered=True), source=1)
     await until(lambda: other.answers())
     await pause()

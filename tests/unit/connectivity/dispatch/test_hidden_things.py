@@ -20,7 +20,7 @@ from tests.support.in_process.service import (
     target,
     until,
 )
-from tests.support.in_process.two_connections import beside
+from tests.support.in_process.two_connections import other_connection
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -47,7 +47,7 @@ def terms(resources: list[dict[str, Any]]) -> dict[str, Any]:
 async def site_with(resources: list[dict[str, Any]]) -> tuple[ConnectionHarness, ConnectionHarness]:
     """A site whose second source is the viewer's, and a connection with the viewer's target."""
     harness = ConnectionHarness(source(), source("viewer", VIEWER))
-    watching = await beside(harness, target(TWIN_EVENTS, authorizationContext=[VIEWER])).follow()
+    watching = await other_connection(harness, target(TWIN_EVENTS, authorizationContext=[VIEWER])).follow()
     await has_thing(harness, "lamp-7", {"attributes": {"on": True}}, policy=terms(resources))
     await has_thing(harness, "lamp-8", {"attributes": {"on": True}}, policy=terms([{"thing:/attributes": GRANT}]))
     return harness, watching

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.in_process.service import ConnectionHarness, command, document, source, target, until
-from tests.support.in_process.two_connections import COMMANDS, NACKS, beside, collected, live, with_status
+from tests.support.in_process.two_connections import COMMANDS, NACKS, collected, live, other_connection, with_status
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -31,7 +31,7 @@ async def asked_by_guest(*readable: str) -> tuple[ConnectionHarness, ConnectionH
     assert (await harness.ask(let_in))["status"] == 201
     assert (await harness.ask(command("modify", "/attributes/on", True)))["status"] == 201
     harness.forget()
-    return harness, beside(harness, target(COMMANDS))
+    return harness, other_connection(harness, target(COMMANDS))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from tests.support.in_process.two_connections import (
     SEEN,
     acknowledgement,
     asking,
-    beside,
     collected,
+    other_connection,
     with_status,
 )
 
@@ -40,7 +40,7 @@ async def durable(harness: ConnectionHarness) -> None:
 
 async def test_case_34_several_labels_are_answered_together() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN))
     await until(lambda: harness.history())
     await harness.store.barrier()
@@ -97,7 +97,7 @@ async def test_an_acknowledgement_is_accepted_from_the_connection_whose_target_c
 
 async def test_an_acknowledgement_may_come_before_the_change_is_durable() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.disk.hold()
     harness.deliver(asking("twin-persisted", SEEN))
     other.deliver(acknowledgement())
@@ -111,7 +111,7 @@ async def test_an_acknowledgement_may_come_before_the_change_is_durable() -> Non
 async def test_nothing_is_answered_before_the_change_is_durable() -> None:
     """Not even a command that requests only labels of others, and not at the timeout."""
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.disk.hold()
     harness.deliver(
         asking(SEEN, timeout="1s"), turn(2, correlation_id="c-2", requested_acks=["nobody:there"], timeout="1s")
@@ -138,7 +138,7 @@ async def test_search_persisted_succeeds_with_the_commit() -> None:
 
 async def test_one_label_that_is_not_the_services_own_is_answered_as_an_acknowledgement() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking(SEEN))
     other.deliver(acknowledgement(status=409))
     assert await harness.ended(1) == [DROPPED]
@@ -152,7 +152,7 @@ async def test_one_label_that_is_not_the_services_own_is_answered_as_an_acknowle
 )
 async def test_3_9_the_delivery_ends_as_its_acknowledgements_say(status: int, outcome: Outcome) -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN))
     other.deliver(acknowledgement(status=status))
     assert await harness.ended(1) == [outcome]
@@ -186,7 +186,7 @@ async def test_the_timeout_fires_by_itself() -> None:
 
 async def test_a_late_acknowledgement_is_dropped_silently() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking(SEEN, timeout="1s"))
     await until(lambda: harness.values())
     await pause()
@@ -201,7 +201,7 @@ async def test_a_late_acknowledgement_is_dropped_silently() -> None:
 
 async def test_an_acknowledgement_after_the_timeout_is_late_even_during_a_commit() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.disk.hold()
     harness.deliver(asking(SEEN, timeout="1s"))
     harness.clock.advance(1)
@@ -216,7 +216,7 @@ async def test_an_acknowledgement_after_the_timeout_is_late_even_during_a_commit
 
 async def test_of_one_label_ten_acknowledgements_are_kept_while_another_is_missing() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking(SEEN, "nobody:there", timeout="1s"))
     await durable(harness)
     for number in range(15):
@@ -240,7 +240,7 @@ async def test_of_one_label_ten_acknowledgements_are_kept_while_another_is_missi
 )
 async def test_an_acknowledgement_is_for_one_signal(wrong: bytes) -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking(SEEN))
     await durable(harness)
     other.deliver(with_status(wrong, 200))
@@ -251,7 +251,7 @@ async def test_an_acknowledgement_is_for_one_signal(wrong: bytes) -> None:
 
 async def test_case_38_an_undeclared_label_is_refused_and_not_forwarded() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking("other:unseen"))
     other.deliver(acknowledgement("other:unseen"), acknowledgement("twin-persisted"))
     await other.settled(2)
@@ -263,7 +263,7 @@ async def test_case_38_an_undeclared_label_is_refused_and_not_forwarded() -> Non
 
 async def test_an_acknowledgement_without_correlation_id_is_refused() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     payload = with_status(document("acme.site/lamp-7/things/twin/acks/other:seen"), 200)
     other.deliver(payload)
     await other.settled(1)
@@ -285,7 +285,7 @@ async def test_several_acknowledgements_may_come_together() -> None:
 
 async def test_case_40_failures_are_published_only_where_nacks_are_expected() -> None:
     harness = await collected(source())
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN))
     other.deliver(acknowledgement(status=500))
     assert await harness.ended(1) == [REDELIVER]
@@ -294,7 +294,7 @@ async def test_case_40_failures_are_published_only_where_nacks_are_expected() ->
 
 async def test_case_41_without_a_response_the_delivery_still_waits_for_its_acknowledgements() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN, response_required=False))
     await until(lambda: harness.waiting_deliveries())
     await harness.store.barrier()
@@ -352,7 +352,7 @@ async def test_the_same_correlation_id_twice_is_refused_while_the_first_waits() 
 
 async def test_a_source_may_request_acknowledgements_for_its_commands() -> None:
     harness = ConnectionHarness(source(acknowledgementRequests={"includes": ["twin-persisted", SEEN]}, **NACKS))
-    other = beside(harness)
+    other = other_connection(harness)
     await other.has_lamp()
     harness.deliver(turn(True, correlation_id="c-1"))
     await until(lambda: harness.waiting_deliveries())
@@ -366,7 +366,7 @@ async def test_a_source_may_request_acknowledgements_for_its_commands() -> None:
 
 async def test_case_35_a_redelivery_uses_the_stored_response_and_collects_again() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN))
     other.deliver(acknowledgement(status=408))
     assert await harness.ended(1) == [REDELIVER]
@@ -381,7 +381,7 @@ async def test_case_35_a_redelivery_uses_the_stored_response_and_collects_again(
 
 async def test_after_five_redeliveries_a_delivery_is_acknowledged_anyway() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     for again in range(6):
         harness.handle(harness.delivery(asking("twin-persisted", SEEN), "x", redelivered=again > 0))
         other.deliver(acknowledgement(status=503))
@@ -392,7 +392,7 @@ async def test_after_five_redeliveries_a_delivery_is_acknowledged_anyway() -> No
 
 async def test_a_delivery_without_a_name_is_requeued_once() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     for again in range(2):
         harness.handle(harness.delivery(asking(SEEN), None, redelivered=again > 0))
         other.deliver(acknowledgement(status=503))
@@ -405,7 +405,7 @@ async def test_a_redelivery_over_a_new_link_while_waiting_is_acknowledged_too(
     is_durable: bool,
 ) -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     ends: list[Outcome] = []
     again = harness.delivery(asking(SEEN), "x", redelivered=True)
     harness.handle(harness.delivery(asking(SEEN), "x"))
@@ -421,7 +421,7 @@ async def test_a_redelivery_over_a_new_link_while_waiting_is_acknowledged_too(
 
 async def test_an_unnamed_redelivery_while_waiting_replaces_the_first() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.handle(harness.delivery(asking(SEEN), None))
     harness.handle(harness.delivery(asking(SEEN), None, redelivered=True))
     other.deliver(acknowledgement())
@@ -431,7 +431,7 @@ async def test_an_unnamed_redelivery_while_waiting_replaces_the_first() -> None:
 
 async def test_a_redelivery_of_another_source_replaces_no_request() -> None:
     harness = await collected(source(**NACKS), source("elsewhere", **NACKS))
-    other = beside(harness)
+    other = other_connection(harness)
     harness.handle(harness.delivery(asking(SEEN), None))
     harness.handle(harness.delivery(asking(SEEN), None, redelivered=True), source=1)
     assert await harness.ended(1) == [DROPPED]
@@ -443,7 +443,7 @@ async def test_a_redelivery_of_another_source_replaces_no_request() -> None:
 async def test_a_redelivered_retry_under_another_name_replaces_no_request() -> None:
     """It gets 409 as before; the first request is settled, also over the link on which it came again."""
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.handle(harness.delivery(asking(SEEN), "x"))
     await durable(harness)
     harness.handle(harness.delivery(asking(SEEN), "x", redelivered=True))
@@ -458,7 +458,7 @@ async def test_b4_an_internal_error_in_finishing_a_request_rejects_its_delivery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.handle(harness.delivery(asking(SEEN), "x"))
     await durable(harness)
 
@@ -476,7 +476,7 @@ async def test_b4_an_internal_error_in_finishing_a_request_rejects_its_delivery(
 
 async def test_while_the_store_is_unavailable_no_acknowledgements_are_collected() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.disk.full = True
     harness.deliver(asking("twin-persisted", SEEN))
     await until(lambda: harness.postponed)
@@ -492,7 +492,7 @@ async def test_while_the_store_is_unavailable_no_acknowledgements_are_collected(
 
 async def test_a_closed_connection_waits_for_nothing() -> None:
     harness = await collected()
-    other = beside(harness)
+    other = other_connection(harness)
     harness.deliver(asking(SEEN))
     harness.close_connection()
     other.deliver(acknowledgement())

@@ -10,10 +10,10 @@ from tests.support.in_process.two_connections import (
     COMMANDS,
     EVENTS,
     MESSAGES,
-    beside,
     collected,
     live,
     message,
+    other_connection,
     with_status,
 )
 
@@ -47,7 +47,7 @@ async def turned_on() -> ConnectionHarness:
 )
 async def test_a_live_signal_with_a_false_condition_is_refused_and_not_delivered(payload: bytes) -> None:
     harness = await turned_on()
-    other = beside(harness, target(MESSAGES, COMMANDS, EVENTS))
+    other = other_connection(harness, target(MESSAGES, COMMANDS, EVENTS))
     harness.deliver(payload)
     assert await harness.ended(1) == [Outcome.SETTLED]
     (answer,) = harness.answers()
@@ -58,7 +58,7 @@ async def test_a_live_signal_with_a_false_condition_is_refused_and_not_delivered
 
 async def test_a_live_signal_with_a_true_condition_is_delivered() -> None:
     harness = await turned_on()
-    other = beside(harness, target(MESSAGES, COMMANDS))
+    other = other_connection(harness, target(MESSAGES, COMMANDS))
     condition = "and(eq(attributes/on,true),ne(_modified,time:now))"
     harness.deliver(message(condition=condition, response_required=False))
     await until(lambda: len(other.answers()) == 1)
@@ -69,7 +69,7 @@ async def test_a_live_signal_with_a_true_condition_is_delivered() -> None:
 
 async def test_a_live_signal_with_an_invalid_condition_is_refused() -> None:
     harness = await turned_on()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     for payload, error in (
         (message(condition="eq("), "rql.expression.invalid"),
         (live("modify", "/attributes/on", 1, condition="eq("), "things:condition.invalid"),
@@ -81,7 +81,7 @@ async def test_a_live_signal_with_an_invalid_condition_is_refused() -> None:
 
 async def test_a_condition_of_a_message_compares_only_what_its_sender_can_read() -> None:
     harness = await turned_on()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     strange = ConnectionHarness(source("in", "acme:stranger"), beside=harness, id="strange")
     answer = await strange.ask(message("claim", condition="eq(attributes/on,true)"))
     assert (answer["status"], answer["value"]["error"], other.answers()) == (412, "things:condition.failed", [])
@@ -89,7 +89,7 @@ async def test_a_condition_of_a_message_compares_only_what_its_sender_can_read()
 
 async def test_a_claim_message_reaches_its_thing_without_any_permission() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     strange = ConnectionHarness(source("in", "acme:stranger"), beside=harness, id="strange")
     strange.deliver(message("claim", "let me in"))
     await until(lambda: other.answers())
@@ -112,7 +112,7 @@ async def test_a_claim_message_reaches_its_thing_without_any_permission() -> Non
 )
 async def test_only_a_claim_message_to_an_existing_thing_needs_no_permission(payload: bytes) -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     strange = ConnectionHarness(source("in", "acme:stranger"), beside=harness, id="strange")
     answer = await strange.ask(payload)
     assert (answer["status"], answer["value"]["error"]) == (404, "things:thing.notfound")

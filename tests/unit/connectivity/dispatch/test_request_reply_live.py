@@ -31,10 +31,10 @@ from tests.support.in_process.two_connections import (
     NACKS,
     SEEN,
     acknowledgement,
-    beside,
     collected,
     live,
     message,
+    other_connection,
     with_status,
 )
 from tests.support.wait import wait_until
@@ -46,7 +46,7 @@ SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVE
 
 async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_requester() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.deliver(message(value={"times": 3}, mine="x"))
     (sent,) = other.answers()
     assert (sent["topic"], sent["path"]) == (
@@ -70,7 +70,7 @@ async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_reque
 
 async def test_case_08_without_a_response_the_requester_gets_408_and_the_message_is_requeued() -> None:
     harness = await collected(source())
-    beside(harness, target(MESSAGES))
+    other_connection(harness, target(MESSAGES))
     harness.deliver(message(timeout="2s"))
     harness.clock.advance(2)
     harness.request_reply.pending.expire()
@@ -82,7 +82,7 @@ async def test_case_08_without_a_response_the_requester_gets_408_and_the_message
 @pytest.mark.parametrize("status", [200, 404, 500])
 async def test_3_9_a_refusal_by_the_device_acknowledges_the_message(status: int) -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.deliver(message())
     other.deliver(with_status(message(), status))
     await harness.settled(1)
@@ -91,7 +91,7 @@ async def test_3_9_a_refusal_by_the_device_acknowledges_the_message(status: int)
 
 async def test_case_58_a_live_command_is_answered_also_by_a_response_that_wants_none() -> None:
     harness = await collected()
-    other = beside(harness, target(COMMANDS))
+    other = other_connection(harness, target(COMMANDS))
     harness.deliver(live("retrieve", "/attributes/on"))
     other.deliver(with_status(live("retrieve", "/attributes/on", True, response_required=False), 200))
     await harness.settled(1)
@@ -118,7 +118,7 @@ async def test_a_response_by_who_did_not_receive_the_message_or_cannot_read_it_i
     targets: list[dict[str, Any]], subject: str
 ) -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     third = ConnectionHarness(source("in", authorizationContext=[subject]), beside=harness, id="third", targets=targets)
     harness.deliver(message())
     with capture_logs() as lines:
@@ -132,7 +132,7 @@ async def test_a_response_by_who_did_not_receive_the_message_or_cannot_read_it_i
 
 async def test_a_connection_that_the_message_could_not_be_sent_to_does_not_answer_it() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     third = ConnectionHarness(source("in"), beside=harness, id="third", targets=[target(MESSAGES)])
     third.outbox.detach()
     harness.deliver(message())
@@ -146,7 +146,7 @@ async def test_a_connection_that_the_message_could_not_be_sent_to_does_not_answe
 
 async def test_a_live_response_without_requested_acks_comes_and_the_delivery_does_not_wait_for_it() -> None:
     harness = await collected()
-    other = beside(harness, target(COMMANDS))
+    other = other_connection(harness, target(COMMANDS))
     harness.deliver(live("modify", "/attributes/on", True, requested_acks=[]))
     await harness.settled(1)
     other.deliver(with_status(live("modify", "/attributes/on"), 204))
@@ -160,7 +160,7 @@ async def test_requests_that_wait_without_holding_their_delivery_are_limited(
     """Nothing else limits them: the broker treats these as acknowledged and continues."""
     monkeypatch.setattr(request_reply, "MAX_WITHOUT_DELIVERY", 2)
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     for number in range(3):
         harness.deliver(message(requested_acks=[], correlation_id=f"c-{number}"))
     await harness.settled(3)
@@ -176,7 +176,7 @@ async def test_requests_that_wait_without_holding_their_delivery_are_limited(
 
 async def test_a_message_without_required_response_is_acknowledged_at_once() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.deliver(message(response_required=False))
     await harness.settled(1)
     assert other.answers()[0]["headers"]["response-required"] is False
@@ -187,7 +187,7 @@ async def test_a_message_without_required_response_is_acknowledged_at_once() -> 
 
 async def test_live_response_and_another_label_are_answered_together() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.deliver(message(requested_acks=["live-response", SEEN]))
     other.deliver(with_status(message(value=1), 200))
     await other.settled(1)
@@ -213,7 +213,7 @@ async def test_3_10_an_unexpected_response_is_logged_and_answered_only_on_reques
     answer: bytes, is_asked: bool
 ) -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     harness.deliver(message())
     other.forget()
     if is_asked:
@@ -229,7 +229,7 @@ async def test_3_10_an_unexpected_response_is_logged_and_answered_only_on_reques
 
 async def test_a_live_event_is_forwarded_and_acknowledged() -> None:
     harness = await collected()
-    other = beside(harness, target(EVENTS))
+    other = other_connection(harness, target(EVENTS))
     harness.deliver(
         document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1")
     )
@@ -278,7 +278,7 @@ async def let_read(harness: ConnectionHarness, resource: str) -> None:
 async def test_a_sender_without_permission_gets_an_error_and_nothing_is_sent(payload: bytes, error: str) -> None:
     harness = await collected(source(**NACKS), source("strange", "acme:stranger"))
     await let_read(harness, "thing:/features")
-    other = beside(harness, target(MESSAGES, COMMANDS, EVENTS))
+    other = other_connection(harness, target(MESSAGES, COMMANDS, EVENTS))
     harness.deliver(payload, source=1)
     assert await harness.ended(1) == [DROPPED]
     assert (harness.answers()[-1]["value"]["error"], other.answers()) == (error, [])
@@ -301,7 +301,7 @@ async def test_case_36_and_37_targets_that_are_not_recipients_acknowledge_weakly
     other: dict[str, Any], why: str
 ) -> None:
     harness = await collected()
-    reached = beside(harness, {**other, "issuedAcknowledgementLabel": "other:sent"})
+    reached = other_connection(harness, {**other, "issuedAcknowledgementLabel": "other:sent"})
     harness.deliver(message(requested_acks=[SEEN, "other:sent"]))
     await harness.settled(1)
     assert reached.answers() == [], why
@@ -316,7 +316,7 @@ async def test_every_target_gets_its_configured_extra_fields() -> None:
     harness.deliver(turn(True))
     await harness.settled(1)
     topics = (MESSAGES, f"{MESSAGES}?extraFields=attributes/on,_policy(policyId)", f"{MESSAGES}?extraFields=features")
-    other = beside(harness, *(target(topic) for topic in topics))
+    other = other_connection(harness, *(target(topic) for topic in topics))
     harness.deliver(message(response_required=False, requested_acks=[]))
     await until(lambda: len(other.answers()) == len(topics))
     extras = [sent.get("extra") for sent in other.answers()]
@@ -325,7 +325,7 @@ async def test_every_target_gets_its_configured_extra_fields() -> None:
 
 async def test_case_39_a_target_acknowledges_when_its_broker_has_confirmed() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES, issuedAcknowledgementLabel="{{ connection:id }}:sent"))
+    other = other_connection(harness, target(MESSAGES, issuedAcknowledgementLabel="{{ connection:id }}:sent"))
     other.link.confirms = False
     harness.deliver(message(requested_acks=["other:sent"]))
     await pause()
@@ -339,7 +339,7 @@ async def test_case_39_a_target_acknowledges_when_its_broker_has_confirmed() -> 
 
 async def test_a_target_that_issues_live_response_answers_for_the_device() -> None:
     harness = await collected()
-    beside(harness, target(MESSAGES, COMMANDS, issuedAcknowledgementLabel="live-response"))
+    other_connection(harness, target(MESSAGES, COMMANDS, issuedAcknowledgementLabel="live-response"))
     harness.deliver(message())
     harness.deliver(live("modify", "/attributes/on", True, correlation_id="c-2"))
     await harness.settled(2)
@@ -354,10 +354,10 @@ async def test_case_37_there_is_no_weak_acknowledgement_for_a_reached_device(kep
     harness = await collected()
     other_target = target(kept, issuedAcknowledgementLabel="live-response")
     if is_first:
-        beside(harness, other_target)
+        other_connection(harness, other_target)
     device = ConnectionHarness(source("in"), beside=harness, id="device", targets=[target(MESSAGES)])
     if not is_first:
-        beside(harness, other_target)
+        other_connection(harness, other_target)
     harness.deliver(message())
     await pause()
     assert (len(device.answers()), harness.answers(), harness.outcomes) == (1, [], [])
@@ -385,7 +385,9 @@ async def test_case_37_a_target_with_a_script_that_drops_the_signal_acknowledges
 ) -> None:
     """The result of the script is only known later."""
     harness = await collected()
-    other = beside(harness, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT)
+    other = other_connection(
+        harness, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT
+    )
     device = ConnectionHarness(
         source("in"), beside=harness, id="device", targets=[target(MESSAGES if is_device_there else EVENTS)]
     )
@@ -406,7 +408,7 @@ async def test_case_37_a_target_with_a_script_that_drops_the_signal_acknowledges
 
 async def test_case_37_without_recipients_live_response_is_weak() -> None:
     harness = await collected()
-    beside(harness, target(COMMANDS, issuedAcknowledgementLabel="live-response"))
+    other_connection(harness, target(COMMANDS, issuedAcknowledgementLabel="live-response"))
     harness.deliver(message())
     await harness.settled(1)
     assert harness.statuses() == [200]
@@ -415,7 +417,7 @@ async def test_case_37_without_recipients_live_response_is_weak() -> None:
 async def test_case_37_a_label_that_a_recipient_issues_is_not_given_weakly_for_another_target() -> None:
     harness = await collected()
     sent = {"issuedAcknowledgementLabel": "other:sent"}
-    other = beside(harness, target(COMMANDS, **sent), target(MESSAGES, **sent))
+    other = other_connection(harness, target(COMMANDS, **sent), target(MESSAGES, **sent))
     other.link.confirms = False
     harness.deliver(message(requested_acks=["other:sent"]))
     await pause()
@@ -427,7 +429,7 @@ async def test_case_37_a_label_that_a_recipient_issues_is_not_given_weakly_for_a
 
 async def test_a_target_that_cannot_encode_the_signal_fails() -> None:
     harness = await collected()
-    beside(harness, target(MESSAGES, address="{{ header:desk }}/x", issuedAcknowledgementLabel="other:sent"))
+    other_connection(harness, target(MESSAGES, address="{{ header:desk }}/x", issuedAcknowledgementLabel="other:sent"))
     with capture_logs():
         harness.deliver(message(requested_acks=["other:sent"], desk="a/#"))
         assert await harness.ended(1) == [DROPPED]
@@ -438,7 +440,7 @@ async def test_a_target_that_cannot_encode_the_signal_fails() -> None:
 
 async def test_no_live_signal_waits_for_an_unavailable_broker() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))
+    other = other_connection(harness, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))
     other.outbox.detach()
     harness.deliver(message(requested_acks=["other:sent"]))
     assert await harness.ended(1) == [REDELIVER]
@@ -449,7 +451,7 @@ async def test_no_live_signal_waits_for_an_unavailable_broker() -> None:
 
 async def test_a_message_that_no_link_takes_before_its_timeout_is_not_sent() -> None:
     harness = await collected()
-    other = beside(harness, target(MESSAGES))
+    other = other_connection(harness, target(MESSAGES))
     other.link.window, other.link.confirms = 1, False
     harness.deliver(message(), message(correlation_id="c-2", timeout="1s"))
     harness.clock.advance(1)
@@ -492,7 +494,7 @@ async def turned_on() -> ConnectionHarness:
 
 async def test_the_device_answers_a_query_when_the_live_channel_condition_matches() -> None:
     harness = await turned_on()
-    other = beside(harness, target(COMMANDS))
+    other = other_connection(harness, target(COMMANDS))
     harness.deliver(query(mine="x"))
     await until(lambda: other.answers())
     (sent,) = other.answers()
@@ -508,7 +510,7 @@ async def test_the_device_answers_a_query_when_the_live_channel_condition_matche
 
 async def test_the_twin_answers_a_query_when_the_live_channel_condition_does_not_match() -> None:
     harness = await turned_on()
-    other = beside(harness, target(COMMANDS))
+    other = other_connection(harness, target(COMMANDS))
     answer = await harness.ask(query("eq(attributes/on,false)"))
     assert (answer["topic"], answer["value"]) == ("acme.site/lamp-7/things/twin/commands/retrieve", True)
     harness.deliver(query(response_required=False))
@@ -524,7 +526,7 @@ async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
     strategy: dict[str, Any], status: int, channel: str, outcome: Outcome
 ) -> None:
     harness = await turned_on()
-    beside(harness, target(COMMANDS))
+    other_connection(harness, target(COMMANDS))
     harness.deliver(query(timeout="1s", **strategy))
     await until(lambda: harness.waiting_deliveries() == 1)
     harness.clock.advance(1)
@@ -547,14 +549,14 @@ async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
 )
 async def test_a_query_that_cannot_be_sent_to_the_device_is_refused(payload: bytes, refusal: tuple[int, str]) -> None:
     harness = await turned_on()
-    other = beside(harness, target(COMMANDS))
+    other = other_connection(harness, target(COMMANDS))
     answer = await harness.ask(payload)
     assert (answer["status"], answer["value"]["error"], other.answers()) == (*refusal, [])
 
 
 async def test_a_condition_on_an_unreadable_field_sends_nothing_to_the_device() -> None:
     harness = await turned_on()
-    other = beside(harness, target(COMMANDS))
+    other = other_connection(harness, target(COMMANDS))
     strange = ConnectionHarness(source("in", "acme:stranger"), beside=harness, id="strange")
     await let_read(harness, "thing:/policyId")
     answer = await strange.ask(query(path="/policyId"))

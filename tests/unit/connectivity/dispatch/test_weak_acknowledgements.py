@@ -14,12 +14,12 @@ from tests.support.in_process.event_followers import (
     EVENTS,
     SEEN,
     SENT,
-    beside,
+    add_follower,
     cursor,
     events,
-    followed,
     revisions,
     sent,
+    site_and_follower,
 )
 from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, target, turn, until
 from tests.support.in_process.two_connections import NACKS, acknowledgement
@@ -48,7 +48,7 @@ def is_weak(harness: ConnectionHarness, label: str) -> bool:
 
 async def test_case_97_an_ordinary_change_is_acknowledged_when_it_is_durable() -> None:
     """Its response is the usual one, whichever targets get the event."""
-    harness, other = await followed(ISSUING)
+    harness, other = await site_and_follower(ISSUING)
     other.link.confirms = False
     harness.disk.hold()
     harness.deliver(turn(True, correlation_id="c-1"))
@@ -61,7 +61,7 @@ async def test_case_97_an_ordinary_change_is_acknowledged_when_it_is_durable() -
 
 async def test_case_98_a_subscriber_acknowledges_the_event_that_it_was_sent() -> None:
     """The event has the labels that its reader may give."""
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     harness.deliver(asking(SEEN))
     await sent(other, 1)
     (event,) = events(other)
@@ -74,7 +74,7 @@ async def test_case_98_a_subscriber_acknowledges_the_event_that_it_was_sent() ->
 
 
 async def test_an_issued_label_is_given_when_the_broker_has_confirmed() -> None:
-    harness, other = await followed(ISSUING)
+    harness, other = await site_and_follower(ISSUING)
     other.link.confirms = False
     harness.deliver(asking(SENT))
     await sent(other, 1)
@@ -90,7 +90,7 @@ async def test_an_issued_label_is_given_when_the_broker_has_confirmed() -> None:
 async def test_case_103_a_connection_with_a_filter_that_excludes_the_event_acknowledges_weakly(
     kept_by: dict[str, Any],
 ) -> None:
-    harness, other = await followed(kept_by)
+    harness, other = await site_and_follower(kept_by)
     harness.deliver(asking(SENT, SEEN))
     assert await harness.ended(1) == [SETTLED]
     assert (harness.answers()[0]["status"], statuses(harness)) == (200, {"twin-persisted": 201, SENT: 200, SEEN: 200})
@@ -104,14 +104,14 @@ async def test_case_103_a_target_without_a_topic_of_events_is_acknowledged_weakl
     besides: tuple[dict[str, Any], ...],
 ) -> None:
     live = target("_/_/things/live/messages", issuedAcknowledgementLabel="{{ connection:id }}:sent")
-    harness, _other = await followed(live, *besides)
+    harness, _other = await site_and_follower(live, *besides)
     harness.deliver(asking(SENT))
     assert await harness.ended(1) == [SETTLED]
     assert is_weak(harness, SENT)
 
 
 async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that_caused_the_event() -> None:
-    _site, other = await followed(ISSUING)
+    _site, other = await site_and_follower(ISSUING)
     other.deliver(asking(SENT, SEEN, timeout="5s"))
     await other.store.barrier()
     await pause()
@@ -122,7 +122,7 @@ async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that
 
 
 async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
-    harness, other = await followed(NOT_THESE, {**ISSUING, "address": "b"})
+    harness, other = await site_and_follower(NOT_THESE, {**ISSUING, "address": "b"})
     other.link.confirms = False
     harness.deliver(asking(SENT, SEEN))
     await sent(other, 1)
@@ -138,7 +138,7 @@ async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
 
 async def test_a_target_with_an_unresolved_address_acknowledges_weakly() -> None:
     """Its address has no value, which is only known when it is to be sent."""
-    harness, _other = await followed({**ISSUING, "address": "{{ header:device }}"})
+    harness, _other = await site_and_follower({**ISSUING, "address": "{{ header:device }}"})
     harness.deliver(asking(SENT))
     assert await harness.ended(1) == [SETTLED]
     assert is_weak(harness, SENT)
@@ -146,8 +146,8 @@ async def test_a_target_with_an_unresolved_address_acknowledges_weakly() -> None
 
 async def test_case_100_after_a_failure_the_event_is_sent_again_to_those_that_failed() -> None:
     """The same event is sent, other acknowledgements remain valid, and there is no second event."""
-    harness, other = await followed(ISSUING)
-    third = await beside(other, ISSUING, id="third")
+    harness, other = await site_and_follower(ISSUING)
+    third = await add_follower(other, ISSUING, id="third")
     other.link.confirms = False
     payload = asking(SENT, "third:sent", timeout="5s")
     harness.handle(harness.delivery(payload, "d1"))
@@ -170,7 +170,7 @@ async def test_case_100_after_a_failure_the_event_is_sent_again_to_those_that_fa
 
 
 async def test_case_99_a_silent_subscriber_is_sent_the_event_again_at_most_five_times() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     payload = asking(SEEN, timeout="3s")
     for time in range(1, 7):
         harness.handle(harness.delivery(payload, "d1", redelivered=time > 1))
@@ -185,7 +185,7 @@ async def test_case_99_a_silent_subscriber_is_sent_the_event_again_at_most_five_
 
 
 async def test_case_100_a_refusal_of_the_subscriber_does_not_requeue_the_delivery() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     harness.deliver(asking(SEEN))
     await sent(other, 1)
     other.deliver(acknowledgement(status=400))
@@ -194,7 +194,7 @@ async def test_case_100_a_refusal_of_the_subscriber_does_not_requeue_the_deliver
 
 
 async def test_case_102_a_label_that_its_sender_does_not_declare_is_refused() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     harness.deliver(asking(SEEN))
     await sent(other, 1)
     other.deliver(acknowledgement("other:unseen"))
@@ -212,7 +212,7 @@ async def test_case_104_a_refused_command_does_not_wait_for_acknowledgements() -
     policy_of_a_reader = {"subjects": {"acme:stranger": {"type": "t"}}, "resources": {"thing:/": READ}}
     payload = document("acme.site/lamp-7/policies/commands/modify", "/entries/READER", policy_of_a_reader)
     assert (await owner.ask(payload))["status"] == 201
-    await beside(harness)
+    await add_follower(harness)
     harness.deliver(asking(SEEN))
     assert await harness.ended(1) == [DROPPED]
     (answer,) = harness.answers()
@@ -223,7 +223,7 @@ async def test_case_105_a_reply_target_for_responses_only_gets_no_failure() -> N
     only: dict[str, Any] = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response"]}}
     harness = ConnectionHarness(source(**only))
     await harness.has_lamp()
-    other = await beside(harness)
+    other = await add_follower(harness)
     harness.deliver(asking(SEEN))
     await sent(other, 1)
     other.deliver(acknowledgement(status=400))
@@ -233,7 +233,7 @@ async def test_case_105_a_reply_target_for_responses_only_gets_no_failure() -> N
 
 
 async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> None:
-    harness, other = await followed(ISSUING)
+    harness, other = await site_and_follower(ISSUING)
     other.link.confirms = False
     payload = asking(SENT, timeout="5s")
     harness.handle(harness.delivery(payload, "d1"))
@@ -250,7 +250,7 @@ async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> 
 
 
 async def test_a_label_of_a_connection_without_event_targets_is_waited_for() -> None:
-    harness, other = await followed(target("_/_/things/live/events"))
+    harness, other = await site_and_follower(target("_/_/things/live/events"))
     harness.deliver(asking(SEEN))
     await harness.store.barrier()
     await pause()
@@ -261,7 +261,7 @@ async def test_a_label_of_a_connection_without_event_targets_is_waited_for() -> 
 
 
 async def test_a_deletion_is_acknowledged_like_any_event() -> None:
-    harness, other = await followed(ISSUING)
+    harness, other = await site_and_follower(ISSUING)
     harness.deliver(command("delete", correlation_id="c-1", requested_acks=["twin-persisted", SENT]))
     assert await harness.ended(1) == [SETTLED]
     assert statuses(harness) == {"twin-persisted": 204, SENT: 200}
@@ -269,7 +269,7 @@ async def test_a_deletion_is_acknowledged_like_any_event() -> None:
 
 
 async def test_a_target_with_an_unavailable_broker_fails_at_the_timeout_and_gets_the_event_later() -> None:
-    harness, other = await followed(ISSUING)
+    harness, other = await site_and_follower(ISSUING)
     other.outbox.detach()
     harness.deliver(asking(SENT, timeout="5s"))
     await harness.store.barrier()
@@ -287,7 +287,7 @@ async def test_an_event_without_its_extra_fields_is_skipped_logged_and_a_failure
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     extra = target(f"{EVENTS}?extraFields=attributes/on", issuedAcknowledgementLabel="{{ connection:id }}:sent")
-    harness, other = await followed(extra)
+    harness, other = await site_and_follower(extra)
     monkeypatch.setattr(SubjectView, "readable_thing", lambda _seen, _selection: None)
     with capture_logs() as lines:
         harness.deliver(asking(SENT))

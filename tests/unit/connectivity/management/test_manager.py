@@ -21,7 +21,7 @@ from mappings.model.signals import SubscriptionKind
 from spark_store.errors import StoreUnavailable
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 from tests.support.failing_sqlite import Fragile
-from tests.support.in_process.connection_management import NOW, Bench, agree, document, only, put, refused, said
+from tests.support.in_process.connection_management import NOW, Bench, agree, document, error_of, only, put, refused
 from tests.support.in_process.service import pause
 from tests.support.wait import PATIENCE, wait_until
 
@@ -87,7 +87,7 @@ async def test_creating_says_nothing_about_the_broker(bench: Bench) -> None:
 
 async def test_an_id_that_exists_is_a_conflict(bench: Bench) -> None:
     await bench.manager.create(document(id="depot"), "ada")
-    assert said(await refused(bench.manager.create(document(id="depot"), "ada"))) == (
+    assert error_of(await refused(bench.manager.create(document(id="depot"), "ada"))) == (
         409,
         "connectivity:connection.conflict",
     )
@@ -104,7 +104,7 @@ async def test_case_46_putting_an_unknown_id_creates_it(bench: Bench) -> None:
 @pytest.mark.parametrize("named", ["other", None, 7])
 async def test_a_document_with_another_id_than_its_address_is_refused(bench: Bench, named: object) -> None:
     fault = await refused(bench.manager.put("depot", document(id=named), "ada", agree))
-    assert said(fault) == (400, "connectivity:id.notsettable")
+    assert error_of(fault) == (400, "connectivity:id.notsettable")
 
 
 async def test_case_44_two_targets_with_the_same_label_are_a_conflict(bench: Bench) -> None:
@@ -115,7 +115,7 @@ async def test_case_44_two_targets_with_the_same_label_are_a_conflict(bench: Ben
         "issuedAcknowledgementLabel": "depot:done",
     }
     twice = document(targets=[target, {**target, "address": "others"}])
-    assert said(await refused(bench.manager.put("depot", twice, "ada", agree))) == (
+    assert error_of(await refused(bench.manager.put("depot", twice, "ada", agree))) == (
         409,
         "acknowledgement:label.not.unique",
     )
@@ -129,7 +129,7 @@ async def test_case_45_a_label_of_another_connection_is_invalid(bench: Bench) ->
         "issuedAcknowledgementLabel": "other:done",
     }
     fault = await refused(bench.manager.put("depot", document(targets=[target]), "ada", agree))
-    assert said(fault) == (400, "acknowledgement:label.invalid")
+    assert error_of(fault) == (400, "acknowledgement:label.invalid")
 
 
 async def test_every_problem_of_a_document_is_reported_and_nothing_is_stored(bench: Bench) -> None:
@@ -143,7 +143,7 @@ async def test_every_problem_of_a_document_is_reported_and_nothing_is_stored(ben
 async def test_the_type_of_a_connection_stays(bench: Bench) -> None:
     await put(bench, "depot")
     fault = await refused(bench.manager.put("depot", document(connectionType="mqtt-5"), "ada", agree))
-    assert said(fault) == (400, "connectivity:connection.configuration.invalid")
+    assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
     assert fault.message == "ConnectionType <mqtt> of existing connection <depot> cannot be changed!"
 
 
@@ -151,7 +151,7 @@ async def test_a_change_is_stored_and_returns_504_when_the_broker_does_not_answe
     await put(bench, "depot")
     bench.broker = Status.MISCONFIGURED, "bad credentials: not authorized"
     fault = await refused(bench.manager.put("depot", document("other"), "ada", agree))
-    assert said(fault) == (504, "connectivity:connection.failed")
+    assert error_of(fault) == (504, "connectivity:connection.failed")
     assert fault.description == "bad credentials: not authorized"
     assert (await bench.manager.definition("depot")).document["sources"][0]["addresses"] == ["other"]
     bench.broker = None
@@ -186,7 +186,7 @@ async def test_closing_and_opening_are_revisions(bench: Bench) -> None:
 async def test_opening_again_tries_a_connection_without_link_at_once(bench: Bench) -> None:
     bench.broker = Status.FAILED, "connection refused"
     await put(bench, "depot")
-    assert said(await refused(bench.manager.open("depot", "ada"))) == (504, "connectivity:connection.failed")
+    assert error_of(await refused(bench.manager.open("depot", "ada"))) == (504, "connectivity:connection.failed")
     bench.broker = Status.OPEN, "connected"
     await bench.manager.open("depot", "ada")
     await bench.manager.open("depot", "ada")
@@ -195,16 +195,16 @@ async def test_opening_again_tries_a_connection_without_link_at_once(bench: Benc
 
 async def test_a_deleted_connection_is_not_found_and_its_id_continues_its_revisions(bench: Bench) -> None:
     await put(bench, "depot")
-    assert said(await refused(bench.manager.delete("depot", "ada", only(7)))) == (
+    assert error_of(await refused(bench.manager.delete("depot", "ada", only(7)))) == (
         412,
         "connectivity:precondition.failed",
     )
     await bench.manager.delete("depot", "ada", only(1))
     assert bench.done() == ["open depot", "close depot"]
     not_found = (404, "connectivity:connection.notfound")
-    assert said(await refused(bench.manager.definition("depot"))) == not_found
-    assert said(await refused(bench.manager.delete("depot", "ada", agree))) == not_found
-    assert said(await refused(bench.manager.open("depot", "ada"))) == not_found
+    assert error_of(await refused(bench.manager.definition("depot"))) == not_found
+    assert error_of(await refused(bench.manager.delete("depot", "ada", agree))) == not_found
+    assert error_of(await refused(bench.manager.open("depot", "ada"))) == not_found
     with pytest.raises(OperationRefused, match="notfound"):
         bench.manager.status("depot")
     assert (await put(bench, "depot")).revision == 3
@@ -239,7 +239,7 @@ async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(bench: 
     assert await topic(RevisionSelector(time=NOW + timedelta(days=1))) == "two"
     for moment in (RevisionSelector(revision=3), RevisionSelector(time=NOW - timedelta(seconds=1))):
         fault = await refused(bench.manager.definition("depot", moment))
-        assert said(fault) == (404, "connectivity:connection.history.notfound")
+        assert error_of(fault) == (404, "connectivity:connection.history.notfound")
 
 
 async def test_the_audit_log_records_user_action_connection_and_revision(bench: Bench) -> None:
@@ -284,7 +284,7 @@ async def test_deleting_a_connection_removes_its_counts(bench: Bench) -> None:
 
 async def test_subscriptions_are_those_of_the_table(bench: Bench) -> None:
     assert list(bench.manager.subscriptions()) == []
-    assert said(await refused(bench.manager.cancel_subscription("ab", "ada"))) == (
+    assert error_of(await refused(bench.manager.cancel_subscription("ab", "ada"))) == (
         404,
         "connectivity:subscription.notfound",
     )
@@ -322,7 +322,7 @@ async def test_a_stored_connection_that_cannot_be_used_any_more_stops_no_other(
     assert (status["connectionStatus"], status["liveStatus"]) == ("open", "misconfigured")
     assert "DEPOT_PASSWORD" in status["problems"][0]
     fault = await refused(again.manager.open("depot", "ada"))
-    assert said(fault) == (400, "connectivity:connection.configuration.invalid")
+    assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
     monkeypatch.setenv("DEPOT_PASSWORD", "rose")
     await again.manager.open("depot", "ada")
     assert again.done() == ["open depot"]
@@ -380,7 +380,7 @@ async def test_the_manager_does_not_change_a_connection_owned_by_a_file(bench: B
         bench.manager.delete("depot", "ada", agree),
     ):
         fault = await refused(asked)
-        assert said(fault) == (409, "connectivity:connection.conflict")
+        assert error_of(fault) == (409, "connectivity:connection.conflict")
         assert str(bench.folder / "depot.json") in fault.message
     found = await bench.manager.definition("depot")
     assert (found.owner, found.file, found.revision) == (Owner.FILE, bench.folder / "depot.json", 1)
@@ -484,7 +484,7 @@ async def test_an_action_that_cannot_be_written_to_the_audit_log_is_not_done(
     for ask in actions:
         Fragile.arm(1)
         with capture_logs():
-            assert said(await refused(ask())) == (503, "api:store.unavailable")
+            assert error_of(await refused(ask())) == (503, "api:store.unavailable")
         await bench.store.wait_available()
     assert revoked == []
     assert bench.manager.metrics("depot")["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
@@ -505,7 +505,7 @@ async def test_a_command_that_cannot_be_stored_has_no_effect(bench: Bench) -> No
         bench.manager.close("depot", "ada"),
         bench.manager.delete("depot", "ada", agree),
     ):
-        assert said(await refused(asked)) == (503, "api:store.unavailable")
+        assert error_of(await refused(asked)) == (503, "api:store.unavailable")
     assert (bench.done(), bench.manager.ids()) == ([], ["depot"])
     assert (await bench.manager.definition("depot")).revision == 1
 
@@ -529,7 +529,7 @@ async def test_a_change_stored_despite_a_store_error_is_applied(
         bench.manager.put("depot", document("other"), "ada", agree),
         bench.manager.delete("annex", "ada", agree),
     ):
-        assert said(await refused(asked)) == (503, "api:store.unavailable")
+        assert error_of(await refused(asked)) == (503, "api:store.unavailable")
     assert (bench.done(), bench.manager.ids()) == ([], ["annex", "depot"])
     monkeypatch.setattr(bench.definitions, "add", adding)
     if is_asked:
@@ -559,7 +559,7 @@ async def test_a_file_override_stored_despite_a_store_error_is_applied(
         raise StoreUnavailable("the disk did not answer")
 
     monkeypatch.setattr(bench.definitions, "override", override)
-    assert said(await refused(bench.manager.close("depot", "ada"))) == (503, "api:store.unavailable")
+    assert error_of(await refused(bench.manager.close("depot", "ada"))) == (503, "api:store.unavailable")
     assert (bench.done(), (await bench.manager.definition("depot")).override) == ([], None)
     await bench.manager.recover()
     assert (bench.done(), (await bench.manager.definition("depot")).override) == (["close depot"], "closed")
@@ -575,7 +575,7 @@ async def test_wherever_the_disk_fails_nothing_is_half_done(bench: Bench, late: 
     for number in range(1, 16):
         Fragile.arm(number, late)
         (answer,) = await asyncio.gather(put(bench, "depot", topic=f"t{number}"), return_exceptions=True)
-        outcomes.add(said(answer.fault) if isinstance(answer, OperationRefused) else type(answer).__name__)
+        outcomes.add(error_of(answer.fault) if isinstance(answer, OperationRefused) else type(answer).__name__)
         was_stored = Fragile.count < number
         Fragile.arm(0)
         await bench.store.wait_available()

@@ -13,7 +13,7 @@ from connectivity.connections.model import Connection
 from connectivity.management.interface import SampleMessage
 from connectivity.management.manager import TESTS_AT_ONCE
 from connectivity.security.keys import new_key
-from tests.support.in_process.connection_management import Bench, document, refused, said
+from tests.support.in_process.connection_management import Bench, document, error_of, refused
 from tests.support.wait import wait_until
 
 
@@ -74,7 +74,7 @@ async def test_case_44_45_labels_are_judged_before_anybody_is_asked(
     given = [
         {**TARGET, "address": f"out/{index}", "issuedAcknowledgementLabel": it} for index, it in enumerate(targets)
     ]
-    assert said(await refused(bench.manager.test(document(targets=given, id="depot-7")))) == (status, code)
+    assert error_of(await refused(bench.manager.test(document(targets=given, id="depot-7")))) == (status, code)
     assert tried.connections == []
 
 

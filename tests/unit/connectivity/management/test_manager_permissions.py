@@ -11,7 +11,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import OperationRefused
 from connectivity.security.keys import new_key
 from mappings.errors import Fault
-from tests.support.in_process.connection_management import Bench, agree, document, put, refused, said
+from tests.support.in_process.connection_management import Bench, agree, document, error_of, put, refused
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variabl
             bench.manager.test(sent),
         ):
             fault = await refused(asked)
-            assert said(fault) == (400, "connectivity:connection.configuration.invalid")
+            assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
             assert fault.message.startswith(f"specificConfig.clientId: found {reference}, {reason}, expected")
             assert "tulip" not in f"{fault}"
 
@@ -94,7 +94,7 @@ async def test_a_connection_of_others_can_be_neither_replaced_nor_controlled(ben
         manager.enable_logs("depot", "eve", permit),
         manager.reset_logs("depot", "eve", permit),
     ):
-        assert said(await refused(asked)) == (403, "api:subject.forbidden")
+        assert error_of(await refused(asked)) == (403, "api:subject.forbidden")
     assert (await manager.definition("depot")).document["name"] == "Depot"
     assert bench.done() == []
     await manager.put("own", document(name="Other"), "eve", agree, permit)

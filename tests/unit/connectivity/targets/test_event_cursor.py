@@ -11,7 +11,15 @@ from structlog.testing import capture_logs
 from connectivity.errors import ConnectivityError, Detail, NotConnected, PublishFailed, RetriesExhausted
 from connectivity.targets import event_cursor as module
 from connectivity.targets.publisher import is_final
-from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
+from tests.support.in_process.event_followers import (
+    EVENTS,
+    add_follower,
+    cursor,
+    revisions,
+    sent,
+    site_and_follower,
+    write_values,
+)
 from tests.support.in_process.service import command, creation, pause, target, until
 
 pytestmark = pytest.mark.usefixtures("harnesses")
@@ -25,9 +33,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_cases_114_and_115_a_target_gets_all_events_in_order_except_those_of_its_own_connection() -> None:
-    harness, other = await followed()
-    own = await beside(other, id="third")
-    await turned(harness, *range(20))
+    harness, other = await site_and_follower()
+    own = await add_follower(other, id="third")
+    await write_values(harness, *range(20))
     assert await sent(other, 20) == await sent(own, 20) == list(range(2, 22))
     other.deliver(command("modify", "/attributes/on", True))
     assert await sent(own, 21) == list(range(2, 23))
@@ -37,8 +45,8 @@ async def test_cases_114_and_115_a_target_gets_all_events_in_order_except_those_
 
 
 async def test_case_116_an_event_carries_the_headers_of_its_command() -> None:
-    harness, other = await followed()
-    await turned(harness, True, correlation_id="c-7", my_own="x", condition="exists(thingId)")
+    harness, other = await site_and_follower()
+    await write_values(harness, True, correlation_id="c-7", my_own="x", condition="exists(thingId)")
     await sent(other, 1)
     (event,) = other.answers()
     assert (event["topic"], event["path"]) == ("acme.site/lamp-7/things/twin/events/created", "/attributes/on")
@@ -48,10 +56,10 @@ async def test_case_116_an_event_carries_the_headers_of_its_command() -> None:
 
 async def test_a_blocked_target_delays_no_other_target_and_gets_all_events_later() -> None:
     """Its own window is all that waits in memory."""
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.confirms = False
     other.link.window = 10
-    await turned(harness, *range(module.WINDOW + 50))
+    await write_values(harness, *range(module.WINDOW + 50))
     await until(lambda: len(harness.link.published) == module.WINDOW + 50)
     await until(lambda: len(other.outbox) == module.WINDOW)
     assert cursor(other).judged - cursor(other).seq == module.WINDOW
@@ -64,9 +72,9 @@ async def test_a_blocked_target_delays_no_other_target_and_gets_all_events_later
 async def test_the_waiting_events_of_a_target_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event of any size goes through."""
     monkeypatch.setattr(module, "WINDOW_BYTES", 100)
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.confirms = False
-    await turned(harness, "x" * 60, "y" * 60, "z" * 200, 4)
+    await write_values(harness, "x" * 60, "y" * 60, "z" * 200, 4)
     await sent(other, 2)
     await pause()
     assert len(other.link.published) == 2
@@ -80,9 +88,9 @@ async def test_the_waiting_events_of_a_target_are_limited_in_bytes(monkeypatch: 
 
 
 async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.outbox.detach()
-    await turned(harness, 1, 2, 3)
+    await write_values(harness, 1, 2, 3)
     await pause()
     assert len(other.outbox) == 0
     other.outbox.attach(other.link)
@@ -91,9 +99,9 @@ async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is
 
 
 async def test_the_policy_at_the_time_of_sending_applies() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.outbox.detach()
-    await turned(harness, 1)
+    await write_values(harness, 1)
     entry = {
         "subjects": {"acme:somebody": {"type": "t"}},
         "resources": {"policy:/": {"grant": ["READ", "WRITE"], "revoke": []}},
@@ -111,9 +119,9 @@ async def test_the_policy_at_the_time_of_sending_applies() -> None:
 
 
 async def test_an_event_that_the_broker_rejects_permanently_is_skipped_and_counted() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.confirms = False
-    await turned(harness, 1, 2, 3)
+    await write_values(harness, 1, 2, 3)
     await sent(other, 3)
     with capture_logs() as lines:
         other.link.confirm(1, TOO_LARGE)
@@ -125,9 +133,9 @@ async def test_an_event_that_the_broker_rejects_permanently_is_skipped_and_count
 @pytest.mark.usefixtures("hasty")
 async def test_events_after_a_temporary_rejection_are_sent_again_one_by_one() -> None:
     """So the last thing that a reader hears is the newest."""
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.confirms = False
-    await turned(harness, 1, 2, 3)
+    await write_values(harness, 1, 2, 3)
     await sent(other, 3)
     other.link.confirm(1)
     other.link.confirm(1, BUSY)
@@ -145,16 +153,16 @@ async def test_events_after_a_temporary_rejection_are_sent_again_one_by_one() ->
     assert await sent(other, 6) == [2, 3, 4, 3, 3, 4]
     other.link.confirms = True
     other.link.confirm()
-    await turned(harness, 4)
+    await write_values(harness, 4)
     assert await sent(other, 7) == [2, 3, 4, 3, 3, 4, 5]
     assert cursor(other).reason is None
     assert cursor(other).seq == harness.store.tail.newest
 
 
 async def test_an_event_without_an_address_is_passed() -> None:
-    harness, other = await followed(target(EVENTS, address="{{ header:device }}"))
-    await turned(harness, 1)
-    await turned(harness, 2, device="d-1")
+    harness, other = await site_and_follower(target(EVENTS, address="{{ header:device }}"))
+    await write_values(harness, 1)
+    await write_values(harness, 2, device="d-1")
     assert await sent(other, 1) == [3]
     await until(lambda: cursor(other).seq == harness.store.tail.newest)
 
@@ -176,9 +184,9 @@ def test_only_permanent_errors_prevent_a_retry(error: ConnectivityError, is_neve
 
 
 async def test_a_closed_cursor_says_nothing() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.confirms = False
-    await turned(harness, 1)
+    await write_values(harness, 1)
     await sent(other, 1)
     heard: list[Any] = []
     one = cursor(other)
@@ -194,9 +202,9 @@ async def test_a_new_link_does_not_get_a_refused_event_before_the_retry_delay(
     """Or a broker that hangs up about it would hear of nothing else."""
     pauses = [0.0, 3600.0]
     monkeypatch.setattr(module, "back_off", lambda *_, **__: pauses.pop(0))
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.confirms = False
-    await turned(harness, 1)
+    await write_values(harness, 1)
     await sent(other, 1)
     other.link.confirm(1, BUSY)
     other.outbox.detach()
@@ -211,7 +219,7 @@ async def test_a_new_link_does_not_get_a_refused_event_before_the_retry_delay(
 
 @pytest.mark.usefixtures("hasty")
 async def test_an_event_refused_during_the_publish_call_is_retried_and_not_skipped() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.refuses = BUSY
     harness.deliver(creation("lamp-8"), creation("lamp-9"))
     await until(lambda: harness.store.tail.newest == 6)
@@ -226,7 +234,7 @@ async def test_an_event_refused_during_the_publish_call_is_retried_and_not_skipp
 async def test_an_event_that_fails_while_it_is_posted_is_missed_and_holds_no_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     route = cursor(other).route
     post = route.post
 
@@ -237,7 +245,7 @@ async def test_an_event_that_fails_while_it_is_posted_is_missed_and_holds_no_pla
 
     monkeypatch.setattr(route, "post", posted)
     with capture_logs():
-        await turned(harness, 1, 2)
+        await write_values(harness, 1, 2)
         await sent(other, 1)
     await until(lambda: cursor(other).seq == harness.store.tail.newest)
     assert (cursor(other).skipped, cursor(other).has_unconfirmed) == (1, False)

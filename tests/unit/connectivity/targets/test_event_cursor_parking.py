@@ -16,7 +16,7 @@ from connectivity.targets.event_cursor import Result
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import erasure
-from tests.support.in_process.event_followers import EVENTS, beside, cursor, events, turned
+from tests.support.in_process.event_followers import EVENTS, add_follower, cursor, events, write_values
 from tests.support.in_process.service import (
     LAMP,
     ConnectionHarness,
@@ -54,7 +54,7 @@ async def unroutable(*more: str, **with_target: Any) -> tuple[ConnectionHarness,
     harness = ConnectionHarness(source())
     for name in ("lamp-7", "lamp-8", "lamp-9"):
         await harness.has_lamp(name)
-    other = await beside(harness, target(EVENTS, **{"address": BY_NAME, **with_target}))
+    other = await add_follower(harness, target(EVENTS, **{"address": BY_NAME, **with_target}))
     other.link.unroutable = {f"events/{name}" for name in ("lamp-7", *more)}
     return harness, other
 
@@ -122,9 +122,9 @@ async def test_accepted_events_after_a_refused_one_of_the_thing_are_sent_again()
     harness, other = await unroutable(address="events/{{ header:device }}")
     other.link.unroutable = {"events/b"}
     other.link.confirms = False
-    await turned(harness, 1, device="a")
-    await turned(harness, 2, device="b")
-    await turned(harness, 3, device="a")
+    await write_values(harness, 1, device="a")
+    await write_values(harness, 2, device="b")
+    await write_values(harness, 3, device="a")
     await until(lambda: len(other.link.published) == 3)
     other.link.confirms = True
     other.link.confirm(1)
@@ -163,7 +163,7 @@ async def test_an_unconfirmed_event_before_the_refused_one_is_sent_after_the_con
     other.close_connection()
     retries = module.EventCursor.next_retry
     monkeypatch.setattr(module.EventCursor, "next_retry", lambda _: None)
-    again = await beside(harness, target(EVENTS, address=BY_NAME))
+    again = await add_follower(harness, target(EVENTS, address=BY_NAME))
     await until(lambda: cursor(again).judged == harness.store.tail.newest)
     monkeypatch.setattr(module.EventCursor, "next_retry", retries)
     harness.event_publisher.wake()
@@ -314,7 +314,7 @@ async def test_parked_things_survive_a_restart_and_no_event_of_others_is_repeate
     assert isinstance(harness.journal, Disk)
     await harness.store.barrier()
     again = ConnectionHarness(source(), journal=harness.journal)
-    after = await beside(again, target(EVENTS, address=BY_NAME))
+    after = await add_follower(again, target(EVENTS, address=BY_NAME))
     await until(lambda: is_done(after))
     assert [event["revision"] for event in events(after)] == received(after, "lamp-7") == [2, 3]
     await again.event_publisher.close()

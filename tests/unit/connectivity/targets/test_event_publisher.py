@@ -16,7 +16,15 @@ from connectivity.targets import event_publisher as module
 from connectivity.targets.event_publisher import keys
 from spark_store.journal.journal import Journal
 from spark_store.records import CursorPosition, EventCause
-from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
+from tests.support.in_process.event_followers import (
+    EVENTS,
+    add_follower,
+    cursor,
+    revisions,
+    sent,
+    site_and_follower,
+    write_values,
+)
 from tests.support.in_process.service import (
     LAMP,
     ConnectionHarness,
@@ -67,11 +75,11 @@ async def test_a_new_target_starts_at_the_end_and_its_place_is_durable_before_it
     other = ConnectionHarness(beside=harness, id="other", targets=[target(EVENTS)])
     assert not harness.event_publisher.is_prepared(other.connection)
     assert not harness.event_publisher.has_targets
-    await turned(harness, 1)
+    await write_values(harness, 1)
     await harness.event_publisher.prepare(other.connection)
     assert places(harness) == [("other", "0:events", harness.journal.newest_seq())]
     assert harness.event_publisher.is_prepared(other.connection)
-    await turned(harness, 2)
+    await write_values(harness, 2)
     harness.event_publisher.opened(other.opened)
     assert await sent(other, 1) == [3]
 
@@ -81,18 +89,18 @@ async def test_without_targets_nothing_more_is_stored() -> None:
     await harness.has_lamp()
     other = ConnectionHarness(beside=harness, id="other", targets=[target("_/_/things/live/events")])
     await other.follow()
-    await turned(harness, 1)
+    await write_values(harness, 1)
     assert [found.cause for found in follow_on(harness.journal, 0, 10, 1 << 20)] == [None] * 3
     assert not harness.store.tail.is_followed
 
 
 async def test_causes_and_places_are_there_after_a_restart() -> None:
     """Case 114 holds after it, too. What was confirmed does not come again when the service has ended in order."""
-    harness, other = await followed()
-    await turned(harness, 1, 2)
+    harness, other = await site_and_follower()
+    await write_values(harness, 1, 2)
     await sent(other, 2)
     other.outbox.detach()
-    await turned(harness, 3)
+    await write_values(harness, 3)
     harness.deliver(turn(4, correlation_id="c-4"))
     other.deliver(turn(5))
     await until(lambda: len(harness.history()) == 6)
@@ -102,9 +110,9 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     assert [found.cause for found in follow_on(harness.journal, 5, 10, 1 << 20)][:1] == [
         EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
     ]
-    other = await beside(again)
+    other = await add_follower(again)
     assert await sent(other, 2) == [4, 5]
-    await turned(again, 6)
+    await write_values(again, 6)
     assert await sent(other, 3) == [4, 5, 7]
 
 
@@ -141,12 +149,12 @@ async def test_the_event_of_a_deletion_has_the_last_values_of_extra_fields_also_
         "matching": {"attributes": {"on": 1}},
     }
 
-    def followers(beside: ConnectionHarness) -> ConnectionHarness:
-        return ConnectionHarness(beside=beside, id="other", targets=targets)
+    def followers(add_follower: ConnectionHarness) -> ConnectionHarness:
+        return ConnectionHarness(beside=add_follower, id="other", targets=targets)
 
     other = await followers(harness).follow()
     other.outbox.detach()
-    await turned(harness, 1)
+    await write_values(harness, 1)
     await harness.ask(command("delete"))
     await harness.event_publisher.close()
     again = await service(harness)
@@ -158,17 +166,17 @@ async def test_the_event_of_a_deletion_has_the_last_values_of_extra_fields_also_
 async def test_events_after_the_last_stored_position_are_sent_again_in_order_after_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.001)
-    await turned(harness, 1, 2)
+    await write_values(harness, 1, 2)
     await sent(other, 2)
     await until(lambda: places(harness)[0][2] == harness.journal.newest_seq())
     monkeypatch.setattr(module, "WRITE_SECONDS", 1000.0)
     await pause()
     other.link.confirms = False
-    await turned(harness, 3, 4)
+    await write_values(harness, 3, 4)
     await sent(other, 4)
-    again = await beside(await service(harness))
+    again = await add_follower(await service(harness))
     assert await sent(again, 2) == [4, 5]
 
 
@@ -176,9 +184,9 @@ async def test_a_place_moves_with_the_last_confirm_though_nothing_else_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.001)
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.link.confirms = False
-    await turned(harness, 1)
+    await write_values(harness, 1)
     await sent(other, 1)
     await pause()
     assert places(harness)[0][2] < harness.journal.newest_seq()
@@ -187,30 +195,30 @@ async def test_a_place_moves_with_the_last_confirm_though_nothing_else_happens(
 
 
 async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_loses_it() -> None:
-    harness, other = await followed(target(EVENTS), target(EVENTS, address="b"))
+    harness, other = await site_and_follower(target(EVENTS), target(EVENTS, address="b"))
     cursors = harness.event_publisher
     other.close_connection()
-    await turned(harness, 1)
-    changed = await beside(harness, target(EVENTS, address="c"), target(EVENTS, qos=0))
+    await write_values(harness, 1)
+    changed = await add_follower(harness, target(EVENTS, address="c"), target(EVENTS, qos=0))
     assert await sent(changed, 1) == [2]
     assert changed.link.published[0].address == "events"
     assert [key for _, key, _ in places(harness)] == ["0:c", "0:events"]
     other.close_connection()
     cursors.keep_only(lambda id: id == "other")
-    await turned(harness, 2)
+    await write_values(harness, 2)
     cursors.keep_only(lambda id: id == "site")
     await until(lambda: not places(harness))
     assert not cursors.has_targets
-    await turned(harness, 3)
-    anew = await beside(harness, target(EVENTS, address="c"))
-    await turned(harness, 4)
+    await write_values(harness, 3)
+    anew = await add_follower(harness, target(EVENTS, address="c"))
+    await write_values(harness, 4)
     assert await sent(anew, 1) == [5]
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
 async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full_then(is_swept: bool) -> None:
     """Opened again, it is not sent what has happened meanwhile."""
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     cursors = harness.event_publisher
     harness.disk.full = True
     harness.deliver(turn(1))
@@ -223,35 +231,35 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
     if is_swept:
         cursors.sweep()
         await until(lambda: not places(harness))
-    await turned(harness, 2)
-    anew = await beside(harness)
-    await turned(harness, 3)
+    await write_values(harness, 2)
+    anew = await add_follower(harness)
+    await write_values(harness, 3)
     assert await sent(anew, 1) == [len(harness.history())]
 
 
 async def test_an_open_connection_keeps_its_positions_when_its_document_is_unknown() -> None:
-    harness, _other = await followed()
+    harness, _other = await site_and_follower()
     harness.event_publisher.keep_only(lambda _id: False)
-    await turned(harness, 1)
+    await write_values(harness, 1)
     assert len(places(harness)) == 1
 
 
 async def test_trimmed_events_are_skipped_counted_and_reported_to_the_operator() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     skipped: list[Any] = []
     harness.event_publisher.on_skip = lambda *told: skipped.append(told)
     other.outbox.detach()
-    await turned(harness, *range(10))
+    await write_values(harness, *range(10))
     other.close_connection()
     await forgotten(harness)
     assert await harness.store.trim(8, LATER) == 8
-    other = await beside(harness)
+    other = await add_follower(harness)
     assert await sent(other, 4) == [8, 9, 10, 11]
     assert list(harness.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
     await harness.event_publisher.close()
     assert positions(harness.journal) == [CursorPosition("other", "0:events", 12, 6)]
     assert skipped == [("other", "0", 0), ("other", "0", 6)], "a counter that begins at 0, so that its rise is seen"
-    again = await beside(await service(harness))
+    again = await add_follower(await service(harness))
     assert list(again.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
 
 
@@ -260,37 +268,37 @@ async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(t
     path = tmp_path / "journal.db"
     harness = ConnectionHarness(source(), journal=Journal.open(path))
     await harness.has_lamp()
-    other = await beside(harness)
+    other = await add_follower(harness)
     other.outbox.detach()
-    await turned(harness, *range(10))
+    await write_values(harness, *range(10))
     await forgotten(harness)
     assert await harness.store.trim(8, LATER) == 8
     await harness.event_publisher.close()
     await harness.store.close()
     again = ConnectionHarness(source(), journal=Journal.open(path))
-    other = await beside(again)
+    other = await add_follower(again)
     assert await sent(other, 4) == [8, 9, 10, 11]
     await again.event_publisher.close()
     assert positions(again.journal) == [CursorPosition("other", "0:events", 12, 6)]
 
 
 async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.outbox.detach()
-    await turned(harness, 1, 2)
+    await write_values(harness, 1, 2)
     await forgotten(harness)
     assert await harness.store.trim(99, LATER) == 4
     other.outbox.attach(other.link)
     harness.event_publisher.wake()
     await until(lambda: cursor(other).skipped == 2)
-    await turned(harness, 3)
+    await write_values(harness, 3)
     assert await sent(other, 1) == [4]
 
 
 async def test_a_target_that_is_behind_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEHIND_EVENTS", 2)
     monkeypatch.setattr(cursor_module, "SHORTEST_PAUSE", 1000.0)
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     cursors = harness.event_publisher
     harness.monitor.watch_figures(cursors.figures)
 
@@ -301,7 +309,7 @@ async def test_a_target_that_is_behind_shows_it(monkeypatch: pytest.MonkeyPatch)
 
     assert (figure("events"), figure("seconds"), list(cursors.conditions("other"))) == (0, 0, [])
     other.link.confirms = False
-    await turned(harness, 1, 2)
+    await write_values(harness, 1, 2)
     await sent(other, 2)
     assert figure("events") == 2
     assert list(cursors.conditions("other")) == [(0, "is 2 events behind, for 0 s")]
@@ -310,9 +318,9 @@ async def test_a_target_that_is_behind_shows_it(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> None:
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     other.outbox.detach()
-    await turned(harness, 1)
+    await write_values(harness, 1)
     harness.store._cache.clear()
     harness.disk.unreadable = True
     other.outbox.attach(other.link)
@@ -325,7 +333,7 @@ async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> 
 
 
 async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness, other = await followed(target(EVENTS), target(EVENTS, address="b"))
+    harness, other = await site_and_follower(target(EVENTS), target(EVENTS, address="b"))
     one = cursor(other).route.interest
     judge = one.filter_shared
 
@@ -334,7 +342,7 @@ async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(mon
 
     monkeypatch.setattr(one, "filter_shared", judged)
     with capture_logs() as lines:
-        await turned(harness, 1, 2)
+        await write_values(harness, 1, 2)
         await sent(other, 3)
     assert sorted(message.address for message in other.link.published) == ["b", "b", "events"]
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["event not processed"]
@@ -343,8 +351,8 @@ async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(mon
 
 async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after one of them was behind."""
-    harness, other = await followed(target(EVENTS), target(EVENTS, address="b"))
-    third = await beside(other, id="third")
+    harness, other = await site_and_follower(target(EVENTS), target(EVENTS, address="b"))
+    third = await add_follower(other, id="third")
     made: list[int] = []
     happening = harness.event_publisher.signal_context
 
@@ -354,12 +362,12 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
 
     monkeypatch.setattr(harness.event_publisher, "signal_context", noted)
     third.outbox.detach()
-    await turned(harness, 1)
+    await write_values(harness, 1)
     await sent(other, 2)
     third.outbox.attach(third.link)
     harness.event_publisher.wake()
     await sent(third, 1)
-    await turned(harness, 2)
+    await write_values(harness, 2)
     await sent(third, 2)
     await sent(other, 4)
     assert made == [2, 2, 3]
@@ -368,15 +376,15 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
 async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many they are: a turn of the loop takes no longer for it, and who is up to date does not wait for them."""
     monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
-    harness, other = await followed()
-    lagging = [await beside(other, id=f"lagging-{number}") for number in range(4)]
+    harness, other = await site_and_follower()
+    lagging = [await add_follower(other, id=f"lagging-{number}") for number in range(4)]
     present = [other, *lagging]
     for number, each in enumerate(lagging):
-        await turned(harness, number)
+        await write_values(harness, number)
         await until(lambda: {cursor(one).judged for one in present} == {harness.store.tail.newest})
         present.remove(each)
         each.outbox.detach()
-    await turned(harness, 5, 6, 7)
+    await write_values(harness, 5, 6, 7)
     await until(lambda: cursor(other).judged == harness.store.tail.newest)
     cursors = harness.event_publisher
     advanced: list[int] = []
@@ -416,7 +424,7 @@ async def test_places_wait_for_a_disk_that_is_full() -> None:
     await following
     assert [place[0] for place in places(harness)] == ["other"]
     await until(lambda: harness.store.is_available)
-    await turned(harness, 2)
+    await write_values(harness, 2)
     assert await sent(other, 1) == [len(harness.history())]
 
 
@@ -450,7 +458,7 @@ async def test_canceling_the_wait_for_positions_removes_the_targets(monkeypatch:
 
 async def test_things_with_policies_of_their_own_are_sent_once_each() -> None:
     """The event of the policy goes to nobody."""
-    harness, other = await followed()
+    harness, other = await site_and_follower()
     harness.deliver(creation("lamp-8"), creation("lamp-9"))
     await until(lambda: harness.store.tail.newest == 6)
     await sent(other, 2)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.in_process.service import ConnectionHarness, streaming, target, turn, until
-from tests.support.in_process.two_connections import beside
+from tests.support.in_process.two_connections import other_connection
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -27,7 +27,7 @@ async def test_b6_the_signals_of_one_subscription_have_one_ordering_key(harness:
 
 
 async def test_b6_responses_and_events_of_one_entity_have_its_id_as_ordering_key(harness: ConnectionHarness) -> None:
-    other = await beside(harness, target("_/_/things/twin/events", address="events")).follow()
+    other = await other_connection(harness, target("_/_/things/twin/events", address="events")).follow()
     harness.deliver(turn(1), turn(2))
     await until(lambda: len(harness.link.published) == len(other.link.published) == 2)
     published = [*harness.link.published, *other.link.published]

@@ -9,10 +9,10 @@ from tests.support.dice import dice, examples
 from tests.support.oracles.permissions import (
     a_value,
     flattened,
-    obvious_has,
-    obvious_partial,
-    obvious_root,
-    obvious_unrestricted,
+    reference_has,
+    reference_partial,
+    reference_root,
+    reference_unrestricted,
     segments,
 )
 from tests.support.random_policies import IDS, KEYS, NAMESPACES, NOWS, SUBJECTS, a_policy
@@ -47,8 +47,8 @@ def test_enforced_permissions_agree_with_the_reference_rule() -> None:
             about = (states, id, namespace, clock, subjects, path)
             for permission in ("READ", "WRITE"):
                 question, facts = (subjects, permission, path), (flat, subjects, permission, segments(path))
-                assert enforcer.has(*question) == obvious_has(*facts), about
-                assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), about
-                assert enforcer.partial(*question) == obvious_partial(*facts), about
+                assert enforcer.has(*question) == reference_has(*facts), about
+                assert enforcer.unrestricted(*question) == reference_unrestricted(*facts), about
+                assert enforcer.partial(*question) == reference_partial(*facts), about
             thing = {"thingId": "a:b", "attributes": a_value(random_source, KEYS), "x": a_value(random_source, KEYS)}
-            assert enforcer.view(thing, "thing:/", subjects) == obvious_root(flat, subjects, thing), about
+            assert enforcer.view(thing, "thing:/", subjects) == reference_root(flat, subjects, thing), about

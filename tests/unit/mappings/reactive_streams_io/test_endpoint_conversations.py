@@ -14,7 +14,7 @@ from mappings.reactive_streams_io.events import Closed, Completed, ElementsRecei
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.reactive_streams_io.faulty_wire import WireFault
-from tests.support.reactive_streams_io.two_endpoints import NAMES, Plan, Step, held, plan, plans
+from tests.support.reactive_streams_io.two_endpoints import NAMES, Plan, Step, plan, plans, run_plan
 
 LONG = 1.0
 """Seconds of a processor; a conversation takes about two milliseconds."""
@@ -25,7 +25,7 @@ MORE = Step(EndpointRole.CLIENT, "request", 0, 2)
 
 @pytest.mark.parametrize("sizes", [(), (1,)], ids=["messages", "octets"])
 def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]) -> None:
-    talk = held(plan(ASK, Step(EndpointRole.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
+    talk = run_plan(plan(ASK, Step(EndpointRole.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
     told = [event for side in talk.sides if side.endpoint.role is EndpointRole.CLIENT for event in side.events]
     elements = [bytes(each) for event in told if isinstance(event, ElementsReceived) for each in event.elements]
     assert elements == [b"1", b"2", b"3", b"4", b"5"]
@@ -39,7 +39,7 @@ def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]
 
 
 def test_a_mistake_of_the_wire_is_found() -> None:
-    talk = held(plan(ASK, forth=[WireFault(0, "set", 0, 0x55)], sizes=(1000,)))
+    talk = run_plan(plan(ASK, forth=[WireFault(0, "set", 0, 0x55)], sizes=(1000,)))
     (closed, *_) = talk.side(EndpointRole.SERVER).reported(Closed)
     assert closed.reason.startswith("protocol error: a first frame that is not a hello")
 
@@ -48,7 +48,7 @@ def test_a_mistake_of_the_wire_is_found() -> None:
 @hypothesis.settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 def test_over_a_bad_wire_a_conversation_continues_or_ends_and_leaves_nothing(plan: Plan) -> None:
     with at_most(LONG):
-        held(plan)
+        run_plan(plan)
 
 
 @pytest.mark.soak(shard="properties")
@@ -56,4 +56,4 @@ def test_over_a_bad_wire_a_conversation_continues_or_ends_and_leaves_nothing(pla
 @hypothesis.settings(max_examples=examples(100_000), suppress_health_check=list(HealthCheck))
 def test_a_hundred_thousand_conversations_over_bad_wires(plan: Plan) -> None:
     with at_most(LONG):
-        held(plan)
+        run_plan(plan)

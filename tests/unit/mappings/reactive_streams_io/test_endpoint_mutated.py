@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 
 from mappings.reactive_streams_io.endpoint import EndpointRole
 from tests.support.dice import examples
-from tests.support.reactive_streams_io.mutated_conversation import conversations, held
+from tests.support.reactive_streams_io.mutated_conversation import conversations, run_session
 
 
 @given(conversations())
@@ -19,11 +19,11 @@ from tests.support.reactive_streams_io.mutated_conversation import conversations
 def test_a_conversation_with_mistakes_continues_or_ends_in_a_goodbye(
     conversation: tuple[EndpointRole, bool, list[bytes]],
 ) -> None:
-    held(conversation)
+    run_session(conversation)
 
 
 @pytest.mark.soak(shard="properties")
 @given(conversations())
 @hypothesis.settings(max_examples=examples(100_000), suppress_health_check=list(HealthCheck))
 def test_a_hundred_thousand_conversations_with_mistakes(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
-    held(conversation)
+    run_session(conversation)

@@ -16,7 +16,7 @@ from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import latest_row, write_lake, write_latest
-from tests.support.lake.twin_changes import eventful, made_anew, states, tamper, trim
+from tests.support.lake.twin_changes import erase_and_create, eventful, states, tamper, trim
 from tests.support.oracles import search_index as indexed
 
 ENTITIES = 10
@@ -129,7 +129,7 @@ def test_a_state_without_events_or_lake_row_is_kept_and_counted(data_folder: Dat
 def test_erased_events_in_the_lake_do_not_affect_a_thing_created_again(data_folder: DataFolder) -> None:
     """Neither when the thing was created, nor what was said about a place that it has again."""
     write_lake(data_folder.folder)
-    made_anew(data_folder, lamp(3))
+    erase_and_create(data_folder, lamp(3))
     before = states(data_folder)
     assert rebuild_journal(data_folder.lake) == RebuildReport(ENTITIES, 0, 0, 0, ())
     assert states(data_folder) == before

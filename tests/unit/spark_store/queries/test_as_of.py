@@ -35,7 +35,7 @@ from spark_store.rql.query import Access, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_tables import add_events, add_states, event_row, latest_row, note_erased, write_lake
-from tests.support.random_histories import RandomChange, lived
+from tests.support.random_histories import RandomChange, history_of
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")
@@ -103,8 +103,8 @@ def journal(tmp_path: Path) -> Path:
     path = tmp_path / "journal.db"
     policies = [RandomChange("created", "/", {"policyId": f"acme:{it}"}) for it in ("first", "second")]
     lives = [
-        lived(GONE, [*policies, RandomChange("deleted", "/", None)], (1, 2, 3)),
-        lived(FREE, [RandomChange("created", "/", {})], (4,)),
+        history_of(GONE, [*policies, RandomChange("deleted", "/", None)], (1, 2, 3)),
+        history_of(FREE, [RandomChange("created", "/", {})], (4,)),
     ]
     journal = Journal.open(path)
     journal.append([Change((event,), (state,), permissions=LAST) for life in lives for event, state in life])

@@ -39,7 +39,7 @@ from spark_store.rql.ast import And, Exists, Field, FieldKind, Not, Or, Predicat
 from spark_store.rql.search_evaluator import May, holds, read
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
-from tests.support.random_histories import HISTORIES, RandomChange, lived
+from tests.support.random_histories import HISTORIES, RandomChange, history_of
 from tests.support.random_searches import filters, rights, things
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
@@ -82,7 +82,7 @@ def test_a_folded_thing_equals_its_replay_from_any_known_states(
     happenings: list[RandomChange], data: st.DataObject
 ) -> None:
     """States may stand anywhere among the events, also ones whose events are there too."""
-    past = lived(LAMP, happenings, range(1, 99))
+    past = history_of(LAMP, happenings, range(1, 99))
     known = data.draw(st.sets(st.integers(0, len(past) - 1), max_size=2))
     first = data.draw(st.integers(0, min(known, default=-1) + 1))
     rows = [event_row(event) for event, _ in past[first:]] + [state_row(past[at][1]) for at in known]
@@ -91,7 +91,7 @@ def test_a_folded_thing_equals_its_replay_from_any_known_states(
 
 
 def test_a_thing_with_missing_events_or_without_state_is_not_found() -> None:
-    past = lived(LAMP, [RandomChange("created", "/", {"attributes": {"n": n}}) for n in range(5)], range(1, 99))
+    past = history_of(LAMP, [RandomChange("created", "/", {"attributes": {"n": n}}) for n in range(5)], range(1, 99))
     rows = [event_row(event) for event, _ in past]
     changed = [row._replace(action="modified", path="/attributes/n", value="1") for row in rows]
     assert was(changed[2:]) is None, "its beginning is missing"
@@ -118,7 +118,7 @@ def test_numbers_of_past_things_keep_their_text() -> None:
 
 def test_metadata_is_removed_with_its_value_and_kept_for_other_values() -> None:
     said = b'{"_metadata":[["/attributes/a/unit","W"],["/attributes/n/unit","kg"]]}'
-    past = lived(
+    past = history_of(
         LAMP,
         [
             RandomChange("created", "/", {"attributes": {"a": 1, "n": 2}}, said),
@@ -181,7 +181,7 @@ def test_things_across_batches_are_complete_and_only_possible_matches_are_return
     for number in range(40):
         entity = EntityId(EntityType.THING, "acme.site", f"lamp-{number:02}")
         sets = [RandomChange("modified", "/attributes/n", number * 100 + it) for it in range(number % 4)]
-        past = lived(entity, [RandomChange("created", "/", {"attributes": {"n": -1}}), *sets], range(1, 99))
+        past = history_of(entity, [RandomChange("created", "/", {"attributes": {"n": -1}}), *sets], range(1, 99))
         rows += [event_row(event) for event, _ in past]
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     batches = [pa.RecordBatch.from_pylist(table[at : at + 7], INPUT) for at in range(0, len(table), 7)]

@@ -16,7 +16,7 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.matcher import Matcher
 from spark_store.search.read_view import CandidateRow, Deadline, ReadView
-from tests.support.oracles.search import Given, PartialReader, StateDatabase
+from tests.support.oracles.search import PartialReader, ReaderRights, StateDatabase
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 AT = "2024-05-01T10:00:00Z"
@@ -38,7 +38,7 @@ def judge(
 ) -> Matcher:
     question = ThingQuery(None if text is None else read(text, NOW), read_options(sort).order, frozenset(names))
     picture = ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
-    return Matcher(picture, question, Given({"acme:p": access}), question.order, CachedCandidates())
+    return Matcher(picture, question, ReaderRights({"acme:p": access}), question.order, CachedCandidates())
 
 
 def test_a_matching_row_has_its_sort_position_and_its_text(database: StateDatabase) -> None:

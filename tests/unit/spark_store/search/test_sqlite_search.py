@@ -26,7 +26,7 @@ from spark_store.search import read_view
 from spark_store.search.candidates import IdScan
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.clock import Clock
-from tests.support.oracles.search import Given, PartialReader, StateDatabase, answer, with_rights
+from tests.support.oracles.search import PartialReader, ReaderRights, StateDatabase, answer, with_rights
 from tests.support.paths import VECTORS
 from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, drawn, found, large_and_small, narrow, questions
 from tests.support.table import each_row
@@ -106,7 +106,7 @@ def test_case_of_the_filter_language_over_the_index(
 
 
 @pytest.fixture
-def many(database: StateDatabase) -> Given:
+def many(database: StateDatabase) -> ReaderRights:
     """A thousand things, and somebody who may read all of them."""
     database.clear()
     database.put(
@@ -123,7 +123,7 @@ def many(database: StateDatabase) -> Given:
     return with_rights({POLICY: WHOLE}, database)
 
 
-def test_all_pages_together_are_the_answer(search: SqliteSearch, many: Given) -> None:
+def test_all_pages_together_are_the_answer(search: SqliteSearch, many: ReaderRights) -> None:
     by_id = [f"acme:{number:04}" for number in range(1000)]
     by_number = [f"acme:{number * 7919 % 1000:04}" for number in range(1000)]
     for limit in (123, 500):
@@ -137,7 +137,7 @@ def test_all_pages_together_are_the_answer(search: SqliteSearch, many: Given) ->
         ]
 
 
-def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, many: Given) -> None:
+def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, many: ReaderRights) -> None:
     hit = search.page(asking("eq(attributes/n,3)"), many, None, 5, Budget()).hits[0]
     assert hit.text is not None
     assert hit.text.startswith(b'{"thingId":')
@@ -153,7 +153,9 @@ def test_metadata_of_a_thing_is_not_part_of_its_text(database: StateDatabase, se
     assert hit.thing["_metadata"] == {"attributes": {"a": {"unit": "K"}}}
 
 
-def test_a_page_ends_when_its_bytes_are_enough_and_has_one_thing_at_least(search: SqliteSearch, many: Given) -> None:
+def test_a_page_ends_when_its_bytes_are_enough_and_has_one_thing_at_least(
+    search: SqliteSearch, many: ReaderRights
+) -> None:
     page = search.page(asking(None), many, None, 100, Budget(), max_bytes=1000)
     assert 1 < len(page.hits) < 6
     assert not page.is_last
@@ -161,15 +163,15 @@ def test_a_page_ends_when_its_bytes_are_enough_and_has_one_thing_at_least(search
     assert len(search.page(asking(None), many, page.place, 100, Budget(), max_bytes=1).hits) == 1
 
 
-def test_everything_that_matches_can_be_gone_through_and_counted(search: SqliteSearch, many: Given) -> None:
+def test_everything_that_matches_can_be_gone_through_and_counted(search: SqliteSearch, many: ReaderRights) -> None:
     asked = asking("lt(attributes/n,600)", "sort(-attributes/n)")
     assert [hit.thing["attributes"]["n"] for hit in search.every(asked, many, Budget())] == list(range(599, -1, -1))
     assert search.count(asked, many, Budget()) == 600
-    assert search.count(asking(None), Given({}), Budget()) == 0
+    assert search.count(asking(None), ReaderRights({}), Budget()) == 0
 
 
 def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
-    database: StateDatabase, search: SqliteSearch, many: Given
+    database: StateDatabase, search: SqliteSearch, many: ReaderRights
 ) -> None:
     database.put(*({"thingId": f"acme:own-{n}", "policyId": "acme:own", **BESIDE} for n in range(3)))
     rights = with_rights({"acme:own": WHOLE}, database)
@@ -182,7 +184,7 @@ def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
 # -- what a search may take
 
 
-def test_a_page_that_looks_too_long_says_how_far_it_has_come(database: StateDatabase, many: Given) -> None:
+def test_a_page_that_looks_too_long_says_how_far_it_has_come(database: StateDatabase, many: ReaderRights) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         asked, place, pages = asking('not(lt(thingId,"acme:0999"))'), None, 0
         while True:
@@ -197,7 +199,7 @@ def test_a_page_that_looks_too_long_says_how_far_it_has_come(database: StateData
 
 
 def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_asked_for_each(
-    database: StateDatabase, many: Given
+    database: StateDatabase, many: ReaderRights
 ) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         first = search.page(asking("not(lt(attributes/n,0))"), many, None, 5, Budget(60.0))
@@ -210,7 +212,7 @@ def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_as
         assert nothing.place[0].value == "acme:0000"
 
 
-def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, many: Given) -> None:
+def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, many: ReaderRights) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         budget = Budget(seconds=60.0, spent=60.0)
         with pytest.raises(BudgetExceeded, match="within 60 s"):
@@ -221,7 +223,7 @@ def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, m
         assert found(search, asking("eq(attributes/n,3)"), many) == ["acme:0757"]
 
 
-def test_rests_beside_commands_use_up_no_time_of_a_search(database: StateDatabase, many: Given) -> None:
+def test_rests_beside_commands_use_up_no_time_of_a_search(database: StateDatabase, many: ReaderRights) -> None:
     clock = Clock()
 
     def sleep(_: float) -> None:
@@ -236,16 +238,16 @@ def test_rests_beside_commands_use_up_no_time_of_a_search(database: StateDatabas
     assert len(names) == len(set(names)) == 997
 
 
-def test_a_page_with_hits_resets_the_time_budget_of_the_search(search: SqliteSearch, many: Given) -> None:
+def test_a_page_with_hits_resets_the_time_budget_of_the_search(search: SqliteSearch, many: ReaderRights) -> None:
     budget = Budget(seconds=60.0, spent=1.0)
     search.page(asking(None), many, None, 5, budget)
     assert budget.spent == 0.0
 
 
 def test_a_page_and_the_policies_read_for_it_are_of_one_picture(
-    database: StateDatabase, search: SqliteSearch, many: Given
+    database: StateDatabase, search: SqliteSearch, many: ReaderRights
 ) -> None:
-    class Reading(Given):
+    class Reading(ReaderRights):
         def access(self, policy: str, namespace: str) -> PartialReader | None:
             database.put({"thingId": "acme:0000", "policyId": POLICY, **BESIDE, "_revision": 2})
             seen.append(search.snapshot(EntityId(EntityType.THING, "acme", "0000")))
@@ -268,12 +270,12 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) ->
     file = tmp_path / "journal.db"
     file.write_bytes(b"this is no database at all, and long enough to be looked at" * 20)
     with pytest.raises(StoreUnavailable, match=r"journal\.db"), closing(SqliteSearch(file)) as search:
-        search.page(asking(None), Given({}), None, 5, Budget())
+        search.page(asking(None), ReaderRights({}), None, 5, Budget())
     with pytest.raises(StoreUnavailable, match="unable to open"):
         SqliteSearch(tmp_path / "none" / "journal.db")
 
 
-def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSearch, many: Given) -> None:
+def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSearch, many: ReaderRights) -> None:
     database.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (b'{"thingId":',))
     with pytest.raises(StoreUnavailable, match="damaged"):
         found(search, asking("ge(attributes/n,0)"), many)
@@ -292,7 +294,7 @@ def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSear
     ],
 )
 def test_a_plan_says_how_a_question_would_be_answered(
-    search: SqliteSearch, many: Given, text: str, options: str, way: str, known: int
+    search: SqliteSearch, many: ReaderRights, text: str, options: str, way: str, known: int
 ) -> None:
     plan = search.explain(asking(text, options), many)
     assert str(plan).startswith(way)
@@ -301,7 +303,7 @@ def test_a_plan_says_how_a_question_would_be_answered(
 
 
 @pytest.fixture
-def clustered(database: StateDatabase) -> Given:
+def clustered(database: StateDatabase) -> ReaderRights:
     """Five thousand things, each thousand of them, by their ids, in a room of its own."""
     database.clear()
     ids = range(5000)
@@ -332,7 +334,7 @@ def clustered(database: StateDatabase) -> Given:
     ],
 )
 def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_others(
-    database: StateDatabase, clustered: Given, text: str | None, options: str, way: str
+    database: StateDatabase, clustered: ReaderRights, text: str | None, options: str, way: str
 ) -> None:
     asked = asking(text, options)
     database.declare("attributes/room")

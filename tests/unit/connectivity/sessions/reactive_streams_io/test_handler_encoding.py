@@ -15,7 +15,7 @@ from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNe
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, subscribe
 from tests.support.in_process.service import LAMP, command, turn, until
 from tests.support.in_process.streamr import StreamrHarness
-from tests.support.in_process.two_protocols import quay_beside
+from tests.support.in_process.two_protocols import add_rsio_connection
 from tests.support.table import each_row
 
 EVENTS = f"things/{LAMP}/events"
@@ -83,7 +83,7 @@ async def test_every_publisher_of_json_brings_the_same_in_cbor() -> None:
 @pytest.mark.usefixtures("harnesses")
 async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
-    rsio_harness = await quay_beside(streamr_harness)
+    rsio_harness = await add_rsio_connection(streamr_harness)
     names = ("streams/tank/0?resend_all=true", "streams/tank/0?resend_all=true&enc=cbor")
     rsio_harness.send("a", H, *(subscribe(each, at, 100) for at, each in enumerate(names, 1)))
     await until(lambda: len(elements(rsio_harness.frames("a"), 2)) == 3)

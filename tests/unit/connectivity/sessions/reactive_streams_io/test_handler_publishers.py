@@ -27,7 +27,7 @@ from mappings.reactive_streams_io.publisher_names import SyntheticName
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
 from tests.support.in_process.streamr import StreamrHarness
-from tests.support.in_process.two_protocols import quay_beside, tank_streams
+from tests.support.in_process.two_protocols import add_rsio_connection, tank_streams
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -200,7 +200,7 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
     parameters: str, expected: list[int], is_complete: bool
 ) -> None:
     streamr_harness = await StreamrHarness.filled(messages=15)
-    rsio_harness = await quay_beside(streamr_harness)
+    rsio_harness = await add_rsio_connection(streamr_harness)
     publisher = f"streams/tank/0?{parameters}" if parameters else "streams/tank/0"
     frames = await told(rsio_harness, publisher, number=1 + len(expected) + is_complete)
     assert [json.loads(each)[5] for each in elements(frames)] == expected
@@ -221,14 +221,14 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
     ],
 )
 async def test_cases_n09_and_n11_a_partition_that_there_is_not_is_refused(publisher: str, status: str) -> None:
-    rsio_harness = await quay_beside(await StreamrHarness.filled())
+    rsio_harness = await add_rsio_connection(await StreamrHarness.filled())
     *_, error = await told(rsio_harness, publisher, number=2)
     assert isinstance(error, OnError)
     assert error.error.startswith(f"{status} ")
 
 
 async def test_case_n10_a_slash_of_an_id_is_escaped() -> None:
-    rsio_harness = await quay_beside(await StreamrHarness.filled())
+    rsio_harness = await add_rsio_connection(await StreamrHarness.filled())
     assert await told(rsio_harness, "streams/a%2Fb/0", number=1) == [OnSubscribe(1, 0)]
 
 

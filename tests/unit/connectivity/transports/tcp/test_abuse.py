@@ -27,7 +27,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.support.in_process.reactive_streams_io import H
-from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, TcpService, landing
+from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, TcpService, open_tcp_service
 from tests.support.in_process.websocket_listener import let_pass
 from tests.support.wait import wait_until
 
@@ -38,7 +38,7 @@ MIB = 1 << 20
 @asynccontextmanager
 async def beside_a_neighbour() -> AsyncIterator[tuple[TcpService, Caller]]:
     """A door, and somebody who speaks with the service as usual. Afterwards nothing is left of anybody else."""
-    async with landing() as there:
+    async with open_tcp_service() as there:
         neighbour = await there.greeted()
         await converses(neighbour)
         yield there, neighbour

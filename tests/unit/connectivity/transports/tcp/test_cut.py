@@ -25,7 +25,7 @@ from mappings.reactive_streams_io.events import (
 )
 from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, RsioHarness, definition
-from tests.support.in_process.tcp_service import Caller, TcpService, landing
+from tests.support.in_process.tcp_service import Caller, TcpService, open_tcp_service
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.usefixtures("harnesses")
@@ -121,7 +121,7 @@ class ReconnectingClient:
 
 async def wander(choose: random.Random) -> None:
     rsio_harness = await RsioHarness.filled(revisions=REVISIONS)
-    async with landing(rsio_harness, mappingDefinitions=definition(partLimit=PART)) as there:
+    async with open_tcp_service(rsio_harness, mappingDefinitions=definition(partLimit=PART)) as there:
         wanderer = ReconnectingClient(there, choose)
         await wanderer.wander()
     assert wanderer.faults == []

@@ -27,7 +27,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from tests.support.brokers import free_port
 from tests.support.in_process.reactive_streams_io import H
-from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, TcpService, landing
+from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, TcpService, open_tcp_service
 from tests.support.in_process.websocket_listener import own, trusting
 from tests.support.wait import PATIENCE, wait_until
 
@@ -92,7 +92,7 @@ CASES = {
 
 @pytest.fixture
 async def there() -> AsyncIterator[TcpService]:
-    async with landing() as made:
+    async with open_tcp_service() as made:
         yield made
 
 
@@ -127,7 +127,7 @@ async def test_the_same_cases_are_answered_as_specified_over_tls() -> None:
     }
     context = trusting(authority)
     context.set_alpn_protocols(["rsio/0"])
-    async with landing(**secret) as there:
+    async with open_tcp_service(**secret) as there:
         for case in CASES.values():
             caller = await began(there, case, ssl=context, server_hostname="localhost")
             caller.send(case.messages)

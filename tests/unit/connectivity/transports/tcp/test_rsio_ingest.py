@@ -12,7 +12,7 @@ import pytest
 from mappings.reactive_streams_io.frames import OnNext, OnSubscribe, Resume
 from tests.support.in_process.reactive_streams_io import RsioHarness, definition, raw
 from tests.support.in_process.service import turn
-from tests.support.in_process.tcp_service import TcpService, landing
+from tests.support.in_process.tcp_service import TcpService, open_tcp_service
 from tests.support.wait import wait_until
 
 WANTED = "11 10 69 6e 67 65 73 74 2f 74 65 6c 65 6d 65 74 72 79 01 80 02"
@@ -23,7 +23,7 @@ AGAIN = "12 01 80 01"
 @pytest.fixture
 async def there() -> AsyncIterator[TcpService]:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    async with landing(rsio_harness, mappingDefinitions=definition(ingest=["telemetry"])) as made:
+    async with open_tcp_service(rsio_harness, mappingDefinitions=definition(ingest=["telemetry"])) as made:
         yield made
 
 

@@ -20,7 +20,7 @@ from connectivity.transports.websocket.handshake import (
 from connectivity.transports.websocket.options import Options, read_origins, read_tokens
 from connectivity.transports.websocket.server import rules_of
 from mappings.mappers import load_codec
-from tests.support.in_process.websocket_listener import door
+from tests.support.in_process.websocket_listener import listener_connection
 from tests.support.table import each_row
 
 TOKENS = {sha256(b"s3cret-of-tablet").hexdigest(): "tablet-7"}
@@ -213,7 +213,7 @@ def test_a_token_that_can_be_guessed_is_refused_where_others_reach_the_listener(
     ("host", "expected"), [("127.0.0.1", 0), ("localhost", 0), ("[::1]", 0), ("0.0.0.0", 16), ("[::]", 16)]
 )
 def test_only_a_listener_at_loopback_takes_short_tokens(host: str, expected: int) -> None:
-    connection = door(8765, uri=f"ws://{host}:8765")
+    connection = listener_connection(8765, uri=f"ws://{host}:8765")
     assert rules_of(connection, Options()).shortest_token == expected
 
 

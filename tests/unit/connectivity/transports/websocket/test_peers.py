@@ -29,8 +29,8 @@ from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import (
     OpenListener,
-    door,
     let_pass,
+    listener_connection,
     opened,
     own,
     peer_of,
@@ -536,7 +536,7 @@ async def test_a_port_in_use_is_reported_and_not_affected_by_a_connection_test()
 async def test_a_listener_can_be_reopened_at_once_at_the_same_port() -> None:
     broker = load_connection_type("websocket")
     assert broker.connect is not None
-    connection = door(free_port())
+    connection = listener_connection(free_port())
     for _ in range(3):
         link = await broker.connect(connection)
         with closing(socket.create_connection(("127.0.0.1", connection.broker_uri.port))):

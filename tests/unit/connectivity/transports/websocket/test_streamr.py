@@ -28,7 +28,7 @@ from tests.support.in_process.streamr import (
     unsubscribe,
     unsubscribed,
 )
-from tests.support.in_process.websocket_service import WebSocketService, heard
+from tests.support.in_process.websocket_service import WebSocketService, receive_json
 from tests.support.wait import wait_until
 
 PATH = "/api/v1/ws"
@@ -51,13 +51,13 @@ async def say(client: ClientConnection, *requests: dict[str, Any]) -> None:
 
 
 async def frames(client: ClientConnection, number: int) -> list[Frame]:
-    return [await heard(client) for _ in range(number)]
+    return [await receive_json(client) for _ in range(number)]
 
 
 async def nothing_more(client: ClientConnection) -> None:
     """Nothing is on its way: what is not subscribed to answers next."""
     await say(client, unsubscribe(stream="never-followed"))
-    assert "never-followed" in str(await heard(client))
+    assert "never-followed" in str(await receive_json(client))
 
 
 def contents(found: Sequence[Frame]) -> list[str]:
@@ -69,9 +69,9 @@ async def test_cases_s01_to_s05_a_published_message_reaches_all_subscribers(
 ) -> None:
     first, second = await websocket_service.client(PATH), await websocket_service.client(PATH)
     await say(first, subscribe())
-    assert await heard(first) == subscribed()
+    assert await receive_json(first) == subscribed()
     await say(second, subscribe())
-    assert await heard(second) == subscribed()
+    assert await receive_json(second) == subscribed()
     await say(second, publish('{"v":1}'), publish('{"v":2}'))
     [one, two] = await frames(first, 2)
     assert await frames(second, 2) == [one, two]
@@ -100,11 +100,11 @@ async def test_case_r01_all_is_sent_again_in_its_order(websocket_service: WebSoc
 async def test_case_b01_each_socket_is_a_session_of_its_own(websocket_service: WebSocketService) -> None:
     first, second = await websocket_service.client(PATH), await websocket_service.client(PATH)
     await say(first, subscribe())
-    assert await heard(first) == subscribed()
+    assert await receive_json(first) == subscribed()
     await say(second, unsubscribe())
-    assert "error" in error(await heard(second))
+    assert "error" in error(await receive_json(second))
     await say(second, publish())
-    assert offsets([await heard(first)]) == [4]
+    assert offsets([await receive_json(first)]) == [4]
     await nothing_more(second)
 
 
@@ -114,9 +114,9 @@ async def test_case_x01_noise_is_answered_and_the_next_frame_is_served(
 ) -> None:
     client = await websocket_service.client(PATH)
     await client.send(noise)
-    assert error(await heard(client))["error"]
+    assert error(await receive_json(client))["error"]
     await say(client, subscribe())
-    assert await heard(client) == subscribed()
+    assert await receive_json(client) == subscribed()
 
 
 async def test_a_frame_that_is_too_large_is_answered_and_the_next_one_is_served(
@@ -124,14 +124,14 @@ async def test_a_frame_that_is_too_large_is_answered_and_the_next_one_is_served(
 ) -> None:
     client = await websocket_service.client(PATH)
     await say(client, publish('"' + "x" * (1 << 16) + '"'), subscribe())
-    assert error(await heard(client))["error"]
-    assert await heard(client) == subscribed()
+    assert error(await receive_json(client))["error"]
+    assert await receive_json(client) == subscribed()
 
 
 async def test_case_x04_a_request_of_another_version_is_answered(websocket_service: WebSocketService) -> None:
     client = await websocket_service.client(PATH)
     await say(client, subscribe(version=1))
-    assert "version" in error(await heard(client))["error"].lower()
+    assert "version" in error(await receive_json(client))["error"].lower()
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ async def test_versions_a_socket_is_sent_the_messages_that_its_query_asks_for(
     client, plain = await websocket_service.client(PATH + query), await websocket_service.client(PATH)
     for each in (client, plain):
         await say(each, subscribe())
-        assert await heard(each) == subscribed()
+        assert await receive_json(each) == subscribed()
     await say(client, publish(), resend("a", resend_last=1))
     sent = {frame[1]: frame[3] for frame in await frames(client, 4)}
     assert set(sent) == {0, 4, 1, 5}
     assert [(sent[type][0], len(sent[type])) for type in (0, 1)] == [(version, items)] * 2
-    told = await heard(plain)
+    told = await receive_json(plain)
     assert (told[3][0], len(told[3])) == (28, 9)
 
 
@@ -166,9 +166,9 @@ async def test_a_session_ends_with_its_socket(websocket_service: WebSocketServic
     leaving, staying = await websocket_service.client(PATH), await websocket_service.client(PATH)
     for client in (leaving, staying):
         await say(client, subscribe())
-        assert await heard(client) == subscribed()
+        assert await receive_json(client) == subscribed()
     assert len(list(websocket_service.harness.streams)) == 2
     await leaving.close()
     await wait_until(lambda: len(list(websocket_service.harness.streams)) == 1)
     await say(staying, publish())
-    assert offsets([await heard(staying)]) == [4]
+    assert offsets([await receive_json(staying)]) == [4]

@@ -8,7 +8,7 @@ import trustme
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.transports import load_connection_type
 from tests.support.brokers import free_port
-from tests.support.in_process.websocket_listener import door, key_of, own
+from tests.support.in_process.websocket_listener import key_of, listener_connection, own
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,10 @@ async def test_an_address_that_cannot_be_listened_at_is_reported(
     broker = load_connection_type("websocket")
     assert broker.connect is not None
     assert broker.examine is not None
-    for attempt in (broker.connect(door(1, uri=uri)), broker.examine(door(1, uri=uri), "x-dry-run")):
+    for attempt in (
+        broker.connect(listener_connection(1, uri=uri)),
+        broker.examine(listener_connection(1, uri=uri), "x-dry-run"),
+    ):
         with pytest.raises(kind) as refused:
             await attempt
         assert isinstance(refused.value, NotConnected)
@@ -42,6 +45,6 @@ async def test_an_unusable_certificate_is_reported(authority: trustme.CA) -> Non
     one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
     for credentials in (None, {**own(one), "key": key_of(other)}):
         with pytest.raises(ConnectionRefused) as refused:
-            await broker.connect(door(1, uri=f"wss://localhost:{free_port()}", credentials=credentials))
+            await broker.connect(listener_connection(1, uri=f"wss://localhost:{free_port()}", credentials=credentials))
         assert refused.value.detail is Detail.CERTIFICATE
         assert "PRIVATE" not in str(refused.value)
