@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,9 @@ from mappings.timestamps import utc_text
 
 LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\d+|\*)\])?")
 """The Spark masters whose workers can open the journal."""
+
+JAVA_MEMORY: Final = "900m"
+"""The default memory of Spark's Java process, whose own needs are half a gigabyte more."""
 
 EXPECTED_MASTER = (
     "local, local[N] or local[*]: the journal is an SQLite file, which only processes on this host can open safely"

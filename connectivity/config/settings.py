@@ -53,7 +53,7 @@ from connectivity.security.token_integration import DEFAULT, TokenIntegration, c
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.texts import lower_text
-from spark_store.records import EXPECTED_MASTER, LOCAL_MASTER
+from spark_store.records import EXPECTED_MASTER, JAVA_MEMORY, LOCAL_MASTER
 
 PREFIX = "CONNECTIVITY_"
 
@@ -457,7 +457,8 @@ class SparkSettings(Section):
         default=None, description="Address of the Maven repository that has Delta's jars, instead of the central one."
     )
     memory: Annotated[str, BeforeValidator(read_memory, json_schema_input_type=MemoryForm)] = Field(
-        default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."
+        default=JAVA_MEMORY,
+        description="Memory for objects of Spark's Java process, such as `1g` or `1500m`. The process needs 0.5 GB more.",
     )
 
 

@@ -35,7 +35,7 @@ from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.lake.tables import Lake
 from spark_store.pipeline.delta_jars import default_folder, find_jars
 from spark_store.pipeline.java import JavaProgram, find_java
-from spark_store.records import LOCAL_MASTER
+from spark_store.records import JAVA_MEMORY, LOCAL_MASTER
 
 _LOOK_SECONDS = 0.2
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -123,7 +123,7 @@ class SessionOptions:
 
     master: str = "local[*]"
     jars: Path = field(default_factory=default_folder)
-    memory: str = "1g"
+    memory: str = JAVA_MEMORY
     token: str | None = field(default=None, repr=False)
     scratch: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)

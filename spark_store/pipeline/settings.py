@@ -8,6 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from spark_store.pipeline.retention_rules import RetentionRules
+from spark_store.records import JAVA_MEMORY
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -21,7 +22,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """
 
     master: str = "local[*]"
-    memory: str = "1g"
+    memory: str = JAVA_MEMORY
     jars: str | None = None
     mirror: str | None = None
     answers_queries: bool = True
