@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Output of a test is captured while it runs; the stacks of one that hangs are written where nothing is captured.
     output = os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w")
     config.stash[_watchdog] = Watchdog(output)
-    # Else asyncio makes a loop when the first test asks for the current one, which is lost, unclosed, at the next run.
+    # Otherwise asyncio makes a loop when the first test gets the current one, which is lost, unclosed, at the next run.
     asyncio.set_event_loop(None)
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = SEED

@@ -1,4 +1,4 @@
-"""How links to brokers keep to limits in bytes."""
+"""Limits in bytes that links to brokers keep."""
 
 from __future__ import annotations
 

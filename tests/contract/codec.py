@@ -1,7 +1,7 @@
-"""What every codec does, whatever its wire protocol.
+"""Behaviors of every codec, for any wire protocol.
 
 A codec's test inherits `CodecBehaviours` and gives it the codec, a client of its own making, and samples. The client is the
-other end: it says what clients say and hears what the service says, without the codec's help. What a sample's signal
+other end: it encodes and decodes messages without the codec's help. What a sample's signal
 becomes on the wire is for the codec's own tests; here it has to come out again as it went in.
 """
 
@@ -28,10 +28,10 @@ class Client(Protocol):
     """The other end of a wire protocol."""
 
     def send(self, signal: Inbound) -> Envelope:
-        """The envelope with which a client says this."""
+        """Return the envelope in which a client sends this signal."""
 
     def receive(self, envelopes: Sequence[Envelope]) -> Outbound:
-        """What the service said."""
+        """Decode what the service sent."""
 
 
 class CodecBehaviours:
@@ -44,14 +44,14 @@ class CodecBehaviours:
         raise AssertionError("the test of a codec brings a client")
 
     def commands(self) -> Sequence[Inbound]:
-        """Samples of everything that clients say."""
+        """Return samples of every signal that clients send."""
         raise AssertionError("the test of a codec gives samples")
 
     def answers(self) -> Sequence[Outbound]:
-        """Samples of everything that the service says."""
+        """Return samples of every signal that the service sends."""
         raise AssertionError("the test of a codec gives samples")
 
-    def test_a_command_is_decoded_as_it_was_said(self) -> None:
+    def test_a_command_is_decoded_as_it_was_sent(self) -> None:
         codec, client = self.codec(), self.client()
         for command in self.commands():
             assert list(codec.decode(client.send(command), codec.session())) == [command]

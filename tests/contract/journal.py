@@ -1,4 +1,4 @@
-"""What every journal does. Inherit `JournalBehaviour` and say how one is made."""
+"""Behaviors of every journal. Inherit `JournalBehaviour` and define how to make a journal."""
 
 from __future__ import annotations
 

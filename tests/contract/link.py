@@ -1,4 +1,4 @@
-"""What every broker's link does. A broker's test file inherits these tests and says how its world is made.
+"""Behaviors of every broker's link. A broker's test file inherits them and defines its world.
 
 Where a broker cannot do something, its test file overrides the test with what it does instead, and says why.
 """
@@ -23,10 +23,10 @@ MANY = 300
 
 
 class LinkSetup(Protocol):
-    """One connection, its broker, and somebody else who talks to the same broker."""
+    """One connection, its broker, and another client of the same broker."""
 
     out: str
-    """The address that the other one listens at."""
+    """The address that the other client subscribes to."""
 
     most_unsettled: int
     """No more deliveries than this are handed out before one is ended."""
@@ -51,16 +51,16 @@ class LinkSetup(Protocol):
         """A link for one of several clients of the connection."""
 
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
-        """The other one sends to the source's address, in order, and the broker has it."""
+        """Let the other client send to the source's address, in order, until the broker has it."""
 
     def received(self) -> list[Envelope]:
-        """What the other one has received at `out` so far."""
+        """Return what the other client has received at `out` so far."""
 
     async def cut(self) -> None:
         """Break all links without a word."""
 
     async def withhold_confirms(self) -> None:
-        """From now on the broker takes messages and nobody hears its confirms, until the next link."""
+        """From now on the broker takes messages and its confirms are lost, until the next link."""
 
 
 class DeliveryCollector:
@@ -141,10 +141,10 @@ class Publishing:
 
 
 def signs_of(link: Link) -> list[tuple[str, ReaderStatus]]:
-    """What the link tells, from now on, of those who read what it publishes."""
-    told: list[tuple[str, ReaderStatus]] = []
-    link.readers = lambda address, sign: told.append((address, sign))
-    return told
+    """Record the reader status of each published message that the link reports from now on."""
+    signs: list[tuple[str, ReaderStatus]] = []
+    link.readers = lambda address, sign: signs.append((address, sign))
+    return signs
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
@@ -267,12 +267,12 @@ class BrokerBehaviour:
         await world.cut()
         await lost(link)
         await asyncio.wait_for(taker.task, PATIENCE)
-        two.settle()  # too late: nobody hears it
+        two.settle()  # too late: it is not received
         await link.close()
         second = await world.connect()
         again = await DeliveryCollector(second).take(3)
         expected = [delivery.envelope.payload for delivery in (two, three, four)]
-        # Whether the first settlement was heard before the cut is nobody's promise.
+        # The first settlement may or may not have been received before the cut.
         got = [delivery.envelope.payload for delivery in again if delivery.envelope.payload != one.envelope.payload]
         assert got == expected[: len(got)]
         assert all(delivery.redelivered for delivery in again)
@@ -289,7 +289,7 @@ class BrokerBehaviour:
         await second.close()
 
     async def test_a_later_delivery_may_be_acknowledged_first(self, world: LinkSetup) -> None:
-        """What is behind it stays unsettled until its own turn."""
+        """The deliveries after it stay unsettled until their own turn."""
         first = await world.connect()
         await world.send(numbered(3))
         one, two, three = await DeliveryCollector(first).take(3)
@@ -372,7 +372,7 @@ class BrokerBehaviour:
         assert world.received()[0].payload == large
 
     async def test_a_lost_confirm_is_no_confirm(self, world: LinkSetup) -> None:
-        """The broker has the message and its confirm is lost: nothing is said, and sending again is right."""
+        """The broker has the message and its confirm is lost: no outcome is reported, and sending again is right."""
         first = await world.connect()
         await world.withhold_confirms()
         publishing = Publishing(first)

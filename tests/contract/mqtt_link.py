@@ -1,4 +1,4 @@
-"""What links to MQTT brokers do in both versions, beyond what every broker's link does."""
+"""Behaviors of links to MQTT brokers in both versions, beyond those of every broker's link."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class MqttBehaviour(BrokerBehaviour, ByteLimits):
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_connection_test_reports_missing_addresses_and_continues(self, world: LinkSetup) -> None:
-        """Nothing is missing: a topic is there as soon as somebody says its name. Targets are told of as not known."""
+        """No topic is missing: it exists as soon as a client uses its name. Targets are reported as unknown."""
         target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))
         assert [(each.is_known, each.note) for each in found.targets] == [(False, CHECKED_WHEN_SENT)]
@@ -281,7 +281,7 @@ class MqttBehaviour(BrokerBehaviour, ByteLimits):
     # ── back-pressure ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_full_link_continues_publishing(self, world: MqttWorld) -> None:
-        """Both directions share a socket: whoever has stopped reading would never hear a confirm."""
+        """Both directions share a socket: a client that has stopped reading would never receive a confirm."""
         link = await world.connect()
         taker = DeliveryCollector(link)
         await world.send(numbered(IN_FLIGHT + 500))
@@ -473,7 +473,7 @@ class MqttBehaviour(BrokerBehaviour, ByteLimits):
         await second.close()
 
     async def test_a_dead_network_is_found_by_the_keep_alive(self, world: MqttWorld) -> None:
-        """Nothing arrives and nothing is refused: only silence says that the link is gone."""
+        """Nothing arrives and nothing is refused: only silence shows that the link is lost."""
         link = await world.connect(keepAlive="1s")
         world.proxy.stall()
         error = await lost(link)
@@ -490,7 +490,7 @@ class MqttBehaviour(BrokerBehaviour, ByteLimits):
         await link.close()
 
     async def test_a_link_that_has_stopped_reading_stays(self, world: MqttWorld) -> None:
-        """It does not hear the answers to its pings, and knows why."""
+        """It does not receive the responses to its pings, as expected."""
         link = await world.connect(keepAlive=KEEP_ALIVE)
         taker = DeliveryCollector(link)
         await world.send([bytes(200)] * (IN_FLIGHT + 100))

@@ -1,4 +1,4 @@
-"""How links to MQTT brokers consume with QoS 2, in both versions."""
+"""Consuming with QoS 2 from MQTT brokers, in both versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every payload mapper does, against its vector file.
+"""Behaviors of every payload mapper, against its vector file.
 
 `tests/vectors/mappings/<name>.json` holds two lists. `read`: an envelope, the options that differ from none, and the signals
 or the error that come of it. `written`: a signal, the options, and the envelopes or the error. A payload is JSON
@@ -44,18 +44,18 @@ def mapper(name: str, options: Mapping[str, Any] | None = None) -> PayloadMapper
 
 
 def context(headers: Mapping[str, object]) -> PlaceholderContext:
-    """What is known around a delivery with these headers."""
+    """Return the context of a delivery with these headers."""
     return PlaceholderContext(headers=headers, connection_id="site", subjects=("acme:gateway",), now=lambda: NOW)
 
 
 def read(codec: PayloadMapper, payload: bytes, headers: Mapping[str, str] | None = None) -> list[Inbound]:
-    """What the mapper makes of a delivery."""
+    """Return the signals that the mapper makes of a delivery."""
     envelope = Envelope(payload, dict(headers or {}))
     return list(codec.decode_with(envelope, codec.session(), context(envelope.headers)))
 
 
 def write(codec: PayloadMapper, signal: Outbound) -> list[Envelope]:
-    """What the mapper makes of a signal."""
+    """Return the envelopes that the mapper makes of a signal."""
     return list(codec.encode_with(signal, codec.session(), context({})))
 
 

@@ -1,4 +1,4 @@
-"""What Streamr's public clients rely on. A test class inherits it and says which door they come to.
+"""Behaviours that Streamr's public clients rely on. A test class inherits them and names the listener.
 
 The numbers of outcomes are those which any server of these clients has to reach; other names say themselves what they show.
 The versions differ in what they can: 0.9.3 and 0.11.2 publish elsewhere, 1.0.2 keeps its dead socket after a cut.
@@ -21,10 +21,10 @@ from tests.support.public_client.wire import Frame, Peer, Wire
 RECONNECTING = ("0.9.3", "0.11.2", "0.12.2")
 PUBLISHING = ("0.12.2", "1.0.2")
 MOST_REQUESTS = 100
-"""A client whose gap cannot be closed asks less often than this in a minute."""
+"""A client whose gap cannot be closed sends fewer resend requests than this in a minute."""
 
 MOST_STREAMS = 60
-"""Streams of each kind that a door has to know: `open-0`, `open-1` …"""
+"""Number of streams of each kind that a listener must know: `open-0`, `open-1` …"""
 
 _numbers = itertools.count()
 
@@ -37,26 +37,25 @@ each_version = pytest.mark.parametrize(
 
 @dataclass(frozen=True)
 class PublicClientSetup:
-    """A door, what leads to it, and somebody who publishes there."""
+    """A wire to a listener, and a peer that publishes there."""
 
-    door: str
     wire: Wire
     peer: Peer
     key: str
 
     def stream(self, kind: str = "open") -> str:
-        """A stream that nobody else uses. What is `open` is anybody's, what is `closed` belongs to who has the key."""
+        """Return an unused stream. An `open` one is for every client, a `closed` one for clients with the key."""
         return f"{kind}-{next(_numbers)}"
 
 
 class PublicClientBehaviours:
-    """Every test takes a `world`. A class that inherits has a fixture `door`: its address, and a key that is known there."""
+    """Every test takes a `world`. A subclass has a fixture `listener`: its address, and a key that it knows."""
 
     @pytest.fixture
-    async def world(self, door: tuple[str, str]) -> AsyncIterator[PublicClientSetup]:
-        address, key = door
+    async def world(self, listener: tuple[str, str]) -> AsyncIterator[PublicClientSetup]:
+        address, key = listener
         async with Wire.to(address) as wire, Peer.at(address) as peer:
-            yield PublicClientSetup(address, wire, peer, key)
+            yield PublicClientSetup(wire, peer, key)
 
     @each_version
     async def test_outcome_1_stored_messages_arrive_before_live_messages(
@@ -91,7 +90,7 @@ class PublicClientBehaviours:
         asked = [(each["resend_from"], each["resend_to"]) for each in world.wire.asked("resend")]
         gap = (first[0] + 1, missed[1])
         assert asked[0] == gap
-        # 1.0.2 hears the end of a resend before it has taken in what was resent, and asks for the rest until it has.
+        # 1.0.2 receives the end of a resend before it has processed the messages, and requests the rest until it has.
         assert len(asked) == 1 or version == "1.0.2"
         assert all(gap[0] <= start <= end == gap[1] for start, end in asked), asked
 
@@ -127,7 +126,7 @@ class PublicClientBehaviours:
             sent = await world.peer.publish(stream, {"v": 0}, {"_bye": True})
             await client.until(lambda: client.happened("unsubscribed", "a") and client.happened("unsubscribed", "b"))
             assert client.offsets("a") == client.offsets("b") == sent
-            # With its last subscription gone the client goes too.
+            # The client disconnects after the end of its last subscription.
             await client.until(lambda: client.happened("disconnected"))
         assert [each["type"] for each in world.wire.requests] == ["subscribe", "unsubscribe"]
         assert [each[1] for each in world.wire.frames] == [2, 0, 0, 3]
@@ -182,8 +181,8 @@ class PublicClientBehaviours:
             await client.unsubscribe("a")
             await client.until(lambda: client.happened("unsubscribed", "a"))
             await world.peer.publish(stream, {"v": 0})
-            heard = await world.peer.publish(other, {"v": 1})
-            await client.until(lambda: client.offsets("b") == heard)
+            published = await world.peer.publish(other, {"v": 1})
+            await client.until(lambda: client.offsets("b") == published)
             assert client.offsets("a") == []
 
     async def test_a_client_with_a_key_reads_a_closed_stream(self, world: PublicClientSetup) -> None:
@@ -210,7 +209,7 @@ Course = list[str | int]
 
 
 def course_of(version: str, *steps: str | int) -> tuple[Course, ...]:
-    """What has to happen to a subscription, in order: words, and messages as their offsets.
+    """Return the expected course of a subscription, in order: event names, and messages as offsets.
 
     Client 1.0.2 takes messages in later than words, so that only the order among each of them can be known.
     """
@@ -220,12 +219,12 @@ def course_of(version: str, *steps: str | int) -> tuple[Course, ...]:
 
 
 def course(client: PublicClient, name: str) -> tuple[Course, ...]:
-    """What has happened to a subscription, as `course_of` has it."""
+    """Return the actual course of a subscription, in the form of `course_of`."""
     return course_of(client.version, *client.course(name))
 
 
 def broadcasts_of(*contents: Any) -> Callable[[Frame], bool]:
-    """Whether a frame is the broadcast of one of these."""
+    """Return a function that tells whether a frame is the broadcast of one of these."""
     texts = {json.dumps(content) for content in contents}
 
     def is_one(frame: Frame) -> bool:

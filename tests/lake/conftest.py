@@ -28,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JAVA
     try:
         with warnings.catch_warnings():
-            # What its own files do as they are imported is none of ours.
+            # Warnings of PySpark's own modules during import do not concern these tests.
             warnings.simplefilter("ignore")
             session = start_session(SessionOptions(master="local[2]", token=_TOKEN, settings={} if THOROUGH else CHEAP))
     finally:
@@ -49,7 +49,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def address(spark: SparkSession) -> str:
-    """Where it answers wide queries."""
+    """The address of the Spark queries."""
     return local_address(connect_port(spark), _TOKEN, java_pid(spark)).url
 
 

@@ -71,7 +71,7 @@ def put_ahead(place: Lake) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Lake:
-    """Tables whose rows were deleted or replaced, with every file that they ever had; no Spark."""
+    """A lake whose rows were deleted or replaced, with every file it ever had; no Spark."""
     place = Lake(tmp_path)
     place.pipeline.mkdir(parents=True)
     for table in TABLES:
@@ -107,7 +107,7 @@ def rows(place: Lake) -> list[list[Any]]:
 
 
 def test_cleaning_keeps_only_the_files_of_the_newest_versions_regardless_of_their_age(place: Lake) -> None:
-    """Of files that nobody has committed nothing either, and no checksum of one that went."""
+    """Uncommitted files are removed too, and the checksums of removed files."""
     needed = {table.name: set(reader.files(place, table)) for table in TABLES}
     assert [len(it) for it in needed.values()] == [1, 1, 1, 1]
     for table in TABLES:
@@ -200,10 +200,10 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
         files = {Path(it).parts[1] for it in marked(data_folder) if it.startswith("lake/")}
         assert files == {table.name for table in TABLES}, "the search finds the mark"
         erase_offline(data_folder.folder, lamp(9), "anna")
-        said = take_all(spark, data_folder)
+        events = take_all(spark, data_folder)
     finally:
         spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
-    assert ("erased", {"erasures": [1]}) in said
+    assert ("erased", {"erasures": [1]}) in events
     assert marked(data_folder) == []
     assert named(data_folder) == []
     assert history.snapshot(lamp(0), 5) is not None, "a reader goes on behind the end of the log that it knew"
@@ -240,7 +240,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         erase_offline(data_folder.folder, lamp(9), "anna")
         erase_offline(data_folder.folder, ODD, "anna")
         assert differences(data_folder) == [], "what the lake has not done yet is no difference"
-        # Made again before the lake has heard of it.
+        # Created again before the lake knows of the erasure.
         data_folder.append([change(lamp(9), newest + 2)])
 
         def killed(*_: Any) -> None:
@@ -256,8 +256,8 @@ def test_nothing_is_left_of_the_entity_in_any_file(
 
         monkeypatch.setattr(erasure, "clean", damaged)
         data_folder.write(3, entities=3)
-        said = take_all(spark, data_folder)
-        assert [fields["reason"] for name, fields in said if name == "erasure failed"] == ["an old file is damaged"]
+        events = take_all(spark, data_folder)
+        assert [fields["reason"] for name, fields in events if name == "erasure failed"] == ["an old file is damaged"]
         kept = read_watermark(data_folder.lake.watermark)
         assert (kept.erased, kept.maintenance_failures) == (0, {"erasure": "an old file is damaged"})
         status = read_status(data_folder.lake, datetime.now(UTC))
@@ -265,11 +265,11 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         monkeypatch.undo()
         # As they are where the clock was ahead, and was set back.
         put_ahead(data_folder.lake)
-        said = take_all(spark, data_folder)
+        events = take_all(spark, data_folder)
         assert read_watermark(data_folder.lake.watermark).maintenance_failures == {}
     finally:
         spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
-    assert [fields for event, fields in said if event == "erased"] == [{"erasures": [1, 2]}]
+    assert [fields for event, fields in events if event == "erased"] == [{"erasures": [1, 2]}]
     assert marked(data_folder) == []
     data_folder.assert_equal()
     assert [row["revision"] for row in data_folder.table(EVENTS) if row["entity"] == str(lamp(9))] == [newest + 2]
@@ -278,7 +278,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
     assert not [row for table in TABLES for row in data_folder.table(table) if row["entity"] == str(ODD)]
     assert differences(data_folder) == []
     assert [event for event, _ in take_all(spark, data_folder)] == ["following"], "once"
-    # A row that is there all the same is told, and nothing else.
+    # A row that still exists is reported, and nothing else.
     columns = (f"CAST(1 AS BIGINT) AS {it}" if it in ("revision", "seq") else it for it in SNAPSHOTS.column_names)
     left = target.read(LATEST).where(f"entity = '{lamp(9)}'").selectExpr(*columns)
     left.write.format("delta").mode("append").save(data_folder.lake.path(SNAPSHOTS))

@@ -132,7 +132,7 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
             {"counter": 9},
             {"ditto-originator": "acme:writer"},
         )
-        # The lake is gone: what lies there fails, and says so; the rest goes on.
+        # The lake is missing: reads of its events fail with an error; others work.
         events = Path(data_folder.lake.path(EVENTS))
         events.rename(events.with_name("elsewhere"))
         lost = Reader(reader, LAMP, {})

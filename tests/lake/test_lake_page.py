@@ -1,4 +1,4 @@
-"""What the pages promise to an analyst: columns and types of the tables, and examples that are run over a lake."""
+"""The pages for analysts are correct: columns and types of the tables, and examples run over a lake."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def columns(table: Table) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("table", [EVENTS, LATEST], ids=lambda table: str(table.name))
 def test_the_page_reports_the_columns_of_a_table_as_they_are(table: Table) -> None:
-    told = columns(table)
-    assert {name: kind for name, (kind, _) in told.items()} == {it.name: it.type for it in table.columns}
+    documented = columns(table)
+    assert {name: kind for name, (kind, _) in documented.items()} == {it.name: it.type for it in table.columns}
     for column in table.columns:
-        _, meaning = told[column.name]
+        _, meaning = documented[column.name]
         assert meaning in (column.meaning, "as in `events`")
 
 
@@ -57,7 +57,7 @@ def test_moments_have_one_column_more() -> None:
 
 
 def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:
-    """One attribute that changes once an hour; the last change of one entity is that it goes."""
+    """Return an hourly change of one attribute; the last change of one entity is its deletion."""
     at = f"2030-01-15T{7 + revision:02}:30:00.000000Z"
     if is_last and entity == DELETED:
         return Change(
@@ -69,7 +69,7 @@ def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:
 
 
 def fill(data_folder: DataFolder) -> None:
-    """Three things with four events each."""
+    """Write three things with four events each."""
     changes = [
         change(lamp(number), revision, is_last=revision == REVISIONS)
         for revision in range(1, REVISIONS + 1)
@@ -85,7 +85,7 @@ def test_every_example_on_the_page_returns_the_documented_result(
 ) -> None:
     fill(data_folder)
     monkeypatch.chdir(data_folder.folder.parent)
-    # Spark's Java process stays where it was started, so it is told the folder whole.
+    # Spark's Java process keeps its working directory, so it gets the absolute path.
     there = f"delta.`{data_folder.lake.folder}"
     found: dict[str, Any] = {}
     for example in EXAMPLES:

@@ -30,7 +30,7 @@ from tests.support.recipe import HOW_TO, Follower, commands, is_shown, programs
 
 
 def fill(folder: DataFolder) -> None:
-    """Two lamps with four events each."""
+    """Write two lamps with four events each."""
     for number in (1, 2):
         for revision in range(1, 5):
             at = f"2030-01-15T{7 + revision:02}:30:00.000000Z"

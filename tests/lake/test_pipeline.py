@@ -36,8 +36,8 @@ from tests.support.lake.pipeline_tables import write_all_tables
 pytestmark = pytest.mark.spark
 
 
-def batches(said: Said) -> list[int]:
-    return [fields["rows"] for event, fields in said if event == "batch"]
+def batches(events: Said) -> list[int]:
+    return [fields["rows"] for event, fields in events if event == "batch"]
 
 
 def odd_changes() -> list[Change]:
@@ -176,7 +176,7 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
 
 
 @pytest.mark.soak(shard="lake")
-def test_states_put_back_from_a_backup_are_brought_up_to_date(
+def test_states_restored_from_a_backup_are_updated(
     spark: SparkSession, data_folder: DataFolder, tmp_path: Path
 ) -> None:
     """Alone, without the other tables and the watermark; what was erased since does not come back with them."""
@@ -191,9 +191,9 @@ def test_states_put_back_from_a_backup_are_brought_up_to_date(
     shutil.copytree(tmp_path / "backup", data_folder.lake.path(LATEST))
     # A process that starts knows of no other table.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    said = take_all(spark, data_folder)
-    assert ("catching up", {"first": 21, "last": 40}) in said
-    assert ("erased", {"erasures": [1]}) in said
+    events = take_all(spark, data_folder)
+    assert ("catching up", {"first": 21, "last": 40}) in events
+    assert ("erased", {"erasures": [1]}) in events
     data_folder.assert_equal()
     assert str(lamp(6)) not in {row["entity"] for row in data_folder.table(LATEST)}
     assert differences(data_folder) == []

@@ -1,4 +1,4 @@
-"""Things as they were, asked of a real Spark: what replaying every thing up to that moment gives, whoever asks."""
+"""Past states of things from a real Spark: the same as a replay up to that moment, for every subject."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ THINGS = 40
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 
 
-class Somebody:
+class Subject:
     """Reads all of the things of one policy, one attribute of those of another, and nothing of others."""
 
     def __init__(self, *, is_whole: bool) -> None:
@@ -84,8 +84,8 @@ class Somebody:
 
 
 ACCESS: Mapping[str, Access | None] = {
-    "acme.site:open": Somebody(is_whole=True),
-    "acme.site:half": Somebody(is_whole=False),
+    "acme.site:open": Subject(is_whole=True),
+    "acme.site:half": Subject(is_whole=False),
     "acme.site:shut": None,
 }
 
@@ -100,7 +100,7 @@ QUESTIONS = [
 
 
 def by_chance(random: Random) -> list[RandomChange]:
-    """What happens to one thing."""
+    """Return random changes of one thing."""
 
     def thing() -> dict[str, Any]:
         policy = random.choice(list(ACCESS))
@@ -124,12 +124,12 @@ def by_chance(random: Random) -> list[RandomChange]:
 
 
 def permissions_of(policy: str) -> bytes:
-    """What a deletion stores; the answers are not computed from it here."""
+    """Return the permissions that a deletion stores; expected results are not computed from them."""
     return msgspec.json.encode({"policies": [policy], "entries": {}})
 
 
 class Replays:
-    """What happened to all things, and what they were at any moment."""
+    """Random histories of all things, and their states at any moment."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -141,7 +141,7 @@ class Replays:
             self.lives[entity] = history_of(entity, happenings, seconds)
 
     def changes(self, since: int, until: int) -> list[Change]:
-        """What happens in these seconds, in the order of time."""
+        """Return the changes within these seconds, ordered by time."""
         found = [pair for life in self.lives.values() for pair in life]
         within = [it for it in found if timestamp(since) <= it[0].timestamp < timestamp(until)]
         return [
@@ -150,7 +150,7 @@ class Replays:
         ]
 
     def before(self, moment: str) -> dict[EntityId, Snapshot]:
-        """Every thing that was there, replayed."""
+        """Return every existing thing at that moment, by replay."""
         states = {
             entity: next((state for event, state in reversed(life) if event.timestamp < moment), None)
             for entity, life in self.lives.items()
@@ -158,7 +158,7 @@ class Replays:
         return {entity: state for entity, state in states.items() if state is not None and state.state is not None}
 
     def answer(self, question: ThingQuery, moment: str) -> list[Thing]:
-        """What somebody is answered, the slow and obvious way.
+        """Return the expected result for a subject, computed the slow and obvious way.
 
         The policy that a thing names now decides, or the last one before the next deletion.
         """
@@ -182,7 +182,7 @@ class Replays:
         return [view for _, view in sorted(found, key=lambda it: by(it[0]))]
 
 
-def asked(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Candidate]:
+def search_at(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Candidate]:
     return answer_of(data_folder, address, made(data_folder, question, moment))
 
 
@@ -207,7 +207,9 @@ def found(data_folder: DataFolder, address: str, question: ThingQuery, moment: s
         for guard in (StateGuard(policy, namespace), StateGuard("", namespace, permissions_of(policy)))
     }
     with JournalReader.open(data_folder.lake.journal) as follower:
-        judgement = matching(with_guards(follower, asked(data_folder, address, question, moment)), accesses, question)
+        judgement = matching(
+            with_guards(follower, search_at(data_folder, address, question, moment)), accesses, question
+        )
         kept = [it for _, it in sorted(judgement, key=lambda it: by(it[0]))]
         return [hit.thing for hit in visible_parts(with_guards(follower, kept), accesses)]
 
@@ -279,7 +281,7 @@ def test_a_result_may_be_larger_than_what_the_pipeline_returns_from_its_memory(
     add_events(data_folder.folder, [{**row, "entity": name, "seq": seq} for seq, name in enumerate(names, 1)], 600)
     for table in (SNAPSHOTS, FULL_SNAPSHOTS):
         add_states(data_folder.folder, table, [])
-    answer = asked(data_folder, address, questions()[0], timestamp(2))
+    answer = search_at(data_folder, address, questions()[0], timestamp(2))
     assert sorted(it.entity for it in answer) == names
     assert {it.state for it in answer} == {state}
 
@@ -305,7 +307,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     rules, now = RetentionRules(RetentionRule(timedelta(seconds=100))), datetime.fromisoformat(timestamp(310))
 
     def answers() -> list[list[Candidate]]:
-        return [sorted(asked(data_folder, address, whole, timestamp(at))) for at in (211, 305, 311)]
+        return [sorted(search_at(data_folder, address, whole, timestamp(at))) for at in (211, 305, 311)]
 
     thin = snapshots.thin
     monkeypatch.setattr(snapshots, "thin", lambda _: 0)
@@ -342,19 +344,19 @@ def test_erased_history_is_not_found_after_the_thing_is_created_again(
             assert snapshots.take(target, 1) == 2
 
     def answer(second: int) -> list[tuple[str, int]]:
-        return sorted((it.entity, it.revision) for it in asked(data_folder, address, whole, timestamp(second)))
+        return sorted((it.entity, it.revision) for it in search_at(data_folder, address, whole, timestamp(second)))
 
     assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(erased), n), (str(other), n)] for n in (1, 2, 3, 4)]
     journal = Journal.open(data_folder.lake.journal)
     journal.within(lambda it: erasure.begin(it, "thing", erased.id, timestamp(5), "anna"))
     journal.commit()
-    anew = Event(erased, 5, timestamp(6), "created", "/", b'{"policyId":"acme.site:open"}', b"{}")
-    journal.append([Change((anew,), (fold([anew]),))])
+    recreated = Event(erased, 5, timestamp(6), "created", "/", b'{"policyId":"acme.site:open"}', b"{}")
+    journal.append([Change((recreated,), (fold([recreated]),))])
     journal.close()
     take_all(spark, data_folder)
     assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(other), n)] for n in (1, 2, 3, 4)]
     assert answer(7) == [(str(erased), 5), (str(other), 4)]
-    (found,) = (it for it in asked(data_folder, address, whole, timestamp(7)) if it.revision == 5)
+    (found,) = (it for it in search_at(data_folder, address, whole, timestamp(7)) if it.revision == 5)
     assert (found.created, found.state) == (found.modified, '{"policyId":"acme.site:open"}')
 
 
@@ -431,5 +433,5 @@ def test_a_warm_up_folds_one_thing_in_a_worker_and_leaves_nothing(spark: SparkSe
 
 
 def is_known(past: Replays, entity: EntityId, state: Snapshot) -> bool:
-    """Whether the state is at or above the border that a retention by two revisions leaves."""
+    """Return whether a retention of two revisions keeps the state."""
     return state.revision >= past.lives[entity][-1][1].revision - 2

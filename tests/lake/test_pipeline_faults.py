@@ -1,4 +1,4 @@
-"""What can be wrong with journal, lake, disk and clock, on a real Spark: told with the next step, and overcome by it.
+"""Faults of journal, lake, disk and clock, on a real Spark: each is reported with the step that repairs it.
 
 Each fault is followed by the step that the message names, or by the end of its cause; then the lake is the journal again.
 """
@@ -66,7 +66,7 @@ def damaged(file: Path, content: bytes) -> Iterator[None]:
 
 @contextmanager
 def full_disk(spark: SparkSession, size: int) -> Iterator[None]:
-    """Spark's Java process may not make any file larger than that: its writes fail for real."""
+    """Limit the size of files of Spark's Java process, so that its writes fail for real."""
     resource.prlimit(java_pid(spark), resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     try:
         yield
@@ -75,7 +75,7 @@ def full_disk(spark: SparkSession, size: int) -> Iterator[None]:
 
 
 def spoilt(file: Path) -> bytes:
-    """What is in a file, with an octet of a page that is another one."""
+    """Return the content of a file with one changed byte in a page."""
     column = pq.ParquetFile(file).metadata.row_group(0).column(0)
     begin = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
     content = bytearray(file.read_bytes())
@@ -84,7 +84,7 @@ def spoilt(file: Path) -> bytes:
 
 
 def write_much(data_folder: DataFolder, number: int) -> None:
-    """One event that makes a large file, however well it is packed."""
+    """Write one event that makes a large file even when compressed."""
     value = json.dumps(os.urandom(400_000).hex()).encode()
     data_folder.append([change(lamp(number), 1, value)])
 
@@ -95,11 +95,11 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     take_all(spark, data_folder)
     target = LakeWriter.of(spark, data_folder.folder)
 
-    def fails(kind: type[StoreError], *said: str) -> None:
+    def fails(kind: type[StoreError], *texts: str) -> None:
         with pytest.raises(StoreError) as caught:
             take_all(spark, data_folder)
         assert type(caught.value) is kind, caught.value
-        for words in said:
+        for words in texts:
             assert words in str(caught.value)
 
     # A watermark that was half written is as good as none; columns that a later version has added are left alone.
@@ -143,7 +143,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     with damaged(newest, b""):
         fails(LakeUnfit, newest.name, "found an empty file")
 
-    # A power cut amid a batch: what had not reached the disk is done again.
+    # A power cut within a batch: work that had not reached the disk is repeated.
     take_all(spark, data_folder)
     for table in (EVENTS, LATEST):
         published, at = data_folder.lake.watermark.read_bytes(), data_folder.lake.watermark.stat().st_mtime_ns
@@ -203,8 +203,8 @@ class Running:
 
     def wait_for(self, event: str, **fields: Any) -> None:
         def found() -> bool:
-            said = list(self.messages)
-            return any(name == event and fields.items() <= given.items() for name, given in said)
+            messages = list(self.messages)
+            return any(name == event and fields.items() <= given.items() for name, given in messages)
 
         wait_until_sync(lambda: found() or not self.thread.is_alive(), WITHIN)
         assert found(), (event, self.messages, self.error)
@@ -245,7 +245,7 @@ def test_a_loop_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notic
         wait_until_sync(lambda: not running.thread.is_alive(), WITHIN)
     assert isinstance(running.error, StoreUnavailable | LakeUnfit)
     assert not log_files(data_folder, EVENTS)
-    # The next one makes it anew, while the journal has everything; where it has not, nobody begins with a part.
+    # The next one creates it again while the journal is complete; a trimmed journal is refused.
     take_all(spark, data_folder)
     data_folder.assert_equal()
     shutil.rmtree(data_folder.lake.folder)

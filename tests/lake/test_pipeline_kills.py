@@ -28,7 +28,7 @@ SHORT = [(point, VICTIMS[number % 3]) for number, point in enumerate(FaultPoint)
 
 
 def options(point: FaultPoint) -> tuple[str, str]:
-    """Small batches, so that a crash is amid others; a compaction or a moment where that is the point."""
+    """Return options for small batches, and for a compaction or snapshots where these are the fault point."""
     compacting, keeping = point is FaultPoint.DURING_COMPACTION, point is FaultPoint.DURING_FULL_SNAPSHOT
     batches, events = 2 if compacting else 1000, 1 if keeping else 1_000_000
     return given(max_batch_rows=20, optimize_batches=batches, full_snapshot_events=events, answers_queries=False)
@@ -37,7 +37,7 @@ def options(point: FaultPoint) -> tuple[str, str]:
 def die(
     data_folder: DataFolder, point: FaultPoint, victim: str, monkeypatch: pytest.MonkeyPatch, *, at_start: bool = False
 ) -> None:
-    """Write new events, and run until the kill: amid their batch, or, `at_start`, before the first batch."""
+    """Write new events, and run until the kill: within their batch, or, `at_start`, before the first batch."""
     trigger = data_folder.folder / "kill"
     monkeypatch.setenv(VARIABLE, f"{point.value}:{victim}:{trigger}")
     if victim == "service":

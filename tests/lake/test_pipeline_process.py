@@ -1,4 +1,4 @@
-"""The pipeline as a process: told to stop, left by its parent, refused."""
+"""The pipeline as a process: stopped, left by its parent, refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_next_start_removes_scratch_files_of_a_killed_java(tmp_path: Path) -
     wait_until_sync(lambda: [it.name for it in data_folder.lake.scratch.iterdir()] == ["lock"], WITHIN)
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
@@ -105,11 +105,11 @@ def test_a_machine_without_java_gets_an_error_with_the_missing_part(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(data_folder.folder / "nowhere"))
     assert main(["optimize", "--data-dir", str(data_folder.folder)]) == EXIT_MISSING
-    assert "expected Java 17 or later" in said(capsys)
+    assert "expected Java 17 or later" in printed(capsys)
     assert (
         main(["optimize", "--data-dir", str(data_folder.folder), *given(jars=str(data_folder.folder))]) == EXIT_MISSING
     )
-    assert "`connectivity pipeline install`" in said(capsys)
+    assert "`connectivity pipeline install`" in printed(capsys)
 
 
 def test_a_busy_lake_lock_is_not_recorded_as_a_pipeline_failure(
@@ -127,9 +127,9 @@ def test_a_busy_lake_lock_is_not_recorded_as_a_pipeline_failure(
     assert read_failure(data_folder.lake.failure) is None
     assert fails(LakeUnfit("look at it")) == EXIT_UNFIT
     assert fails(LakeBusy("another one")) == EXIT_BUSY
-    told = read_failure(data_folder.lake.failure)
-    assert told is not None
-    assert told.reason == "look at it"
+    failure = read_failure(data_folder.lake.failure)
+    assert failure is not None
+    assert failure.reason == "look at it"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_design_8_26_a_spark_master_whose_workers_may_be_elsewhere_is_refused(
 ) -> None:
     document = json.dumps({"master": master})
     assert main(["run", "--data-dir", str(data_folder.folder), "--settings", document]) == EXIT_UNUSABLE
-    assert f"spark.master: found {master}, expected local, local[N] or local[*]: the journal is an SQLite" in said(
+    assert f"spark.master: found {master}, expected local, local[N] or local[*]: the journal is an SQLite" in printed(
         capsys
     )
 
@@ -151,7 +151,7 @@ def test_settings_that_are_none_end_with_2(
     document: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--data-dir", str(data_folder.folder), "--settings", document]) == EXIT_UNUSABLE
-    assert '"event": "failed", "reason": "--settings: ' in said(capsys)
+    assert '"event": "failed", "reason": "--settings: ' in printed(capsys)
 
 
 @pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
@@ -170,7 +170,7 @@ def test_a_manual_action_checks_the_lock_before_it_starts_spark(
         assert process.stdout is not None
         process.stdout.readline()
         assert main([action, "--data-dir", str(data_folder.folder), *given(lock_seconds=0.01)]) == EXIT_BUSY
-        assert "found a lock held by another pipeline" in said(capsys)
+        assert "found a lock held by another pipeline" in printed(capsys)
         process.communicate(b"\n")
     with pytest.raises(AssertionError, match="Spark was started"):
         main([action, "--data-dir", str(data_folder.folder)])
@@ -183,7 +183,7 @@ def test_a_manual_action_without_a_journal_fails_and_creates_no_folder(
     monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
     folder = tmp_path / "fresh"
     assert main([*options, "--data-dir", str(folder)]) == EXIT_FAILED
-    assert "found no journal; start the service once, or name the settings file with --settings" in said(capsys)
+    assert "found no journal; start the service once, or name the settings file with --settings" in printed(capsys)
     assert not folder.exists()
 
 
@@ -198,7 +198,7 @@ def test_a_lake_that_lost_its_journal_can_still_be_compacted(
     write_lake(data_folder.folder)
     data_folder.lake.journal.unlink()
     assert main(["optimize", "--data-dir", str(data_folder.folder)]) == EXIT_FAILED
-    assert "Spark was started" in said(capsys)
+    assert "Spark was started" in printed(capsys)
 
 
 def test_of_a_journal_without_a_lake_nothing_would_go(
@@ -208,7 +208,7 @@ def test_of_a_journal_without_a_lake_nothing_would_go(
     data_folder.write(3)
     rules = given(retention={"default": {"age": "PT1S"}})
     assert main(["retention", "--preview", "--data-dir", str(data_folder.folder), *rules]) == 0
-    assert said(capsys) == '{"event": "preview", "namespaces": []}\n'
+    assert printed(capsys) == '{"event": "preview", "namespaces": []}\n'
     assert not data_folder.lake.folder.exists()
 
 
@@ -283,7 +283,7 @@ def test_every_writing_action_repairs_the_lake_log_first(
     monkeypatch.setattr(session, "lake_lock", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(LakeWriter, "of", ready)
     assert main([*options, "--data-dir", str(data_folder.folder)]) == EXIT_FAILED
-    output = said(capsys)
+    output = printed(capsys)
     assert "as far as needed" in output
     assert ('"event": "log repaired"' in output) is ("--preview" not in options)
 
@@ -302,10 +302,10 @@ def test_a_comparison_says_each_difference_and_ends_with_1(
     write_lake(data_folder.folder)
     arguments = ["verify", "--data-dir", str(data_folder.folder)]
     assert main(arguments) == 0
-    assert '"event": "verified", "first": 1, "last": 5, "entities": 5, "differences": 0' in said(capsys)
+    assert '"event": "verified", "first": 1, "last": 5, "entities": 5, "differences": 0' in printed(capsys)
     write_events(data_folder.folder, [row for row in data_folder.table(EVENTS) if row["seq"] != 4])
     assert main(arguments) == EXIT_FAILED
-    assert said(capsys).splitlines()[-2:] == [
+    assert printed(capsys).splitlines()[-2:] == [
         '{"event": "difference", "table": "events", "what": "missing in the lake", "entity": "acme.site:lamp-3", '
         '"revision": 1, "seq": 4}',
         '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1, "waiting": 0, '

@@ -28,7 +28,7 @@ def rows(data_folder: DataFolder) -> list[tuple[Any, ...]]:
 
 
 def damage(target: LakeWriter) -> None:
-    """One row is wrong, one is missing."""
+    """Make one row wrong, and remove one."""
     for statement in ("UPDATE {} SET state = '{{}}' WHERE entity = '{}2'", "DELETE FROM {} WHERE entity = '{}4'"):
         target.spark.sql(statement.format(target.name(LATEST), "acme.site:lamp-")).collect()
 

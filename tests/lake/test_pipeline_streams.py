@@ -1,4 +1,4 @@
-"""Streams in the lake: their messages are events like others, and nobody folds them. One real Spark."""
+"""Streams in the lake: their messages are events like others, and are never folded. One real Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Publisher:
 
 
 async def resent(store: Store, entity: EntityId, **bounds: Any) -> list[Event]:
-    """All pages of a history."""
+    """Return all pages of a history."""
     feed = HistoryFeed.open(store, HistoryQuery(entity, **bounds), datetime.fromisoformat(timestamp(0)))
     position, ended = 0, False
     found: list[Event] = []

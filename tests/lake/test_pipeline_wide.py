@@ -46,12 +46,12 @@ EXPORTED = ("entity", "entity_type", "revision", "seq", "value")
 LONG = QueryLimits(WITHIN)
 
 
-def wide(data_folder: DataFolder, address: str) -> SparkQueries:
+def spark_queries(data_folder: DataFolder, address: str) -> SparkQueries:
     return SparkQueries(data_folder.lake, lambda: address)
 
 
 def is_idle(spark: SparkSession) -> bool:
-    """Whether no task runs, of the pipeline or of any query."""
+    """Return whether no task runs, of the pipeline or of any query."""
     # Not by jobs: Spark's list of them may be ten seconds late.
     executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
     return all(executor.numRunningTasks() == 0 for executor in executors)
@@ -61,7 +61,7 @@ def is_idle(spark: SparkSession) -> bool:
 def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, data_folder: DataFolder, address: str) -> None:
     data_folder.write(20, entities=3)
     take_all(spark, data_folder)
-    asking, odd = wide(data_folder, address), "it's {odd} \\n \n ${x} ` -- é😀"
+    asking, odd = spark_queries(data_folder, address), "it's {odd} \\n \n ${x} ` -- é😀"
     counted = sql(
         f"WITH mine AS (SELECT * FROM events WHERE entity <> {literal(odd)}) "
         f"SELECT entity, count(*) AS n, {literal(odd)} AS odd FROM mine JOIN latest USING (entity) GROUP BY 1 ORDER BY 1"
@@ -86,7 +86,7 @@ def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, data_fol
 
 def test_time_is_limited_and_spark_stops(spark: SparkSession, data_folder: DataFolder, address: str) -> None:
     with pytest.raises(QueryTimeout, match="within 2 s, its limit"):
-        wide(data_folder, address).run(sql(ENDLESS), QueryLimits(2))
+        spark_queries(data_folder, address).run(sql(ENDLESS), QueryLimits(2))
     wait_until_sync(lambda: is_idle(spark), WITHIN)
 
 
@@ -94,7 +94,7 @@ def test_the_job_of_a_query_that_has_ended_is_ended_and_no_other(
     spark: SparkSession, data_folder: DataFolder, address: str
 ) -> None:
     def run_to_its_end() -> None:
-        wide(data_folder, address).run(sql(ENDLESS), LONG, stop)
+        spark_queries(data_folder, address).run(sql(ENDLESS), LONG, stop)
 
     def run_without_query() -> None:
         spark.sparkContext.addJobTag(f"{OPERATION}User__Session_ended_Operation_ended")
@@ -150,7 +150,7 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("SELEC 1", "PARSE_SYNTAX_ERROR"),
         ("SELECT nothing FROM latest", "latest"),
@@ -158,10 +158,10 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
     ],
 )
 def test_a_query_that_spark_refuses_returns_the_error_of_spark(
-    text: str, said: str, data_folder: DataFolder, address: str, capfd: pytest.CaptureFixture[str]
+    text: str, message: str, data_folder: DataFolder, address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(QueryRefused, match=said) as refused:
-        wide(data_folder, address).run(sql(text), LONG)
+    with pytest.raises(QueryRefused, match=message) as refused:
+        spark_queries(data_folder, address).run(sql(text), LONG)
     assert "JVM" not in str(refused.value)
     assert "QueryContextLogger" not in "".join(capfd.readouterr())
 
@@ -175,9 +175,9 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, data_fol
     assert token not in " ".join(psutil.Process(java_pid(spark)).cmdline())
     for wrong in (f"sc://localhost:{port}/;token=guessed", f"sc://localhost:{port}"):
         with pytest.raises(NoPipeline, match="token"):
-            wide(data_folder, wrong).run(sql("SELECT 1"), LONG)
+            spark_queries(data_folder, wrong).run(sql("SELECT 1"), LONG)
     with pytest.raises(NoPipeline, match="expected a pipeline"):
-        wide(data_folder, "sc://localhost:1/;token=x").run(sql("SELECT 1"), LONG)
+        spark_queries(data_folder, "sc://localhost:1/;token=x").run(sql("SELECT 1"), LONG)
 
 
 @pytest.mark.soak(shard="lake")

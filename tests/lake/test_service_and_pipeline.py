@@ -115,5 +115,5 @@ def test_a_machine_without_java_keeps_everything_in_the_journal(
         os.kill(service.pid, signal.SIGTERM)
         assert service.process is not None
         assert service.process.wait(WITHIN) == 0
-    said = [it for it in service.records() if it["event"] == "pipeline cannot run: the journal keeps everything"]
-    assert [it["level"] for it in said] == ["error"]
+    records = [it for it in service.records() if it["event"] == "pipeline cannot run: the journal keeps everything"]
+    assert [it["level"] for it in records] == ["error"]

@@ -18,7 +18,7 @@ from tools.spark_classes import is_fresh, main, run
 
 @pytest.mark.spark
 def test_a_java_that_starts_takes_the_prepared_classes(spark: SparkSession) -> None:
-    """It maps them, and says nothing where it does not."""
+    """Java maps the archive; without it there is no warning."""
     mapped = Path(f"/proc/{java_pid(spark)}/maps").read_text(encoding="utf-8")
     assert str(prepared_classes(default_folder(), find_java())) in mapped
 
@@ -40,7 +40,7 @@ def test_the_class_archive_is_outdated_after_the_jars_are_installed_again(
 
 
 def pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Instead of the pipeline a script is run."""
+    """Run a script instead of the pipeline."""
     program = folder / "pipeline"
     program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     program.chmod(0o755)
@@ -69,7 +69,7 @@ def test_a_pipeline_ends_with_its_parent_process(tmp_path: Path, monkeypatch: py
 def test_a_class_archive_of_another_java_is_not_used_for_the_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, is_made: bool
 ) -> None:
-    """Spark asks a Java of its own how the one that lasts is to be started."""
+    """Spark starts one Java process to learn how to start the lasting one."""
     script = f"""
         made=$(echo "$JDK_JAVA_OPTIONS" | cut -d" " -f1 | cut -d= -f2); echo "of another" >"$made"
         trap '{ending} exit' TERM

@@ -324,20 +324,20 @@ class TestAmqp091(BrokerBehaviour, ByteLimits):
         assert [error is None for error in await publishing.all_done()] == [each == "yes" for each in wanted]
 
     async def test_a_missing_queue_is_named(self, world: AmqpWorld, link: AmqpLink) -> None:
-        told, publishing = signs_of(link), Publishing(link)
+        signs, publishing = signs_of(link), Publishing(link)
         publishing.give(*outgoing("/never-there", b"lost"), *outgoing(world.out, b""), *outgoing("/never-there", b""))
         words = "missing address: queue 'never-there' does not exist: NO_ROUTE"
         assert messages_of(await publishing.all_done()) == [words, None, words]
-        assert Counter(told) == {("/never-there", ReaderStatus.UNDELIVERED): 2, (world.out, ReaderStatus.HEARD): 1}
+        assert Counter(signs) == {("/never-there", ReaderStatus.UNDELIVERED): 2, (world.out, ReaderStatus.HEARD): 1}
 
     async def test_a_missing_exchange_is_reported_and_does_not_affect_other_messages(
         self, world: AmqpWorld, link: AmqpLink
     ) -> None:
-        told, publishing = signs_of(link), Publishing(link)
+        signs, publishing = signs_of(link), Publishing(link)
         for payload in numbered(20):
             publishing.give(*outgoing(world.out, payload), *outgoing("not-there/key", payload))
         outcomes = messages_of(await publishing.all_done())
-        assert (outcomes[::2], told.count(("not-there/key", ReaderStatus.UNDELIVERED))) == ([None] * 20, 20)
+        assert (outcomes[::2], signs.count(("not-there/key", ReaderStatus.UNDELIVERED))) == ([None] * 20, 20)
         assert set(outcomes[1::2]) == {"missing address: NOT_FOUND - no exchange 'not-there' in vhost '/'"}
         await wait_until(lambda: len(world.received()) >= 20)
         assert [envelope.payload for envelope in world.received()] == numbered(20)
@@ -380,14 +380,14 @@ class TestAmqp091(BrokerBehaviour, ByteLimits):
         self, world: AmqpWorld, link: AmqpLink
     ) -> None:
         made = await world.bare_client.channel.declare_exchange(f"in-{uuid4().hex}", internal=True)
-        told, publishing = signs_of(link), Publishing(link)
+        signs, publishing = signs_of(link), Publishing(link)
         publishing.give(*outgoing(world.out, b"1"), *outgoing(f"{made.name}/key", b"2"), *outgoing(world.out, b"3"))
         one, two, three = messages_of(await publishing.all_done())
         assert (one, three) == (None, None)
         assert two is not None
         assert two.startswith("not authorized: ACCESS_REFUSED")
         assert made.name in two
-        assert (f"{made.name}/key", ReaderStatus.REFUSED) in told
+        assert (f"{made.name}/key", ReaderStatus.REFUSED) in signs
 
     async def test_consumers_do_not_notice_refused_messages(self, world: AmqpWorld, link: AmqpLink) -> None:
         taker, publishing = DeliveryCollector(link), Publishing(link)
@@ -523,7 +523,7 @@ class TestFaultsOfTheBroker:
             second = await world.connect()
             taker = DeliveryCollector(second)
             await wait_until(lambda: taker.deliveries and taker.deliveries[-1].envelope.payload == b"message 2")
-            # Whether the broker had kept the settlement of the first one is nobody's promise.
+            # The broker may or may not have kept the settlement of the first one.
             payloads = [delivery.envelope.payload for delivery in taker.deliveries]
             assert payloads[-2:] == numbered(2, 1)
             assert len(payloads) <= 3
@@ -553,13 +553,13 @@ class TestFaultsOfTheBroker:
             publishing = Publishing(link)
             await asyncio.to_thread(broker.raise_alarm)
             with capture_logs() as logs:
-                # The broker tells only those who try.
+                # The broker notifies only clients that publish.
                 publishing.give(*outgoing(world.out, b"first"))
                 await wait_until(lambda: link.condition)
                 assert "blocked" in repr(link)
-                [said] = logs
-                assert (said["event"], said["log_level"]) == ("publishing blocked by broker", "warning")
-                assert said["reason"]
+                [event] = logs
+                assert (event["event"], event["log_level"]) == ("publishing blocked by broker", "warning")
+                assert event["reason"]
                 sent = world.proxy.sent
                 publishing.give(*outgoing(world.out, *numbered(WINDOW + 50)))
                 assert publishing.given == WINDOW, "a full window holds back whoever publishes"

@@ -1,4 +1,4 @@
-"""Client certificates at a RabbitMQ that asks for one, and logs in by it."""
+"""Client certificates at a RabbitMQ that requires one, and logs in by it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_certificate_logs_in_unless_the_uri_has_a_user(
 
 
 @pytest.mark.parametrize("login", ["", f"{USER}:{PASSWORD}@"])
-async def test_a_broker_that_asks_for_a_certificate_in_vain_is_reported(world: AmqpWorld, login: str) -> None:
+async def test_a_broker_that_requests_a_missing_certificate_is_reported(world: AmqpWorld, login: str) -> None:
     error = await refusal(over_tls(world, login))
     assert (type(error), error.detail) == (ClientCertificateRequired, Detail.CERTIFICATE)
     assert "require" in error.text

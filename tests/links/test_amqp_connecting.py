@@ -33,7 +33,7 @@ async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
 
 
 async def refusal(world: AmqpWorld, uri: str | None = None, **options: str) -> LinkError:
-    """Why no link can be made."""
+    """Return the error of a failed attempt to connect."""
     if uri is not None:
         world.document["uri"] = uri
     with pytest.raises(LinkError) as caught:
@@ -42,8 +42,8 @@ async def refusal(world: AmqpWorld, uri: str | None = None, **options: str) -> L
 
 
 @asynccontextmanager
-async def somebody(answer: bytes) -> AsyncIterator[str]:
-    """The address of a server that answers so to whoever comes, and then is silent."""
+async def silent_server(answer: bytes) -> AsyncIterator[str]:
+    """The URI of a server that sends this to every client, and then is silent."""
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -185,7 +185,7 @@ async def test_2_3_1_a_queue_that_has_come_back_is_consumed(world: AmqpWorld) ->
     await link.close()
 
 
-async def test_2_3_1_a_missing_exchange_of_a_target_is_said_and_the_link_stays_up(world: AmqpWorld) -> None:
+async def test_2_3_1_a_missing_exchange_of_a_target_is_reported_and_the_link_stays_up(world: AmqpWorld) -> None:
     world.document["targets"] = [
         {
             "address": "not-there/{{ thing:name }}",
@@ -195,12 +195,12 @@ async def test_2_3_1_a_missing_exchange_of_a_target_is_said_and_the_link_stays_u
     ]
     with capture_logs() as logs:
         link = await world.connect()
-    [said] = [each for each in logs if each["event"] == "exchange missing"]
-    assert (said["exchange"], said["log_level"]) == ("not-there", "warning")
+    [event] = [each for each in logs if each["event"] == "exchange missing"]
+    assert (event["exchange"], event["log_level"]) == ("not-there", "warning")
     await link.close()
 
 
-async def test_a_queue_that_somebody_has_for_himself_is_named(world: AmqpWorld) -> None:
+async def test_a_queue_with_another_exclusive_consumer_is_named(world: AmqpWorld) -> None:
     name = f"{world.source}.exclusive"
     await world.bare_client.channel.declare_queue(name, exclusive=True)
     world.sources([name])
@@ -285,20 +285,20 @@ async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> Non
 
 
 async def test_a_server_that_says_nothing(world: AmqpWorld) -> None:
-    async with somebody(b"") as uri:
+    async with silent_server(b"") as uri:
         error = await refusal(world, uri, handshakeTimeout="300")
     assert (type(error), str(error)) == (NotConnected, "timeout: the broker did not answer the login within 0.3 s")
 
 
 async def test_a_server_that_says_nothing_to_a_tls_handshake(world: AmqpWorld) -> None:
-    async with somebody(b"") as uri:
+    async with silent_server(b"") as uri:
         error = await refusal(world, uri.replace("amqp:", "amqps:"), connectionTimeout="300")
     assert (type(error), str(error)) == (NotConnected, "timeout: no answer within 0.3 s")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x00\x01\x00\x00", b"\x00" * 20])
 async def test_a_server_that_speaks_something_else(world: AmqpWorld, answer: bytes) -> None:
-    async with somebody(answer) as uri:
+    async with silent_server(answer) as uri:
         error = await refusal(world, uri)
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
     assert error.text.startswith("the response is not AMQP 0.9.1: ")

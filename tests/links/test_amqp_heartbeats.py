@@ -25,7 +25,7 @@ async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
 
 
 async def test_a_dead_network_is_found_by_the_heartbeat(world: AmqpWorld) -> None:
-    """Nothing arrives and nothing is refused: only silence says that the link is gone."""
+    """Nothing arrives and nothing is refused: only silence shows that the link is lost."""
     link = await world.connect(requestedHeartbeat="1")
     world.proxy.stall()
     error = await lost(link)

@@ -1,4 +1,4 @@
-"""What links do against a real Kafka."""
+"""Links with a real Kafka."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ class KafkaWorld:
         return self.bare_client.received
 
     async def cut(self) -> None:
-        """The library mends what can be mended, so the broker stays away."""
+        """The library repairs a cut by itself, so the broker stays away."""
         self.proxy.is_refusing = True
         self.proxy.cut()
 
     async def withhold_confirms(self) -> None:
-        """The producer asks who it is and who leads a partition before it first sends, and would miss those answers too."""
+        """The producer requests its ID and the partition leader before it first sends, and would miss those, too."""
         first = Publishing(self.link)
         first.give(OutboundMessage(self.out, Envelope(b"first")))
         assert await first.all_done() == [None]
@@ -101,7 +101,7 @@ class KafkaWorld:
 
 
 async def refusal_of(world: KafkaWorld) -> ConnectionRefused:
-    """Why no link can be made, once the broker answers."""
+    """Return the refusal of an attempt to connect, once the broker answers."""
     for _ in range(10):
         try:
             await (await world.connect()).close()
@@ -166,7 +166,7 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         assert await taker.payloads(1) == [b""]
 
     async def test_8_12_a_name_is_topic_id_partition_and_offset(self, world: KafkaWorld, kafka: Kafka) -> None:
-        """A topic that is made anew begins at 0 again, under the same name, and none of its records is known."""
+        """A topic that is created again starts at 0, under the same name, and none of its records is known."""
         link = await world.connect(consumerOffsetReset="earliest")
         await world.send([b"one", b"two"])
         first, second = await DeliveryCollector(link).take(2)
@@ -449,7 +449,7 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         await world.send([b"1"])
         assert await taker.payloads(1) == [b"1"]
         await asyncio.to_thread(kafka.delete, world.source)
-        # Which of its questions the library asks first, and so which words end the link, is its own choice.
+        # The library chooses which request it sends first, and so which error ends the link.
         assert isinstance(await lost(link, 60), LinkError)
         assert f"{Detail.MISSING_ADDRESS.value}: {world.source}" in str(await refusal_of(world))
         await asyncio.to_thread(kafka.create, world.source)
@@ -526,7 +526,7 @@ class TestKafka(BrokerBehaviour, ByteLimits):
     async def test_a_consumer_that_ends_by_itself_is_a_lost_link(
         self, world: KafkaWorld, link: KafkaLink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whatever ends its thread: nothing would be consumed any more, and nobody would know."""
+        """The end of its thread for any reason: otherwise consuming would stop unnoticed."""
 
         def fail() -> None:
             raise ZeroDivisionError("a mistake")

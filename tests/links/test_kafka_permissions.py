@@ -1,4 +1,4 @@
-"""What an examination says of a Kafka cluster that lets not everybody do everything."""
+"""Connection tests of a Kafka cluster with restricted permissions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANYBODY = "User:*"
 
 
 class Rights:
-    """What is allowed at a broker as long as this is there. A thing that has rules is open to nobody else."""
+    """Permissions at a broker, as long as this exists. A resource with rules is closed to all others."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -85,15 +85,15 @@ def connection(kafka: Kafka, topic: str) -> Connection:
     )
 
 
-def told(finding: AddressCheck) -> tuple[str, str] | None:
+def detail_and_text(finding: AddressCheck) -> tuple[str, str] | None:
     return None if finding.error is None else (finding.error.detail.value, finding.error.text)
 
 
 async def test_with_all_permissions_a_connection_test_reports_only_missing_topics(kafka: Kafka, topic: str) -> None:
     found = await examined(connection(kafka, topic))
-    assert [told(each) for each in found.sources[0]] == [None]
+    assert [detail_and_text(each) for each in found.sources[0]] == [None]
     by_topic, by_key, by_partition, filled_later, gone = found.targets
-    assert [told(each) for each in (by_topic, by_key, by_partition, filled_later)] == [None] * 4
+    assert [detail_and_text(each) for each in (by_topic, by_key, by_partition, filled_later)] == [None] * 4
     assert [each.is_known for each in found.targets] == [True, True, True, False, True]
     assert gone.error is not None
     assert gone.error.detail is Detail.MISSING_ADDRESS
@@ -104,20 +104,20 @@ async def test_with_all_permissions_a_connection_test_reports_only_missing_topic
 async def test_a_topic_that_may_only_be_written_to_or_only_be_read(kafka: Kafka, topic: str, rights: Rights) -> None:
     rights.give(ResourceType.TOPIC, topic, AclOperation.WRITE)
     found = await examined(connection(kafka, topic))
-    assert told(found.sources[0][0]) == ("not authorized", f"{topic}: no permission to read")
-    assert told(found.targets[0]) is None
+    assert detail_and_text(found.sources[0][0]) == ("not authorized", f"{topic}: no permission to read")
+    assert detail_and_text(found.targets[0]) is None
     rights.take_back()
     rights.give(ResourceType.TOPIC, topic, AclOperation.READ)
     found = await examined(connection(kafka, topic))
-    assert told(found.sources[0][0]) is None
-    assert told(found.targets[0]) == ("not authorized", f"{topic}: no permission to write")
+    assert detail_and_text(found.sources[0][0]) is None
+    assert detail_and_text(found.targets[0]) == ("not authorized", f"{topic}: no permission to write")
 
 
 async def test_a_group_that_may_not_be_joined(kafka: Kafka, topic: str, rights: Rights) -> None:
     group = connection(kafka, topic).id
     rights.give(ResourceType.GROUP, group, AclOperation.DESCRIBE)
     [[source]] = (await examined(connection(kafka, topic))).sources
-    assert told(source) == ("not authorized", f"the group {group}: no permission to read")
+    assert detail_and_text(source) == ("not authorized", f"the group {group}: no permission to read")
 
 
 async def test_a_topic_that_may_not_even_be_seen(kafka: Kafka, topic: str, rights: Rights) -> None:

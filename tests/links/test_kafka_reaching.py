@@ -23,7 +23,7 @@ from tests.support.brokers.mosquitto import Certificates
 
 @pytest.mark.broker("kafka")
 class TestReaching:
-    """How a link is made, and what keeps one from being made."""
+    """Connecting a link, and the faults that prevent it."""
 
     @staticmethod
     def document(kafka: Kafka, uri: str, topic: str, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class TestMqtt(MqttBehaviour, Qos2Behaviour):
     kind = "mqtt"
 
     async def test_headers_arrive(self, world: LinkSetup, link: Link) -> None:
-        """MQTT 3.1.1 carries none: only those arrive that stand for the message itself."""
+        """MQTT 3.1.1 carries no headers: only those that describe the message itself arrive."""
         taker = DeliveryCollector(link)
         await world.send([b"{}"], {"x-line": "north"})
         [delivery] = await taker.take(1)

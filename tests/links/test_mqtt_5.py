@@ -68,14 +68,14 @@ class TestMqtt5(MqttBehaviour, Qos2Behaviour):
         assert dict(world.received()[0].headers) == EVERYTHING | {"mqtt.topic": world.out, "mqtt.qos": "1"}
         await link.close()
 
-    async def test_the_broker_says_with_each_confirm_whether_somebody_reads(self, world: MqttWorld) -> None:
+    async def test_each_confirm_reports_whether_a_reader_received_the_message(self, world: MqttWorld) -> None:
         link = await world.connect()
-        told, publishing = signs_of(link), Publishing(link)
-        nobody = f"nobody/{world.out}"
-        for address in (world.out, nobody, world.out, nobody):
+        signs, publishing = signs_of(link), Publishing(link)
+        unread = f"nobody/{world.out}"
+        for address in (world.out, unread, world.out, unread):
             publishing.give(OutboundMessage(address, Envelope(b"{}")))
         assert await publishing.all_done() == [None] * 4
-        assert Counter(told) == {(world.out, ReaderStatus.HEARD): 2, (nobody, ReaderStatus.UNDELIVERED): 2}
+        assert Counter(signs) == {(world.out, ReaderStatus.HEARD): 2, (unread, ReaderStatus.UNDELIVERED): 2}
         await link.close()
 
     async def test_an_address_that_may_not_be_published_to_is_reported(self, world: MqttWorld, tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ class TestMqtt5(MqttBehaviour, Qos2Behaviour):
         with Mosquitto.start(config_lines=(f"acl_file {rules}",)) as own:
             world.document["uri"] = f"tcp://{own.host}:{own.port}"
             link = await world.connect()
-            told, publishing = signs_of(link), Publishing(link)
+            signs, publishing = signs_of(link), Publishing(link)
             publishing.give(OutboundMessage("lab/closed", Envelope(b"{}")))
             [error] = await publishing.all_done()
             assert isinstance(error, PublishFailed)
-            assert told == [("lab/closed", ReaderStatus.REFUSED)]
+            assert signs == [("lab/closed", ReaderStatus.REFUSED)]
             await link.close()
 
     async def test_an_expiry_interval_of_zero_is_not_sent(self, world: MqttWorld) -> None:
@@ -177,8 +177,8 @@ class TestMqtt5(MqttBehaviour, Qos2Behaviour):
         publishing.give(OutboundMessage(world.out, Envelope(b"answer")))
         assert await publishing.all_done() == [None]
         assert second.deliveries == [], "the broker would have sent them before its confirm"
-        said = "connected: the broker has no shared subscriptions, only the first client consumes"
-        assert [link.condition for link in links] == [said, said]
+        condition = "connected: the broker has no shared subscriptions, only the first client consumes"
+        assert [link.condition for link in links] == [condition, condition]
         for link in links:
             await link.close()
 

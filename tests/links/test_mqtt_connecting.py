@@ -51,7 +51,7 @@ def document(kind: str, uri: str, **members: Any) -> Connection:
 
 
 async def refusal(connection: Connection, patience: float = 5.0) -> LinkError:
-    """Why this connection cannot be made."""
+    """Return the error of a failed attempt to connect."""
     with pytest.raises(LinkError) as caught:
         await connect(connection, DIALECTS[connection.connection_type], patience=patience)
     return caught.value
@@ -66,7 +66,7 @@ async def works(connection: Connection) -> bool:
 
 
 class Script(asyncio.Protocol):
-    """Answers each thing it hears with the next of its answers."""
+    """A server that responds to each received packet with the next of its responses."""
 
     def __init__(self, answers: tuple[bytes, ...], transports: list[asyncio.Transport], *, ending: bool) -> None:
         self._answers, self._transports, self._ending = list(answers), transports, ending
@@ -118,7 +118,7 @@ async def test_a_port_without_a_listener_refuses_the_connection(kind: str) -> No
 
 
 async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
-    """What a document may not name, a name server may not bring in either."""
+    """A name server must not bring in an address that a document must not contain."""
     with enforce(EgressRules(blocked=["127.0.0.0/8"])):
         async with scripted(CONNACK_FINE[kind]) as uri:
             error = await refusal(document(kind, uri))
@@ -285,7 +285,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def guarded(certificates: Certificates) -> Iterator[Mosquitto]:
-    """Wants a login, and speaks TLS."""
+    """A broker that requires a login and TLS."""
     with Mosquitto.start(users=LOGIN, tls=certificates) as broker:
         yield broker
 
@@ -363,7 +363,7 @@ async def test_a_client_certificate_that_is_invalid(kind: str, guarded: Mosquitt
 async def test_much_goes_through_tls_in_both_directions(
     kind: str, guarded: Mosquitto, certificates: Certificates
 ) -> None:
-    """What TLS has read and not yet handed out is not forgotten."""
+    """Bytes that TLS has read and not yet passed on are not lost."""
 
     connection = document(kind, secure(guarded), ca=certificates.ca.read_text())
     link = await connect(connection, DIALECTS[kind])

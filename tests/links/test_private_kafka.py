@@ -1,4 +1,4 @@
-"""The private Kafka is a real one: it keeps what it has through a stop and a kill, and says where it was told to be."""
+"""The private Kafka is a real one: it keeps its data through a stop and a kill, at its given address."""
 
 from __future__ import annotations
 

@@ -20,18 +20,18 @@ WEAK: dict[str, object] = {
 }
 
 
-def said(*packages: dict[str, object]) -> str:
+def report_of(*packages: dict[str, object]) -> str:
     return json.dumps({"dependencies": packages, "fixes": []})
 
 
 def test_no_known_vulnerability_is_a_pass() -> None:
-    assert judge(said(FINE), "No known vulnerabilities found") == Verdict(
+    assert judge(report_of(FINE), "No known vulnerabilities found") == Verdict(
         "audited: no known vulnerability in 1 packages", passed=True
     )
 
 
 def test_a_known_vulnerability_fails_and_is_named_with_its_fix() -> None:
-    decision = judge(said(FINE, WEAK), "Found 2 known vulnerabilities in 1 package")
+    decision = judge(report_of(FINE, WEAK), "Found 2 known vulnerabilities in 1 package")
     assert not decision.passed
     assert decision.text.splitlines() == [
         "known vulnerabilities:",
@@ -47,9 +47,9 @@ def test_a_known_vulnerability_fails_and_is_named_with_its_fix() -> None:
         ("", ""),
         ("{}", ""),
         ("[]", ""),
-        (said(), ""),
-        (said(UNKNOWN), "No known vulnerabilities found"),
-        (said(UNKNOWN, {"name": "d", "skip_reason": "not found on PyPI"}), "No known vulnerabilities found"),
+        (report_of(), ""),
+        (report_of(UNKNOWN), "No known vulnerabilities found"),
+        (report_of(UNKNOWN, {"name": "d", "skip_reason": "not found on PyPI"}), "No known vulnerabilities found"),
     ],
 )
 def test_an_audit_that_did_not_happen_does_not_pass(answer: str, complaint: str) -> None:
@@ -60,7 +60,7 @@ def test_an_audit_that_did_not_happen_does_not_pass(answer: str, complaint: str)
 
 
 def test_a_package_that_cannot_be_audited_is_named_and_prevents_a_pass() -> None:
-    decision = judge(said(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
+    decision = judge(report_of(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
     assert not decision.passed
     assert decision.text.splitlines() == [
         "audited: no known vulnerability in 2 packages",
@@ -70,12 +70,12 @@ def test_a_package_that_cannot_be_audited_is_named_and_prevents_a_pass() -> None
 
 def test_of_many_packages_that_cannot_be_audited_some_are_named() -> None:
     several = ({**UNKNOWN, "name": f"c{number}"} for number in range(audit.MAX_NAMES + 2))
-    (line,) = judge(said(FINE, *several), "").text.splitlines()[1:]
+    (line,) = judge(report_of(FINE, *several), "").text.splitlines()[1:]
     assert line.endswith("c9 and 2 more")
 
 
 def test_a_known_vulnerability_fails_the_audit_even_if_another_package_is_unknown() -> None:
-    decision = judge(said(WEAK, UNKNOWN), "")
+    decision = judge(report_of(WEAK, UNKNOWN), "")
     assert not decision.passed
     assert decision.text.splitlines()[-1] == "not audited, because the database does not know them: c"
 
@@ -94,7 +94,7 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
 
     def answer(command: list[str], _seconds: float) -> Verdict:
         asked.append(command)
-        return judge(said(FINE), "")
+        return judge(report_of(FINE), "")
 
     pins = tmp_path / "constraints.txt"
     pins.write_text("a==1\n")
@@ -112,7 +112,12 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(
     "decision",
-    [judge("", "no network"), judge(said(WEAK), ""), judge(said(FINE, UNKNOWN), ""), Verdict("not audited: x")],
+    [
+        judge("", "no network"),
+        judge(report_of(WEAK), ""),
+        judge(report_of(FINE, UNKNOWN), ""),
+        Verdict("not audited: x"),
+    ],
 )
 def test_what_has_not_passed_ends_with_1_and_is_not_remembered(
     decision: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,6 @@
 """compose.yaml, looked at where no Docker engine runs: its form by the Compose specification's own schema, and our rules.
 
-The schema is the one that the `check-jsonschema` package ships, so nobody has to keep a copy of it here.
+The schema is the one that the `check-jsonschema` package ships, so no copy of it is kept here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PUBLISHED = re.compile(r"127\.0\.0\.1:\$\{[A-Z_]+:-\d+\}:\d+")
 
 
 def schema_complaints(file: Path) -> str:
-    """What the Compose specification's schema says against a file; empty where it is fine."""
+    """Return the errors of the Compose specification's schema for a file."""
     checked = subprocess.run(
         [Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", file],
         capture_output=True,
@@ -130,7 +130,7 @@ def test_the_container_that_prepares_the_data_runs_a_module_of_this_project() ->
     assert folder in mounts("prepare")
 
 
-def test_an_api_for_everybody_has_a_token_that_everybody_has_to_choose() -> None:
+def test_an_api_on_all_interfaces_needs_a_chosen_token() -> None:
     environment = SERVICES["connectivity"]["environment"]
     assert environment["CONNECTIVITY_API__HOST"] == "0.0.0.0"
     assert re.fullmatch(r"\$\{API_TOKEN:\?[^${}]+\}", environment["CONNECTIVITY_API__TOKEN"]), (

@@ -21,7 +21,7 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 
 
 class Private(Protocol):
-    """What all private brokers can do."""
+    """Behaviors of all private brokers."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ class FakeContainer:
 
     made: ClassVar[list[FakeContainer]] = []
     answers_with: ClassVar[int] = 0
-    """The exit code of what is told to it."""
+    """The exit code of each command."""
 
     def __init__(self, image: str) -> None:
         self.image, self.command = image, ""

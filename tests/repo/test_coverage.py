@@ -1,4 +1,4 @@
-"""How the figures of `make coverage` are summed up."""
+"""Totals of the figures of `make coverage`."""
 
 from __future__ import annotations
 

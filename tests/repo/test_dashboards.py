@@ -29,7 +29,7 @@ _WINDOW = "[$__rate_interval]"
 
 
 def series() -> dict[str, frozenset[str]]:
-    """Every name that can be asked for, with its labels."""
+    """Return every time series that can be queried, with its labels."""
     found: dict[str, frozenset[str]] = {}
     for metric in described():
         labels = frozenset(metric.labels) | SCRAPED
@@ -70,7 +70,7 @@ def kept_labels(text: str) -> frozenset[str]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Every expression, with where it stands."""
+    """Yield every expression with its location."""
     for alert in ALERTS:
         yield alert["alert"], alert["expr"]
     for panel in PANELS:
@@ -79,7 +79,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def problems(where: str, text: str) -> Iterator[str]:
-    """What an expression asks for that no metric has. Raises ValueError for one that cannot be read."""
+    """Yield the parts of an expression that match no metric. Raises ValueError for an invalid expression."""
     found = selectors(text)
     if not found:
         yield f"{where} selects nothing"
@@ -133,15 +133,15 @@ def test_every_metric_is_on_the_dashboard() -> None:
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_an_alert_describes_the_problem_and_links_to_its_runbook_section(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
-    said = alert["annotations"]
-    assert {"summary", "description", "runbook"} == set(said)
-    assert said["summary"].endswith(".")
-    page, _, anchor = said["runbook"].partition("#")
+    texts = alert["annotations"]
+    assert {"summary", "description", "runbook"} == set(texts)
+    assert texts["summary"].endswith(".")
+    page, _, anchor = texts["runbook"].partition("#")
     assert anchor in anchors(ROOT / page), f"{page} has no heading for {anchor}"
     text = (ROOT / page).read_text(encoding="utf-8")
     assert f"`{alert['alert']}`, {alert['labels']['severity']}." in text
-    told = {name for words in said.values() for name in _PLACEHOLDER.findall(words)} - {"value"}
-    assert told <= kept_labels(alert["expr"]), "the labels of the result"
+    labels = {name for words in texts.values() for name in _PLACEHOLDER.findall(words)} - {"value"}
+    assert labels <= kept_labels(alert["expr"]), "the labels of the result"
 
 
 def test_every_heading_of_the_page_is_an_alert_of_the_rules() -> None:

@@ -39,7 +39,7 @@ def drop_in() -> str:
 
 
 def analyze(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What systemd says of the unit and its drop-ins, with a program that is there in place of the service."""
+    """Return systemd's report on the unit and its drop-ins, with an existing program for the service."""
     if shutil.which("systemd-analyze") is None:
         pytest.fail("systemd-analyze is missing, install it: sudo apt-get install systemd", pytrace=False)
     copy = folder / UNIT.name

@@ -78,7 +78,7 @@ def extras(stage: str) -> set[str]:
 
 
 def complaints(file: Path) -> str:
-    """What hadolint says against a recipe; empty where it is fine."""
+    """Return hadolint's errors for a Dockerfile."""
     program = Path(sys.executable).with_name("hadolint")
     return subprocess.run([program, "--no-color", file], capture_output=True, text=True, check=False).stdout
 
@@ -198,7 +198,7 @@ def copied_from_the_context() -> list[str]:
 
 
 def test_the_build_context_contains_exactly_the_copied_files() -> None:
-    """Everything is left out, and what is needed is let in again."""
+    """Everything is excluded, and the needed files are included again."""
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     first, *rules = [line for line in lines if line and not line.startswith("#")]
     assert first == "*"

@@ -1,4 +1,4 @@
-"""What the pages say is so: links lead somewhere, commands exist, examples can be read and used."""
+"""The pages are correct: links have targets, commands exist, examples are valid and usable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 
 def blocks(language: str) -> list[Block]:
-    """Every fenced block in this language."""
+    """Return every fenced block in this language."""
     found = [(page, block) for page in PAGES for block in markdown.blocks(page)]
     return [Block(page, language, block.text) for page, block in found if block.language == language]
 

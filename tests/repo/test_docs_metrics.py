@@ -64,7 +64,7 @@ def test_every_label_that_is_explained_is_used() -> None:
 
 
 def test_every_delivery_outcome_in_the_metrics_is_documented() -> None:
-    """The word stands in the code where it is counted."""
+    """The outcome is a literal in the code that counts it."""
     counted = re.compile(r"\.(?:in|out)bound\(\s*\"([a-z_]+)\"")
     found = {
         outcome

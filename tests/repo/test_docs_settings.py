@@ -36,7 +36,7 @@ def test_the_description_of_a_group_is_text_and_not_a_code_block() -> None:
 
 
 def test_the_defaults_of_the_page_are_the_defaults(tmp_path: Path) -> None:
-    """Written into a file as they stand, they change nothing."""
+    """Written into a file unchanged, they change nothing."""
     content: dict[str, Any] = {}
     for name, default in rows().items():
         group, _, inner = name.rpartition(".")

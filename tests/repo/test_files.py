@@ -1,4 +1,4 @@
-"""What every file of the project keeps to: its length, and that it holds nothing of one machine or one day."""
+"""Rules for every file of the project: its length, and no trace of one machine or one day."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".txt", ".conf", ".sh",
 
 
 def project_files() -> Iterator[Path]:
-    """Every text file that belongs to the project."""
+    """Yield every text file of the project."""
     for file in sorted(ROOT.rglob("*")):
         parts = file.relative_to(ROOT).parts
         if any(part in NOT_OURS or part.endswith(("_cache", ".egg-info")) for part in parts):
@@ -44,7 +44,7 @@ def test_no_page_but_references_is_longer_than_250_lines() -> None:
 
 
 def test_no_test_module_imports_another() -> None:
-    """What several of them need is in tests/support."""
+    """Shared code is in tests/support."""
     pattern = re.compile(r"^(?:from|import) tests\.\S*\btest_.*$", re.MULTILINE)
     found = {
         f"{file.relative_to(ROOT)}: {line}"
@@ -77,7 +77,7 @@ def test_no_file_contains_a_path_of_one_machine_or_unfinished_work(pattern: re.P
 
 
 def test_constraints_pin_every_dependency_with_hashes_and_name_no_place() -> None:
-    """So that an installation is the same everywhere, from whichever registry a machine is told to use."""
+    """So that an installation is the same everywhere, whichever registry a machine uses."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [
         *project["dependencies"],

@@ -1,4 +1,4 @@
-"""How tests are spread over workers."""
+"""Distribution of tests over workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODULES = ("tests/unit/mappings/test_ids.py", "tests/unit/mappings/model/test_to
 
 
 def test_the_tests_of_a_module_run_on_one_worker() -> None:
-    """What a module starts is started once, and tests that share names are not run at the same time."""
+    """A module's fixtures start once, and tests with shared names do not run at the same time."""
     command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "--dist", "loadgroup", *MODULES]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=True).stdout
     workers: defaultdict[str, set[str]] = defaultdict(set)

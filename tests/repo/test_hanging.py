@@ -46,7 +46,7 @@ def test_task():
 
 
 def run_hanging(folder: Path, name: str, seconds: float) -> str:
-    """What the run of this test writes to standard error. It ends with 1."""
+    """Run this test, which ends with exit code 1; return its standard error."""
     file = folder / "test_it.py"
     file.write_text(HANGS, encoding="utf-8")
     command = [

@@ -295,7 +295,7 @@ def test_another_port_is_that_of_container_service_and_scraping() -> None:
 
 
 def references(tree: object) -> Iterator[tuple[str, str]]:
-    """Every ConfigMap and Secret that something refers to: its kind and name."""
+    """Yield every referenced ConfigMap and Secret: its kind and name."""
     if isinstance(tree, list):
         for each in tree:
             yield from references(each)
@@ -346,7 +346,7 @@ def test_secrets_are_nowhere(case: str) -> None:
 
 
 def test_files_of_secrets_can_be_read_by_the_group_alone() -> None:
-    """As the service asks of a key file."""
+    """As the service requires of a key file."""
     volumes = [each["secret"] for each in pod_of(*CASES["example"])["volumes"] if "secret" in each]
     assert len(volumes) == 3
     assert {each["defaultMode"] for each in volumes} == {0o440}
@@ -492,7 +492,7 @@ def test_a_listener_s_port_is_that_of_its_connection() -> None:
 
 
 def values_of_the_page(folder: Path) -> list[str]:
-    """Helm's options for the values that the page on Kubernetes shows."""
+    """Return Helm's options for the values that the page on Kubernetes shows."""
     page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
     found: list[str] = []
     for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)):
@@ -503,7 +503,7 @@ def values_of_the_page(folder: Path) -> list[str]:
 
 
 def secret_keys(value: Any) -> Iterator[tuple[str, str]]:
-    """Name and key of each Secret that is referred to anywhere in an object."""
+    """Yield name and key of each Secret that an object refers to."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name in {"secretKeyRef", "credentials"}:

@@ -1,4 +1,4 @@
-"""What `make sbom` writes is complete, and names no place."""
+"""The output of `make sbom` is complete, and names no path."""
 
 from __future__ import annotations
 

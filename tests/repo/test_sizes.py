@@ -1,4 +1,4 @@
-"""What docs/internals/measurements-messages.md says of octets on the wire is what the formats say."""
+"""The bytes on the wire in docs/internals/measurements-messages.md are those of the formats."""
 
 from __future__ import annotations
 

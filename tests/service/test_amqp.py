@@ -62,7 +62,7 @@ def connection(broker: RabbitMQ, ask: str, **more: Any) -> dict[str, Any]:
 
 
 class BrokerClient:
-    """One client: sends to the source's queue, hears its own."""
+    """A client that sends to the source's queue and consumes its own."""
 
     def __init__(self, bare_client: BareAmqpClient, ask: str, answers: str) -> None:
         self._bystander, self._ask, self._answers = bare_client, ask, answers

@@ -21,7 +21,7 @@ EXAMPLES = sorted((ROOT / "examples" / "connections").iterdir())
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
-    """What the parser says against the document of each file, of all of them together, and of a broken one."""
+    """Return the parser's errors for each file's document, for one of all of them, and for a broken one."""
     folder = tmp_path_factory.mktemp("asyncapi")
     several = folder / "several.yaml"
     several.write_text(json.dumps([base_document(name) for name in ("shared", "kafka")]))

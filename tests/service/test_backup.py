@@ -114,7 +114,7 @@ def history(requester: MqttClient, number: int) -> list[Any]:
 def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answered_before(
     tmp_path: Path, mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """The oldest events are in the lake alone by then. `mode`: who runs the pipeline of the restored service, if anybody."""
+    """The oldest events are in the lake alone by then. `mode`: how the pipeline of the restored service runs, if at all."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     name = f"backup-{os.getpid()}-{mode}"

@@ -1,4 +1,4 @@
-"""What must not harm the service: payloads, topics, headers and reply addresses that are wrong in every way there is.
+"""Invalid payloads, topics, headers and reply addresses do not harm the service.
 
 Each is answered with an error of its own type where an address for the answer resolves, counted, settled, and forgotten;
 the next message is served as if nothing had been. Nothing is ever published where a client's value would lead it astray.
@@ -139,21 +139,21 @@ UNSAFE = {
 
 
 @pytest.fixture
-def heard(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[BareMqttClient]]:
-    """Whatever anybody publishes, under `$SYS` too, where this broker says nothing by itself."""
+def listeners(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[BareMqttClient]]:
+    """Listeners to all topics, and to `$SYS`, where this broker publishes nothing by itself."""
     with ExitStack() as stack:
         yield [stack.enter_context(BareMqttClient(broker.host, broker.port, topic)) for topic in ("#", "$SYS/#")]
 
 
-def published(heard: list[BareMqttClient]) -> list[str]:
-    """The topics of what was heard, without what was sent to the service."""
-    topics = [envelope.headers["mqtt.topic"] for listener in heard for envelope in listener.received]
+def published(listeners: list[BareMqttClient]) -> list[str]:
+    """Return the topics of all published messages, without those sent to the service."""
+    topics = [envelope.headers["mqtt.topic"] for listener in listeners for envelope in listener.received]
     return [topic for topic in topics if not topic.endswith("/ask")]
 
 
 @pytest.mark.parametrize("reply_to", UNSAFE.values(), ids=UNSAFE)
 def test_nothing_is_published_where_a_reply_address_is_unsafe(
-    service: ServiceProcess, broker: Mosquitto, heard: list[BareMqttClient], reply_to: str
+    service: ServiceProcess, broker: Mosquitto, listeners: list[BareMqttClient], reply_to: str
 ) -> None:
     failed, settled = sent(service, "failed", "out"), sent(service, "settled")
     with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as requester:
@@ -161,33 +161,33 @@ def test_nothing_is_published_where_a_reply_address_is_unsafe(
             requester.send(about(command, headers={"reply-to": reply_to}))
         # Messages of one source leave in order: behind this answer there is nothing left of what came before.
         requester.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": "b/back"})
-        wait_until_sync(lambda: "b/back" in published(heard))
-        assert set(published(heard)) == {"b/back"}
+        wait_until_sync(lambda: "b/back" in published(listeners))
+        assert set(published(listeners)) == {"b/back"}
         assert sent(service, "failed", "out") == failed + 2
         wait_until_sync(lambda: sent(service, "settled") >= settled + 3)
 
 
 @pytest.mark.parametrize("part", UNSAFE.values(), ids=UNSAFE)
 def test_a_part_of_an_address_is_judged_too(
-    service: ServiceProcess, broker: Mosquitto, heard: list[BareMqttClient], part: str
+    service: ServiceProcess, broker: Mosquitto, listeners: list[BareMqttClient], part: str
 ) -> None:
     with MqttClient(broker.host, broker.port, ask="b/inside/ask", answers="b/at/safe/end") as requester:
         requester.send(about(topic("vase-1", "commands/retrieve"), headers={"part": part}))
         requester.ask_for(topic("vase-1", "commands/retrieve"), headers={"part": "safe"})
-        wait_until_sync(lambda: "b/at/safe/end" in published(heard))
-        assert set(published(heard)) == {"b/at/safe/end"}
+        wait_until_sync(lambda: "b/at/safe/end" in published(listeners))
+        assert set(published(listeners)) == {"b/at/safe/end"}
 
 
 @pytest.mark.parametrize("elsewhere", UNSAFE.values(), ids=UNSAFE)
 def test_a_mapped_topic_is_judged_too(
-    service: ServiceProcess, broker: Mosquitto, heard: list[BareMqttClient], elsewhere: str
+    service: ServiceProcess, broker: Mosquitto, listeners: list[BareMqttClient], elsewhere: str
 ) -> None:
     """The header `mqtt.topic` takes the place of the address, so a client's value is judged there as well."""
     with MqttClient(broker.host, broker.port, ask="b/mapped/ask", answers="b/mapped/answers") as requester:
         requester.send(about(topic("vase-1", "commands/retrieve"), headers={"elsewhere": elsewhere}))
         requester.ask_for(topic("vase-1", "commands/retrieve"))
-        wait_until_sync(lambda: "b/mapped/answers" in published(heard))
-        assert set(published(heard)) == {"b/mapped/answers"}
+        wait_until_sync(lambda: "b/mapped/answers" in published(listeners))
+        assert set(published(listeners)) == {"b/mapped/answers"}
 
 
 def test_a_command_without_a_reply_address_is_carried_out_and_acknowledged(
@@ -231,7 +231,7 @@ JSON = st.recursive(
 
 
 def places(document: Any) -> Iterator[tuple[Any, Any]]:
-    """Every member of a document, as its container and its key."""
+    """Yield every member of a document, as its container and its key."""
     members = document.items() if isinstance(document, dict) else enumerate(document)
     for key, member in members:
         yield document, key

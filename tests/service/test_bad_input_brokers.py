@@ -2,7 +2,7 @@
 
 One table for all brokers, and one for each broker's own oddities. Whatever comes is answered or passed over as the table
 says, settled, counted and logged without its content; the next command is served; and nothing is published where a client's
-value would lead it astray: an onlooker hears everything that anybody publishes at that broker.
+value would misdirect it: an observer receives all messages published at that broker.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def four(request: pytest.FixtureRequest, all_four: dict[str, FourSources]) -> Fo
 
 
 @pytest.fixture(scope="module")
-def parties(
+def client_of(
     all_four: dict[str, FourSources], service: ServiceProcess
 ) -> Iterator[Callable[[FourSources, str], BrokerClient]]:
-    """The party that speaks through a source, made when it is first wanted."""
+    """Return a function that gives the client of a source, made on first use."""
     made: dict[tuple[str, str], BrokerClient] = {}
 
     def requester(four: FourSources, source: str) -> BrokerClient:
@@ -123,9 +123,9 @@ PAYLOADS = {
 
 
 def test_bad_payloads_are_answered_in_order_and_acknowledged(
-    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], BrokerClient]
+    service: ServiceProcess, four: FourSources, client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    requester, settled = parties(four, "fixed"), sent(service, four, "settled")
+    requester, settled = client_of(four, "fixed"), sent(service, four, "settled")
     for payload, *_ in PAYLOADS.values():
         requester.send(payload, wait=False)
     requester.send(RETRIEVE.ljust(MOST_BYTES))
@@ -216,10 +216,10 @@ ODD: dict[str, dict[str, tuple[dict[str, Any], str | None]]] = {
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, rows in ODD.items() for name in rows])
 def test_odd_things_around_a_command_do_not_keep_it_from_being_served(
-    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient], kind: str, name: str
+    all_four: dict[str, FourSources], client_of: Callable[[FourSources, str], BrokerClient], kind: str, name: str
 ) -> None:
     around, expected = ODD[kind][name]
-    requester = parties(all_four[kind], "fixed")
+    requester = client_of(all_four[kind], "fixed")
     requester.send(RETRIEVE, **around)
     answer = requester.next()
     assert status_and_error(answer) == (200, None)
@@ -258,12 +258,12 @@ REFUSED: dict[str, dict[str, tuple[bytes | None, dict[str, Any], int, str]]] = {
 def test_an_unreadable_message_gets_its_specific_error(
     service: ServiceProcess,
     all_four: dict[str, FourSources],
-    parties: Callable[[FourSources, str], BrokerClient],
+    client_of: Callable[[FourSources, str], BrokerClient],
     kind: str,
     name: str,
 ) -> None:
     payload, around, *expected = REFUSED[kind][name]
-    requester, settled = parties(all_four[kind], "fixed"), sent(service, all_four[kind], "settled")
+    requester, settled = client_of(all_four[kind], "fixed"), sent(service, all_four[kind], "settled")
     requester.send(payload, **around)
     answer = requester.next()
     assert status_and_error(answer) == tuple(expected)
@@ -274,12 +274,12 @@ def test_an_unreadable_message_gets_its_specific_error(
 
 
 def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_headers(
-    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient]
+    service: ServiceProcess, all_four: dict[str, FourSources], client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    """The client library cannot hand its headers over, and ends the process of whoever looks at what it returns instead,
+    """The client library cannot return its headers, and ends the process of a caller that reads the result,
     once the interpreter calls it in its fast way."""
     four = all_four["kafka"]
-    requester = parties(four, "fixed")
+    requester = client_of(four, "fixed")
     assert isinstance(four, KafkaFourSources)
     for _ in range(CALLED_OFTEN):
         requester.send(RETRIEVE, wait=False)
@@ -349,16 +349,16 @@ UNFIT = {
 
 
 @pytest.fixture
-def onlooking(four: FourSources) -> FourSources:
+def observed(four: FourSources) -> FourSources:
     four.look_on()
     return four
 
 
 def test_an_unsafe_or_invalid_reply_address_gets_no_message(
-    service: ServiceProcess, onlooking: FourSources, parties: Callable[[FourSources, str], BrokerClient]
+    service: ServiceProcess, observed: FourSources, client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    """A command and an unreadable message for each: both settled, neither answered anywhere, both told in the log."""
-    four, requester = onlooking, parties(onlooking, "chosen")
+    """A command and an unreadable message for each: both settled, neither answered, both logged."""
+    four, requester = observed, client_of(observed, "chosen")
     places = {**UNSAFE, **UNFIT.get(four.kind, {})}
     settled, failed = sent(service, four, "settled"), sent(service, four, "failed", "out")
     ids = []
@@ -369,10 +369,10 @@ def test_an_unsafe_or_invalid_reply_address_gets_no_message(
             requester.send(about(document, headers={"reply-to": reply_to, "correlation-id": ids[-1]}))
     wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(ids))
     assert requester.assert_nothing_came("vase-1")["status"] == 200
-    # The onlooker hears of messages in their order: behind this answer there is nothing left of what came before.
+    # The observer receives messages in order: after this answer no earlier message can come.
     reachable = four.reply_address(requester.answers)
     wait_until_sync(lambda: reachable in four.published())
-    # RabbitMQ is told of a queue that is not there, and gives the message back: nobody has it.
+    # RabbitMQ returns a message to a missing queue: no client receives it.
     vain = {four.reply_address("nobody-is-here")}
     assert four.published() - vain == {reachable}
     assert sent(service, four, "failed", "out") == failed + len(ids)
@@ -385,11 +385,11 @@ def test_an_unsafe_or_invalid_reply_address_gets_no_message(
 
 
 def test_a_reply_address_around_a_message_is_judged_too(
-    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient]
+    all_four: dict[str, FourSources], client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """Where the transport takes such a text at all."""
     for kind in ("amqp-091", "kafka"):
-        four, requester = all_four[kind], parties(all_four[kind], "chosen")
+        four, requester = all_four[kind], client_of(all_four[kind], "chosen")
         four.look_on()
         for place in UNSAFE.values():
             requester.send(RETRIEVE, **four.carried(reply_to=place))
@@ -401,10 +401,10 @@ def test_a_reply_address_around_a_message_is_judged_too(
 
 
 def test_an_answer_to_the_source_itself_comes_to_rest(
-    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], BrokerClient]
+    service: ServiceProcess, four: FourSources, client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """The answer is no command, and the error about that is no command either."""
-    requester = parties(four, "chosen")
+    requester = client_of(four, "chosen")
     asked = requester.command(topic("vase-1", "commands/retrieve"), headers={"reply-to": requester.ask})
 
     def refusals() -> int:
@@ -423,9 +423,9 @@ def test_an_answer_to_the_source_itself_comes_to_rest(
 
 
 def test_a_refusal_is_logged_with_its_context_and_without_the_payload(
-    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], BrokerClient]
+    service: ServiceProcess, four: FourSources, client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    requester = parties(four, "fixed")
+    requester = client_of(four, "fixed")
     for document, error in (
         (about(f"nonsense/{SECRET}", headers={"correlation-id": "a-1"}), "protocoladapter:unknown.topicpath"),
         (
@@ -459,14 +459,14 @@ def test_nothing_has_failed_inside_and_no_content_is_in_the_log(service: Service
 
 
 def test_refused_messages_are_not_delivered_again_by_any_broker(
-    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient]
+    service: ServiceProcess, all_four: dict[str, FourSources], client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """Settled is settled: the brokers have nothing left for the service."""
     assert service.stop()[0] == 0
     assert {kind: four.left() for kind, four in all_four.items()} == dict.fromkeys(KINDS, 0)
     service.start_again()
     for four in all_four.values():
-        requester = parties(four, "fixed")
+        requester = client_of(four, "fixed")
         requester.send(RETRIEVE)
         assert status_and_error(requester.next()) == (200, None)
         wait_until_sync(partial(has_settled, service, four, 1))

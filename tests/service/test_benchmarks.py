@@ -32,7 +32,7 @@ def apart(names: Iterable[str]) -> list[ParameterSet]:
 
 
 def assert_measured(name: str) -> None:
-    """Whether the benchmark returns rows, each with a figure."""
+    """Check that the benchmark returns rows, each with a figure."""
     figures = list(measured(name, SHORT))
     assert figures
     for figure in figures:

@@ -1,4 +1,4 @@
-"""A secret that nobody may see: given to the service in every way, and looked for in everything that it leaves behind.
+"""A secret must not leak: it is given to the service in every way, and searched for in all its output.
 
 The service runs with a real broker and its most talkative log. Passwords are right, wrong, refused, not reached, in
 documents that cannot be used, in exceptions of our own at the worst places; in the end the process is aborted.
@@ -47,7 +47,7 @@ main()
 """
 
 
-class Mistaken(ServiceProcess):
+class FaultyService(ServiceProcess):
     """The service, with mistakes in it that show a password."""
 
     program = (sys.executable, "-X", "faulthandler", "-c", _MISTAKES)
@@ -120,12 +120,12 @@ EXPECTED = {
 
 
 def statuses(service: ServiceProcess) -> dict[str, str]:
-    """What became of the connections that have one fate."""
+    """Return the statuses of the connections with an expected one."""
     return {name: service.status(name).get("status", "none") for name in EXPECTED}
 
 
-def asked(service: ServiceProcess, token: str, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-    """What the API answers."""
+def ask_api(service: ServiceProcess, token: str, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    """Send a request to the API; return its status and body."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{service.port}{path}",
         None if body is None else json.dumps(body).encode(),
@@ -145,7 +145,7 @@ def through_the_api(service: ServiceProcess, broker: Mosquitto, token: str) -> l
     place, answers = "/api/2/connections", []
 
     def ask(expected: int, method: str, path: str, body: Any = None) -> Any:
-        status, answer = asked(service, token, method, path, body)
+        status, answer = ask_api(service, token, method, path, body)
         assert status == expected, f"{method} {path}: {status} {answer.decode()}"
         answers.append(answer)
         return json.loads(answer or b"null")
@@ -154,7 +154,7 @@ def through_the_api(service: ServiceProcess, broker: Mosquitto, token: str) -> l
     made = document("by-api", f"tcp://by-api:SECRET@{plain}")
     shown = ask(201, "POST", place, made)
     assert shown["uri"] == f"tcp://by-api:*****@{plain}"
-    # What comes back masked keeps its password; sent elsewhere it has to be given anew.
+    # A masked document keeps its password; for another address the password must be given again.
     ask(204, "PUT", f"{place}/by-api", {**made, "uri": shown["uri"], "tags": ["seen"]})
     ask(400, "PUT", f"{place}/by-api", {**made, "uri": f"tcp://by-api:*****@127.0.0.1:{free_port()}"})
     ask(400, "PUT", f"{place}/by-api", {**made, "sources": [source(qos="high")]})
@@ -162,7 +162,7 @@ def through_the_api(service: ServiceProcess, broker: Mosquitto, token: str) -> l
     ask(400, "POST", place, document("own", f"tcp://u:${{file:{service.data / 'journal.db'}}}@{plain}"))
     ask(400, "POST", f"{place}?token={quote(secret('query'), safe='')}", made)
     answers.append(
-        asked(service, token, "POST", f"{place}?dry-run=true", document("trial", f"tcp://u:SECRET@{plain}"))[1]
+        ask_api(service, token, "POST", f"{place}?dry-run=true", document("trial", f"tcp://u:SECRET@{plain}"))[1]
     )
     for path in (
         place,
@@ -194,7 +194,7 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
     token = secret("token")
     wanted = documents(broker, certificates, tmp_path)
     settings = {"log": {"format": "json", "level": "debug"}, "secrets": {"key": key}, "api": {"token": token}}
-    with Mistaken.start(tmp_path, wanted, **settings) as service:
+    with FaultyService.start(tmp_path, wanted, **settings) as service:
         with contextlib.suppress(TimedOut):
             wait_until_sync(lambda: statuses(service) == EXPECTED)
         assert statuses(service) == EXPECTED
@@ -218,8 +218,13 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
         service.process.send_signal(signal.SIGABRT)
         assert service.process.wait(PATIENCE) == -signal.SIGABRT
     logged = service.log_file.read_bytes()
-    for said in (b"Fatal Python error: Aborted", b"bad credentials", b"certificate", b"connection file has a problem"):
-        assert said in logged
+    for log_text in (
+        b"Fatal Python error: Aborted",
+        b"bad credentials",
+        b"certificate",
+        b"connection file has a problem",
+    ):
+        assert log_text in logged
     places = {"the log": logged, **{f"answer {number}": answer for number, answer in enumerate(answers)}}
     assert b"sealed:v1:" in b"".join(file.read_bytes() for file in service.data.iterdir() if "journal" in file.name)
     places |= {str(file): file.read_bytes() for file in service.data.rglob("*") if file.is_file()}
@@ -231,7 +236,7 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
 
 
 def test_the_search_finds_a_canary_that_flies() -> None:
-    """What the test above looks for is what would be there."""
+    """The test above would find a leaked secret."""
     forms = written(CANARY)
     for content in (
         f"it is {CANARY}!".encode(),

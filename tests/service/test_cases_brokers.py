@@ -39,7 +39,7 @@ MERGE_PATCH = "application/merge-patch+json"
 SMALL = 20_000
 """Bytes of the largest message that the narrow places take."""
 
-Parties = Callable[[FourSources, str], BrokerClient]
+ClientFactory = Callable[[FourSources, str], BrokerClient]
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def service(
 
 
 @pytest.fixture(scope="module")
-def parties(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterator[Parties]:
-    """The party that speaks through a source, made when it is first wanted. Each broker has a thing of its own."""
+def client_of(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterator[ClientFactory]:
+    """Return a function that gives the client of a source, made on first use. Each broker has its own thing."""
     made: dict[tuple[str, str], BrokerClient] = {}
 
     def requester(four: FourSources, source: str) -> BrokerClient:
@@ -124,9 +124,9 @@ def exchange(requester: BrokerClient, document: dict[str, Any], **around: Any) -
 
 
 def test_case_01_02_an_answer_has_the_correlation_id_and_comes_to_the_reply_target_of_its_source_alone(
-    four: FourSources, parties: Parties
+    four: FourSources, client_of: ClientFactory
 ) -> None:
-    fixed, chosen = parties(four, "fixed"), parties(four, "chosen")
+    fixed, chosen = client_of(four, "fixed"), client_of(four, "chosen")
     retrieve = topic(thing(four), "commands/retrieve")
     assert fixed.ask_for(retrieve)["status"] == 200
     assert chosen.ask_for(retrieve, headers={"reply-to": chosen.answers})["status"] == 200
@@ -134,13 +134,13 @@ def test_case_01_02_an_answer_has_the_correlation_id_and_comes_to_the_reply_targ
         requester.assert_nothing_came(thing(four))
 
 
-def test_case_09_a_path_with_an_empty_part_is_an_error(four: FourSources, parties: Parties) -> None:
-    answer = parties(four, "fixed").ask_for(topic(thing(four), "commands/modify"), "/attributes//x", 1)
+def test_case_09_a_path_with_an_empty_part_is_an_error(four: FourSources, client_of: ClientFactory) -> None:
+    answer = client_of(four, "fixed").ask_for(topic(thing(four), "commands/modify"), "/attributes//x", 1)
     assert status_and_error(answer) == (400, "json.pointer.invalid")
 
 
-def test_case_10_events_have_the_order_of_the_commands(four: FourSources, parties: Parties) -> None:
-    requester, name = parties(four, "fixed"), f"order-{four.name}"
+def test_case_10_events_have_the_order_of_the_commands(four: FourSources, client_of: ClientFactory) -> None:
+    requester, name = client_of(four, "fixed"), f"order-{four.name}"
     assert requester.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})["status"] == 201
     modify = {"topic": topic(name, "commands/modify"), "path": "/attributes/n"}
     for number in range(100):
@@ -153,10 +153,10 @@ def test_case_10_events_have_the_order_of_the_commands(four: FourSources, partie
 
 @pytest.mark.parametrize("group", ["things/twin", "policies"], ids=["case_11_thing", "case_12_policy"])
 def test_case_11_12_13_14_the_sender_speaks_for_the_entity_that_the_transport_names_and_for_no_other(
-    four: FourSources, parties: Parties, group: str
+    four: FourSources, client_of: ClientFactory, group: str
 ) -> None:
     """By a header, or over MQTT 3.1.1 by the topic that the message arrived on."""
-    requester, name = parties(four, "bound"), thing(four)
+    requester, name = client_of(four, "bound"), thing(four)
     ask = {"topic": topic(name, "commands/retrieve", group), "headers": {"correlation-id": "c-1"}}
     answer = exchange(requester, ask, **four.speak_for(requester, "somebody-else"))
     assert (answer["topic"], status_and_error(answer)) == (topic(name, "errors", group), (400, ENFORCED))
@@ -167,18 +167,18 @@ def test_case_11_12_13_14_the_sender_speaks_for_the_entity_that_the_transport_na
         assert status_and_error(exchange(requester, ask, **four.carried())) == (400, "placeholder:unresolved")
 
 
-def test_case_11_a_command_for_somebody_else_changes_nothing(four: FourSources, parties: Parties) -> None:
-    requester = parties(four, "bound")
+def test_case_11_a_command_for_another_thing_changes_nothing(four: FourSources, client_of: ClientFactory) -> None:
+    requester = client_of(four, "bound")
     modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/stolen", "value": 1}
     assert status_and_error(exchange(requester, modify, **four.speak_for(requester, "thief"))) == (400, ENFORCED)
-    found = parties(four, "fixed").ask_for(topic(thing(four), "commands/retrieve"), "/attributes/stolen")
+    found = client_of(four, "fixed").ask_for(topic(thing(four), "commands/retrieve"), "/attributes/stolen")
     assert status_and_error(found) == (404, "things:attribute.notfound")
 
 
-def test_case_15_the_subject_comes_from_a_header(all_four: dict[str, FourSources], parties: Parties) -> None:
+def test_case_15_the_subject_comes_from_a_header(all_four: dict[str, FourSources], client_of: ClientFactory) -> None:
     for kind in ("mqtt-5", "amqp-091", "kafka"):
         four = all_four[kind]
-        requester = parties(four, "subject")
+        requester = client_of(four, "subject")
         modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/n", "value": 2}
         assert exchange(requester, modify, **four.carried(who=OWNER))["status"] == 204
         refused = exchange(requester, modify, **four.carried(who="acme:reader"))
@@ -187,17 +187,17 @@ def test_case_15_the_subject_comes_from_a_header(all_four: dict[str, FourSources
 
 
 def test_case_19_a_mapped_header_comes_back_with_the_correlation_id(
-    all_four: dict[str, FourSources], parties: Parties
+    all_four: dict[str, FourSources], client_of: ClientFactory
 ) -> None:
     for kind in ("mqtt-5", "amqp-091", "kafka"):
         four = all_four[kind]
         ask = {"topic": topic(thing(four), "commands/retrieve")}
-        answer = exchange(parties(four, "fixed"), ask, **four.carried(odd="yes", correlation_id="c-9"))
+        answer = exchange(client_of(four, "fixed"), ask, **four.carried(odd="yes", correlation_id="c-9"))
         assert (answer["headers"]["custom"], answer["headers"]["correlation-id"]) == ("yes", "c-9")
 
 
-def test_case_26_28_31_32_streaming_is_the_same_everywhere(four: FourSources, parties: Parties) -> None:
-    requester, name = parties(four, "fixed"), thing(four)
+def test_case_26_28_31_32_streaming_is_the_same_everywhere(four: FourSources, client_of: ClientFactory) -> None:
+    requester, name = client_of(four, "fixed"), thing(four)
     subscription = Reader(requester, name, {"toHistoricalRevision": 1})
     subscription.request(1)
     first, complete = requester.until("complete")
@@ -215,28 +215,30 @@ def test_case_26_28_31_32_streaming_is_the_same_everywhere(four: FourSources, pa
     assert (malformed["topic"], malformed["status"]) == (topic(name, "errors"), 400)
 
 
-def test_case_42_a_condition_that_does_not_hold_and_one_that_is_invalid(four: FourSources, parties: Parties) -> None:
-    requester, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
+def test_case_42_a_condition_that_does_not_hold_and_one_that_is_invalid(
+    four: FourSources, client_of: ClientFactory
+) -> None:
+    requester, modify = client_of(four, "fixed"), topic(thing(four), "commands/modify")
     for condition, status in (("eq(attributes/n,-1)", 412), ("eq(attributes/n", 400)):
         answer = requester.ask_for(modify, "/attributes/n", 3, headers={"condition": condition})
         assert answer["status"] == status
 
 
-def test_case_43_a_merge_says_that_it_is_one(four: FourSources, parties: Parties) -> None:
-    requester, merge = parties(four, "fixed"), topic(thing(four), "commands/merge")
+def test_case_43_a_merge_says_that_it_is_one(four: FourSources, client_of: ClientFactory) -> None:
+    requester, merge = client_of(four, "fixed"), topic(thing(four), "commands/merge")
     for content_type, status in ((MERGE_PATCH, 204), ("application/json", 415)):
         answer = requester.ask_for(merge, "/attributes", {"merged": 1}, headers={"content-type": content_type})
         assert answer["status"] in (status, 201 if status == 204 else status)
 
 
 def test_case_50_an_unreadable_message_without_a_reply_address_is_acknowledged_and_counted(
-    service: ServiceProcess, four: FourSources, parties: Parties
+    service: ServiceProcess, four: FourSources, client_of: ClientFactory
 ) -> None:
     def count(outcome: str, direction: str) -> float:
         labels = {"connection": four.name, "direction": direction, "outcome": outcome}
         return service.metric("connectivity_deliveries_total", **labels)
 
-    requester = parties(four, "chosen")
+    requester = client_of(four, "chosen")
     settled, malformed, unresolved = (
         count("settled", "in"),
         count("malformed", "in"),
@@ -248,8 +250,8 @@ def test_case_50_an_unreadable_message_without_a_reply_address_is_acknowledged_a
     assert count("address_unresolved", "out") == unresolved + 1
 
 
-def test_case_52_things_and_headers_have_a_largest_size(four: FourSources, parties: Parties) -> None:
-    requester, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
+def test_case_52_things_and_headers_have_a_largest_size(four: FourSources, client_of: ClientFactory) -> None:
+    requester, modify = client_of(four, "fixed"), topic(thing(four), "commands/modify")
     assert requester.ask_for(modify, "/attributes/large", "x" * 110_000)["status"] == 413
     assert requester.ask_for(modify, "/attributes/n", 1, headers={"big": "x" * 6000})["status"] == 431
     assert requester.ask_for(modify, "/attributes/n", 1)["status"] == 204
@@ -258,7 +260,7 @@ def test_case_52_things_and_headers_have_a_largest_size(four: FourSources, parti
 # --- what a broker does not carry ---------------------------------------------------------------------------------------
 
 
-def speak(four: FourSources) -> BrokerClient:
+def narrow_client(four: FourSources) -> BrokerClient:
     ask, answers = four.place("narrow", "ask"), four.place("narrow", "answers")
     if isinstance(four, KafkaFourSources):
         return KafkaClient(four.broker, ask=ask, answers=answers)
@@ -267,11 +269,11 @@ def speak(four: FourSources) -> BrokerClient:
 
 
 @pytest.fixture(scope="module")
-def large(all_four: dict[str, FourSources], parties: Parties) -> tuple[FourSources, str]:
+def large(all_four: dict[str, FourSources], client_of: ClientFactory) -> tuple[FourSources, str]:
     """A thing with more in it than the narrow place takes: its third event is alone too large."""
     four = all_four["kafka"]
     name = f"large-{four.name}"
-    requester = parties(four, "fixed")
+    requester = client_of(four, "fixed")
     requester.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})
     for value in ("small", "x" * SMALL, "small again"):
         assert requester.ask_for(topic(name, "commands/modify"), "/attributes/a", value)["status"] in (201, 204)
@@ -283,7 +285,7 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error(
     service: ServiceProcess, large: tuple[FourSources, str]
 ) -> None:
     four, name = large
-    with speak(four) as requester:
+    with narrow_client(four) as requester:
         answer = requester.ask_for(topic(name, "commands/retrieve"))
         assert status_and_error(answer) == (413, "connectivity:message.sending.failed")
         assert requester.ask_for(topic(name, "commands/retrieve"), "/attributes/a")["value"] == "small again"
@@ -294,9 +296,9 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error(
 
 
 def test_a_stream_ends_at_an_event_that_is_too_large(large: tuple[FourSources, str]) -> None:
-    """Better no more than a gap that nobody sees."""
+    """The stream ends rather than having an unnoticed gap."""
     four, name = large
-    with speak(four) as requester:
+    with narrow_client(four) as requester:
         Reader(requester, name).request(100)
         answers = [requester.next()]
         while answers[-1]["topic"].endswith("/next"):
@@ -307,15 +309,15 @@ def test_a_stream_ends_at_an_event_that_is_too_large(large: tuple[FourSources, s
 
 
 def test_headers_that_no_frame_of_the_broker_holds_cost_their_answer_alone(
-    service: ServiceProcess, all_four: dict[str, FourSources], parties: Parties
+    service: ServiceProcess, all_four: dict[str, FourSources], client_of: ClientFactory
 ) -> None:
     """AMQP has all properties of a message in one frame, and 4096 bytes were agreed upon."""
     four = all_four["amqp-091"]
-    with speak(four) as requester:
+    with narrow_client(four) as requester:
         headers = {"long": "x" * 4000, "correlation-id": "too-long"}
         requester.command(topic(thing(four), "commands/retrieve"), headers=headers)
         assert requester.assert_nothing_came(thing(four))["status"] == 200
-    parties(four, "fixed").assert_nothing_came(thing(four))
+    client_of(four, "fixed").assert_nothing_came(thing(four))
     [line] = [line for line in service.records() if line.get("correlation_id") == "too-long"]
     assert (line["event"], line["connection"]) == ("message not published", f"{four.name}-narrow")
     assert "expected at most" in line["error"]

@@ -25,7 +25,7 @@ TOKEN = "token-of-the-one-who-operates"
 def test_an_operator_walks_through_the_commands_and_a_service_that_is_killed_comes_back(
     mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
-    """What the API has stored is there again after SIGKILL, and whoever follows the log goes on."""
+    """Connections stored by the API are there after SIGKILL, and a command that follows the log continues."""
     files, lines = walk()
     for name, text in files.items():
         (tmp_path / name).write_text(text.replace("tcp://localhost:1883", mosquitto.uri()))
@@ -45,26 +45,26 @@ def test_an_operator_walks_through_the_commands_and_a_service_that_is_killed_com
         assert "lamps" in printed["connections status lamps"]
         wait_until_sync(lambda: "connected" in run("connections status lamps").stdout, 60.0)
         assert "lamps: new" in printed["connections apply lamps.yaml --yes"]
-        said = tmp_path / "said.txt"
+        output_file = tmp_path / "said.txt"
         follow = ["connections", "logs", "lamps", "--follow", "--json", "--interval", "0.2"]
-        with said.open("wb") as told:
+        with output_file.open("wb") as output:
             following = subprocess.Popen(
                 [*PROGRAM, *follow],
-                stdout=told,
-                stderr=told,
+                stdout=output,
+                stderr=output,
                 env={**os.environ, **variables, "PYTHONUNBUFFERED": "1"},
             )
         try:
             service.kill()
-            wait_until_sync(lambda: "; waiting" in said.read_text(), 60.0)
+            wait_until_sync(lambda: "; waiting" in output_file.read_text(), 60.0)
             service.start_again()
-            wait_until_sync(lambda: "available again" in said.read_text(), 60.0)
+            wait_until_sync(lambda: "available again" in output_file.read_text(), 60.0)
             following.send_signal(signal.SIGINT)
-            assert following.wait(60) == 130, said.read_text()
+            assert following.wait(60) == 130, output_file.read_text()
         finally:
             following.kill()
             following.wait()
-        assert "Traceback" not in said.read_text()
+        assert "Traceback" not in output_file.read_text()
         assert run("connections list --ids").stdout == "lamps\n"
         run(last)
         assert run("connections list").stdout == "no connections\n"

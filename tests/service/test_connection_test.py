@@ -29,7 +29,7 @@ UNAVAILABLE = (503, "connectivity:connection.unavailable")
 TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": [OWNER]}
 
 
-class Desk:
+class ApiOperator:
     """An operator at the API of a service."""
 
     def __init__(self, service: ServiceProcess) -> None:
@@ -63,15 +63,15 @@ class Desk:
         found: list[str] = self.ask("GET", ALL, **{"ids-only": "true"}).json()
         return found
 
-    def becomes(self, name: str, status: str) -> None:
+    def wait_for_status(self, name: str, status: str) -> None:
         wait_until_sync(lambda: self.status(name)["liveStatus"] == status)
 
 
 @pytest.fixture(scope="module")
-def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiOperator]:
     folder = tmp_path_factory.mktemp("operating")
     with ServiceProcess.start(folder, [], reconnect={"min": "0.1s", "max": "0.5s"}) as service:
-        made = Desk(service)
+        made = ApiOperator(service)
         yield made
         made.close()
 
@@ -82,7 +82,7 @@ def name() -> str:
 
 
 def mqtt(broker: Mosquitto, name: str, **more: Any) -> dict[str, Any]:
-    """A connection that is not to be opened, unless it is said."""
+    """Return a connection document, closed by default."""
     return {
         "id": name,
         "connectionType": "mqtt-5",
@@ -117,11 +117,13 @@ def amqp(broker: RabbitMQ, name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def said(answer: Any) -> tuple[int, str]:
+def status_and_code(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]
 
 
-def test_case_16_a_target_that_issues_a_label_may_be_tried_out(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_case_16_a_target_that_issues_a_label_may_be_tested(
+    operator: ApiOperator, mosquitto: Mosquitto, name: str
+) -> None:
     before = operator.ids()
     answer = operator.tries(
         mqtt(mosquitto, name, targets=[{**TARGET, "issuedAcknowledgementLabel": f"{name}:delivered"}])
@@ -132,7 +134,7 @@ def test_case_16_a_target_that_issues_a_label_may_be_tried_out(operator: Desk, m
 
 
 def test_case_22_a_header_mapping_that_mqtt_3_1_1_cannot_send_is_refused(
-    operator: Desk, mosquitto: Mosquitto, name: str
+    operator: ApiOperator, mosquitto: Mosquitto, name: str
 ) -> None:
     document = mqtt(mosquitto, name)
     document["sources"][0]["headerMapping"] = {"x-line": "{{ header:line }}"}
@@ -143,19 +145,19 @@ def test_case_22_a_header_mapping_that_mqtt_3_1_1_cannot_send_is_refused(
     assert operator.put(name, document).status_code == 201
 
 
-def test_case_44_45_47_labels_and_announcements(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_case_44_45_47_labels_and_announcements(operator: ApiOperator, mosquitto: Mosquitto, name: str) -> None:
     labelled = {**TARGET, "issuedAcknowledgementLabel": f"{name}:a"}
     twice = mqtt(mosquitto, name, targets=[labelled, {**labelled, "address": "other"}])
-    assert said(operator.put(name, twice)) == (409, "acknowledgement:label.not.unique")
+    assert status_and_code(operator.put(name, twice)) == (409, "acknowledgement:label.not.unique")
     foreign = mqtt(mosquitto, name, targets=[{**TARGET, "issuedAcknowledgementLabel": "another:a"}])
-    assert said(operator.put(name, foreign)) == (400, "acknowledgement:label.invalid")
+    assert status_and_code(operator.put(name, foreign)) == (400, "acknowledgement:label.invalid")
     announced = {**TARGET, "topics": ["_/_/connections/announcements"]}
     both = mqtt(mosquitto, name, clientCount=2, targets=[announced])
-    assert said(operator.put(name, both)) == (400, "connectivity:connection.configuration.invalid")
+    assert status_and_code(operator.put(name, both)) == (400, "connectivity:connection.configuration.invalid")
     assert name not in operator.ids()
 
 
-def test_case_46_a_put_on_a_fresh_id_creates(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_case_46_a_put_on_a_fresh_id_creates(operator: ApiOperator, mosquitto: Mosquitto, name: str) -> None:
     assert operator.put(name, mqtt(mosquitto, name)).status_code == 201
     assert operator.put(name, mqtt(mosquitto, name, tags=["again"])).status_code == 204
     assert name in operator.ids()
@@ -170,7 +172,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mosquitt
 
 
 def test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored(
-    operator: Desk, mosquitto: Mosquitto, guarded: tuple[Mosquitto, Certificates], name: str
+    operator: ApiOperator, mosquitto: Mosquitto, guarded: tuple[Mosquitto, Certificates], name: str
 ) -> None:
     broker, certificates = guarded
     before = operator.ids()
@@ -183,7 +185,7 @@ def test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored(
         ({**secure, "ca": ca}, UNAVAILABLE, "certificate"),
     ):
         refused = operator.tries(mqtt(mosquitto, name, **change))
-        assert said(refused) == expected, refused.text
+        assert status_and_code(refused) == expected, refused.text
         assert refused.json()["report"]["clients"][0]["details"].startswith(details), refused.text
         assert details in refused.json()["message"]
     own = {
@@ -195,7 +197,7 @@ def test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored(
     assert operator.ids() == before
 
 
-def test_a_sample_is_mapped_with_the_broker_and_without(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_a_sample_is_mapped_with_the_broker_and_without(operator: ApiOperator, mosquitto: Mosquitto, name: str) -> None:
     payload = {"topic": topic("lamp-7", "commands/delete"), "path": "/", "headers": {"correlation-id": "c-7"}}
     sample = {"payload": json.dumps(payload), "headers": {}, "source": 0}
     found = operator.tries(mqtt(mosquitto, name), sample).json()
@@ -207,10 +209,12 @@ def test_a_sample_is_mapped_with_the_broker_and_without(operator: Desk, mosquitt
         assert (message["address"], message["payload"]["status"]) == (f"{name}/answers", 204)
 
 
-def test_a_connection_that_runs_may_be_tried_out_and_serves_on(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_a_connection_that_runs_may_be_tried_out_and_serves_on(
+    operator: ApiOperator, mosquitto: Mosquitto, name: str
+) -> None:
     document = mqtt(mosquitto, name, connectionStatus="open")
     assert operator.put(name, document).status_code == 201
-    operator.becomes(name, "open")
+    operator.wait_for_status(name, "open")
     with MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/ask", answers=f"{name}/answers") as requester:
         made = requester.ask_for(
             topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}}
@@ -225,22 +229,22 @@ def test_a_connection_that_runs_may_be_tried_out_and_serves_on(operator: Desk, m
 
 
 def test_7_8_a_missing_queue_shows_when_it_is_opened_and_is_found_when_it_is_there(
-    operator: Desk, rabbitmq: RabbitMQ, name: str
+    operator: ApiOperator, rabbitmq: RabbitMQ, name: str
 ) -> None:
     """POST → 201; `open` → 504 with the reason; the status says it; tried again until the queue is there."""
     document = amqp(rabbitmq, name)
     tried = operator.tries(document)
-    assert said(tried) == FAILED
+    assert status_and_code(tried) == FAILED
     assert tried.json()["report"]["sources"][0]["details"].startswith("missing address: ")
     created = operator.ask("POST", ALL, {key: value for key, value in document.items() if key != "id"})
     assert created.status_code == 201
     made = created.json()["id"]
     opened = operator.command(made, "open")
-    assert said(opened) == FAILED
+    assert status_and_code(opened) == FAILED
     assert f"{name}.in" in opened.text
-    operator.becomes(made, "misconfigured")
+    operator.wait_for_status(made, "misconfigured")
     with AmqpClient(rabbitmq.uri(), ask=f"{name}.in", answers=f"{name}.out"):
-        operator.becomes(made, "open")
+        operator.wait_for_status(made, "open")
         assert operator.tries(document).status_code == 200
     assert operator.ask("DELETE", f"{ALL}/{made}").status_code == 204
 
@@ -249,19 +253,19 @@ def test_7_8_a_missing_queue_shows_when_it_is_opened_and_is_found_when_it_is_the
     ("user", "details"), [("service:wrong", "bad credentials"), ("stranger:known", "not authorized")]
 )
 def test_7_8_wrong_credentials_are_reported_and_tried_again(
-    operator: Desk, rabbitmq: RabbitMQ, name: str, user: str, details: str
+    operator: ApiOperator, rabbitmq: RabbitMQ, name: str, user: str, details: str
 ) -> None:
     document = amqp(rabbitmq, name, uri=f"amqp://{user}@{rabbitmq.host}:{rabbitmq.port}/fleet")
     answer = operator.put(name, document)
     assert answer.status_code in (201, 504), answer.text
     opened = operator.command(name, "open")
-    assert said(opened) == FAILED
+    assert status_and_code(opened) == FAILED
     assert details in opened.text
-    operator.becomes(name, "misconfigured")
+    operator.wait_for_status(name, "misconfigured")
     assert operator.ask("DELETE", f"{ALL}/{name}").status_code == 204
 
 
-def test_7_8_a_missing_exchange_costs_its_target_alone(operator: Desk, rabbitmq: RabbitMQ, name: str) -> None:
+def test_7_8_a_missing_exchange_costs_its_target_alone(operator: ApiOperator, rabbitmq: RabbitMQ, name: str) -> None:
     target = {"address": f"{name}.ex/key", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}
     document = amqp(rabbitmq, name, targets=[target])
     with AmqpClient(rabbitmq.uri(), ask=f"{name}.in", answers=f"{name}.out"):

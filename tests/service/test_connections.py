@@ -1,7 +1,7 @@
-"""Connections that cannot be made, that break, and that come back: each says what is the matter, and none harms another.
+"""Connections that fail, break and recover: each reports its reason, and none affects another.
 
 Every reason has its own words in front of the status details. A service whose connections fail is ready all the same, since
-a restart of the service would mend nothing.
+a restart of the service would repair nothing.
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ def gaps(attempts: list[float]) -> list[float]:
 def test_pauses_between_tries_double_up_to_the_longest(service: ServiceProcess) -> None:
     """No busy loop: each pause is at least half of what it may be, and never more than the longest."""
     with (
-        ProxyThread("127.0.0.1", free_port()) as nobody,
-        added(service, connection(nobody, source("x", OWNER), id="nobody"), connected=False),
+        ProxyThread("127.0.0.1", free_port()) as unused,
+        added(service, connection(unused, source("x", OWNER), id="nobody"), connected=False),
     ):
-        wait_until_sync(lambda: len(nobody.attempts) >= 6)
+        wait_until_sync(lambda: len(unused.attempts) >= 6)
         shortest = [min(LONGEST, SHORTEST * 2**number) / 2 for number in range(5)]
-        found = gaps(nobody.attempts)
+        found = gaps(unused.attempts)
         assert all(gap >= least for gap, least in zip(found, shortest, strict=False)), found
         assert service.get("/health/ready")[0] == 200
 
@@ -326,7 +326,7 @@ PACKET = 20_000
 
 
 class SmallPacketConnection(NamedTuple):
-    """A connection to a broker for small packets, who speaks through it, and a thing that is larger than those."""
+    """A connection to a broker for small packets, its client, and a thing that is larger than those."""
 
     connection: str
     requester: MqttClient
@@ -369,7 +369,7 @@ def test_an_answer_that_the_broker_will_not_take_is_given_up(
 
 
 def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: SmallPacketConnection) -> None:
-    """Better no more than a gap that nobody sees: `failed` is the end, and never `complete`."""
+    """The stream ends rather than having an unnoticed gap: with `failed`, and never with `complete`."""
     Reader(narrow.requester, narrow.thing).request(100)
     answers = [narrow.requester.next()]
     while answers[-1]["topic"].endswith("/next"):

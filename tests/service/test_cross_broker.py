@@ -1,7 +1,7 @@
 """Conversations across brokers and sources: who may use a subscription, and where its events go.
 
-A subscription belongs to the connection that it was made on. Within it, whoever asks is answered: at the reply-target of
-the source that the latest request came by.
+A subscription belongs to the connection that it was made on. Within it, every request is answered, at the reply-target of
+the source of the latest request.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def setups(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> list[Broke
 def harnesses(
     setups: list[BrokerSetup], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[BrokerClient]]]:
-    """Three connections on three brokers, each with two sources; a thing with a past. Kind → the two parties."""
+    """Three connections on three brokers, each with two sources, and a thing with a history. Kind → its two clients."""
     with ExitStack() as stack:
-        parties = {setup.kind: [stack.enter_context(setup.client(name)) for name in ("a", "b")] for setup in setups}
+        clients = {setup.kind: [stack.enter_context(setup.client(name)) for name in ("a", "b")] for setup in setups}
         documents = [setup.connection("site", setup.source("a", OWNER), setup.source("b", OWNER)) for setup in setups]
         stack.enter_context(ServiceProcess.start(tmp_path_factory.mktemp("sites"), documents))
-        make(parties["mqtt-5"][0], THING, CHANGES)
-        yield parties
+        make(clients["mqtt-5"][0], THING, CHANGES)
+        yield clients
 
 
 def make(requester: BrokerClient, name: str, changes: int) -> None:
@@ -84,7 +84,7 @@ def replay(requester: BrokerClient, name: str, demand: int, total: int) -> None:
 
 
 def drain(requester: BrokerClient) -> None:
-    """Behind the answer to a command there is nothing of what came before it."""
+    """Read all messages up to the response to a new command."""
     correlation = requester.command(topic(THING, "commands/retrieve"))
     while requester.next()["headers"]["correlation-id"] != correlation:
         pass
@@ -97,7 +97,7 @@ def side_by_side(works: list[Callable[[], None]]) -> None:
     def run(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # told by the test itself
+        except BaseException as error:  # raised again by the test
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(work,)) for work in works]
@@ -116,8 +116,8 @@ def test_three_connections_on_three_brokers_replay_the_same_at_the_same_time_eac
     demands = {"mqtt-5": 7, "amqp-091": 50, "kafka": 1000}
     side_by_side(
         [
-            lambda requester=parties[0], kind=kind: replay(requester, THING, demands[kind], CHANGES + 1)  # type: ignore[misc]
-            for kind, parties in harnesses.items()
+            lambda requester=clients[0], kind=kind: replay(requester, THING, demands[kind], CHANGES + 1)  # type: ignore[misc]
+            for kind, clients in harnesses.items()
         ]
     )
 
@@ -173,16 +173,16 @@ def test_twenty_connections_in_one_service_talk_at_the_same_time(
         *(KafkaSetup(kafka) for _ in range(3)),
     ]
     with ExitStack() as stack:
-        parties = [stack.enter_context(setup.client("line")) for setup in setups]
+        clients = [stack.enter_context(setup.client("line")) for setup in setups]
         documents = [setup.connection("site", setup.source("line", OWNER)) for setup in setups]
         service = stack.enter_context(ServiceProcess.start(tmp_path, documents))
         assert {service.status(document["id"])["status"] for document in documents} == {"open"}
         # All replay one thing, which the first one makes, and a thing of their own.
-        make(parties[0], THING, 20)
+        make(clients[0], THING, 20)
 
-        def talk(requester: BrokerClient, number: int) -> None:
+        def exchange(requester: BrokerClient, number: int) -> None:
             make(requester, f"lamp-{number}", 10)
             replay(requester, f"lamp-{number}", 4, 11)
             replay(requester, THING, number + 1, 21)
 
-        side_by_side([partial(talk, requester, number) for number, requester in enumerate(parties)])
+        side_by_side([partial(exchange, requester, number) for number, requester in enumerate(clients)])

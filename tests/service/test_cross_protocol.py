@@ -39,7 +39,7 @@ MONTH = 30 * 86_400
 
 
 class Stage(NamedTuple):
-    """Two connections to one broker: at one, clients speak Streamr, at the other one reactive-streams-io."""
+    """Two connections to one broker: one for Streamr clients, the other for reactive-streams-io clients."""
 
     streamr: Place
     rsio: Place
@@ -62,7 +62,7 @@ class Stage(NamedTuple):
 
 
 class Cast(NamedTuple):
-    """Who speaks: two of the Ditto protocol, one of each other, and the audience of a target."""
+    """The clients: two of the Ditto protocol, one of each other protocol, and the receiver of a target."""
 
     writer: BrokerClient
     reader: BrokerClient
@@ -82,7 +82,7 @@ def stages(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def service(stages: dict[str, Stage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One for all brokers; the policy of the streams is made over the first of them."""
+    """One service for all brokers, with the policy of the streams."""
     documents = [document for stage in stages.values() for document in stage.documents()]
     kept = {"lake": {"retention": {"default": "forever", "acme.site": "30d"}}, "spark": {"mode": "external"}}
     terms = policy()
@@ -107,7 +107,7 @@ def cast(request: pytest.FixtureRequest, stages: dict[str, Stage]) -> Iterator[C
         yield Cast(writer, reader, pump, watch, audience)
 
 
-def asks(requester: BrokerClient, type: str, stream: str, **more: Any) -> None:
+def send_request(requester: BrokerClient, type: str, stream: str, **more: Any) -> None:
     requester.send({"type": type, "stream": stream, "authKey": KEY, **more}, wait=False)
 
 
@@ -116,15 +116,15 @@ def modify(name: str, path: str, value: Any) -> dict[str, Any]:
 
 
 def resent(pump: BrokerClient, stream: str, number: int) -> list[Any]:
-    """All messages of a stream, so many, as frames of a resend."""
-    asks(pump, "resend", stream, sub="all", resend_all=True)
+    """Resend all messages of a stream; return the `number` frames."""
+    send_request(pump, "resend", stream, sub="all", resend_all=True)
     first, *again, last = (pump.next() for _ in range(number + 2))
     assert (first[1], last[1]) == (4, 5)
     return list(again)
 
 
-def heard_of(name: str, audience: BrokerClient) -> dict[str, Any]:
-    """The next event of this thing; a queue holds those of others too."""
+def next_event(name: str, audience: BrokerClient) -> dict[str, Any]:
+    """Return the next event of this thing; a queue holds those of others too."""
     event: dict[str, Any] = audience.next()
     while f"/{name}/" not in event["topic"]:
         event = audience.next()
@@ -132,7 +132,7 @@ def heard_of(name: str, audience: BrokerClient) -> dict[str, Any]:
 
 
 def plain(item: dict[str, Any]) -> dict[str, Any]:
-    """What every protocol tells of an event."""
+    """Return the fields of an event that every protocol has."""
     return {name: item[name] for name in ("topic", "path", "value", "revision", "timestamp") if name in item}
 
 
@@ -141,7 +141,7 @@ def events(raw: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def contents(frames: Sequence[Any]) -> list[dict[str, Any]]:
-    """What messages of Streamr say of events."""
+    """Return the contents of Streamr messages about events."""
     return [plain(json.loads(frame[3][8])) for frame in frames]
 
 
@@ -160,14 +160,16 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
     assert created["status"] == 201, created
     newest = 1 + 2 * CHANGES
 
-    asks(pump, "subscribe", stream)
+    send_request(pump, "subscribe", stream)
     assert pump.next() == [0, 2, "", {"stream": stream, "partition": 0}]
     from_now = watch.subscribe(f"{stream}/events", 10_000)
     followed = watch.subscribe(f"{stream}/history?from=1&follow=true", 7)
     watch.until(lambda: len(watch.elements(followed)) == 1)
     for number in range(1, CHANGES + 1):
         writer.command(topic(name, "commands/modify"), "/attributes/n", {"by": "writer", "n": number}, wait=False)
-        asks(pump, "publish", stream, msg=json.dumps(modify(name, "/attributes/n", {"by": "pump", "n": number})))
+        send_request(
+            pump, "publish", stream, msg=json.dumps(modify(name, "/attributes/n", {"by": "pump", "n": number}))
+        )
     assert {writer.next()["status"] for _ in range(CHANGES)} == {204}
     # Nothing else tells the pump that its changes are stored.
     live: list[Any] = [pump.next() for _ in range(2 * CHANGES)]
@@ -186,7 +188,7 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
     watch.until(lambda: len(watch.elements(followed)) == newest)
     assert events(watch.elements(from_now)) == items[1:]
     assert events(watch.elements(followed)) == items
-    published = [heard_of(name, audience) for _ in range(newest)]
+    published = [next_event(name, audience) for _ in range(newest)]
     assert [plain(event) for event in published][1:] == items[1:]
 
     again = resent(pump, stream, newest)
@@ -207,11 +209,11 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
     assert (refusal[1], refusal[3]["error"], refusal[3]["status"]) == (7, words, 403)
     watch.until(lambda: None not in (watch.failure(from_now), watch.failure(followed)))
     assert {str(watch.failure(each))[:3] for each in (from_now, followed)} == {"404"}
-    asks(pump, "publish", stream, msg=json.dumps(modify(name, "/attributes/n", "unseen")))
-    asks(pump, "publish", stream, msg=json.dumps(modify(name, "/definition", "a:b:1")))
+    send_request(pump, "publish", stream, msg=json.dumps(modify(name, "/attributes/n", "unseen")))
+    send_request(pump, "publish", stream, msg=json.dumps(modify(name, "/definition", "a:b:1")))
     refusal = pump.next()
     assert (refusal[1], refusal[3]["code"], refusal[3]["stream"]) == (7, "things:definition.notmodifiable", stream)
-    assert heard_of(name, audience)["value"] == "unseen"
+    assert next_event(name, audience)["value"] == "unseen"
     nothing = {"type": "unsubscribe", "stream": "nothing", "authKey": KEY}
     pump.assert_next_answers(nothing, lambda frame: frame[3]["stream"] == "nothing", wait=False)
     refused = watch.subscribe(f"{stream}/history", 1)
@@ -224,14 +226,14 @@ def test_one_stream_has_the_same_messages_in_the_same_order_in_both_protocols_th
     """Published through Streamr, followed by two; then asked for again both ways."""
     pump, watch = cast.pump, cast.watch
     stream = f"tank-{watch.kind}"
-    asks(pump, "subscribe", stream)
+    send_request(pump, "subscribe", stream)
     assert pump.next() == [0, 2, "", {"stream": stream, "partition": 0}]
     from_now = watch.subscribe(f"streams/{stream}/0", 10_000)
     # Whatever is asked behind it is answered behind it.
     nothing = watch.subscribe(f"streams/{stream}/0?resend_all=true&follow=false", 1)
     watch.until(lambda: watch.has(Completed(nothing)))
     for number in range(1, MESSAGES + 1):
-        asks(pump, "publish", stream, msg=json.dumps({"n": number}))
+        send_request(pump, "publish", stream, msg=json.dumps({"n": number}))
     live: list[Any] = [pump.next() for _ in range(MESSAGES)]
     messages = [without_ttl(frame[3]) for frame in live]
     assert [json.loads(message[-1]) for message in messages] == [{"n": number} for number in range(1, MESSAGES + 1)]

@@ -69,24 +69,24 @@ def test_the_demo_ends_with_0_and_reports_its_results() -> None:
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
-    told = cells(ended.stdout)
-    assert told.pop("duration in seconds").isdigit()
-    filtered = int(told.pop("MQTT 5: only above 30 degrees").removesuffix(" events"))
+    report = cells(ended.stdout)
+    assert report.pop("duration in seconds").isdigit()
+    filtered = int(report.pop("MQTT 5: only above 30 degrees").removesuffix(" events"))
     assert 0 < filtered < demo.ROUNDS
-    # What every broker brought is in the lake, and all the rest of the devices' past.
+    # The lake has the events of every broker, and the rest of the devices' history.
     replayed = [demo.EVENTS, 40, filtered, demo.EVENTS, 3]
     all_of_it = f"{demo.EVENTS} events, then {demo.EVENTS} numbers"
-    assert re.fullmatch(rf"{all_of_it}: \d+ bytes in \d+ messages", told.pop(demo.BINARY_REPLAY))
-    assert told.pop("DuckDB: the same events in the lake") == f"{sum(replayed)} events"
-    assert told.pop("DuckDB: all events of 10 devices") == f"{demo.DEVICES * demo.EVENTS} events"
+    assert re.fullmatch(rf"{all_of_it}: \d+ bytes in \d+ messages", report.pop(demo.BINARY_REPLAY))
+    assert report.pop("DuckDB: the same events in the lake") == f"{sum(replayed)} events"
+    assert report.pop("DuckDB: all events of 10 devices") == f"{demo.DEVICES * demo.EVENTS} events"
     counted = re.findall(r"^ *(\d+) events, with the same revisions as over (.+)$", ended.stdout, re.MULTILINE)
     transports = ("AMQP", "Kafka", "MQTT 5", "MQTT 5", "MQTT")
     assert counted == [(str(count), transport) for count, transport in zip(replayed, transports, strict=True)]
     # The boilers have cooled down, the stove has not.
-    assert told.pop("Kafka: the same search, 10 s ago and now") == "7 devices, 1 now"
-    heard = re.fullmatch(r"received after (\d+) ms", told.pop("AMQP: the alarm of a device"))
-    assert heard is not None
-    assert told == {
+    assert report.pop("Kafka: the same search, 10 s ago and now") == "7 devices, 1 now"
+    delay = re.fullmatch(r"received after (\d+) ms", report.pop("AMQP: the alarm of a device"))
+    assert delay is not None
+    assert report == {
         "MQTT: a command for the twin of another device": "refused, as expected",
         "MQTT: reports of 10 devices": f"{demo.DEVICES * demo.ROUNDS} reports",
         "AMQP: all events, 5 of them first": f"{demo.EVENTS} events",
@@ -100,19 +100,19 @@ def test_the_demo_ends_with_0_and_reports_its_results() -> None:
     )
     assert [name for name, *_ in looked] == ["devices", "back-end", "analytics"]
     assert all(int(count) > 0 for _, *counts in looked for count in counts)
-    said = re.findall(r"^ *(\S.*?) +(MQTT 5|MQTT|AMQP|Kafka) (->|<-) (\w+)", ended.stdout, re.MULTILINE)
+    messages = re.findall(r"^ *(\S.*?) +(MQTT 5|MQTT|AMQP|Kafka) (->|<-) (\w+)", ended.stdout, re.MULTILINE)
     # Of ten devices one is shown, and of its reports the first.
-    assert {name.rpartition("-")[2] for name, *_ in said if name.startswith("boiler")} == {"00"}
+    assert {name.rpartition("-")[2] for name, *_ in messages if name.startswith("boiler")} == {"00"}
     # Reports do not wait for each other's answers, so only the words have an order.
-    reporting = [word for name, *_, word in said if name.startswith("boiler")]
+    reporting = [word for name, *_, word in messages if name.startswith("boiler")]
     assert reporting[: 2 + 2 * REPORTS] == ["create"] * 2 + ["modify"] * 2 * REPORTS
-    # Everybody asks in the same words, and stops in their own way.
+    # All clients send the same requests, and each stops in its own way.
     for transport, ends in (("AMQP", ["complete", "failed"]), ("Kafka", ["cancel"]), ("MQTT 5", ["complete"])):
-        words = [word for name, over, _, word in said if over == transport and name != "planner"]
+        words = [word for name, over, _, word in messages if over == transport and name != "planner"]
         assert words[:3] == ["subscribeForPersistedEvents", "created", "request"]
         assert [word for word in words if word in ("complete", "failed", "cancel")] == ends
     three_pages, one_page = (["subscribe", "created", "request", *["next"] * pages, "complete"] for pages in (3, 1))
-    searched = [word for name, _, _, word in said if name == "planner"]
+    searched = [word for name, _, _, word in messages if name == "planner"]
     assert searched == three_pages + one_page + three_pages
     assert all(len(line) <= 130 for line in ended.stdout.splitlines() if " -> " in line or " <- " in line)
 
@@ -255,7 +255,7 @@ def test_the_readme_shows_the_actual_messages(
     """Each message, with its fields in their order."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)]
-    said: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     monkeypatch.chdir(ROOT)
     broker = Broker("a test", mosquitto.port, MOSQUITTO.connection_types, MOSQUITTO.usual_port, mosquitto.host)
     connections = write_connections(AvailableBrokers({"mosquitto": broker}, {}), tmp_path / "connections")
@@ -271,13 +271,13 @@ def test_the_readme_shows_the_actual_messages(
             boiler.send(f"{topic}/modify", BURNER, 71.5)
             assert boiler.receive()["status"] == 204
         boiler.publish(shown[0])
-        said += [shown[0], boiler.receive()]
-        shown[2]["value"]["subscriptionId"] = said[1]["value"]["subscriptionId"]
+        messages += [shown[0], boiler.receive()]
+        shown[2]["value"]["subscriptionId"] = messages[1]["value"]["subscriptionId"]
         boiler.publish(shown[2])
-        said += [shown[2], boiler.receive()]
+        messages += [shown[2], boiler.receive()]
         assert boiler.receive()["topic"].endswith("/next")
         assert boiler.receives_nothing(0.2)
-    assert [json.dumps(comparable(message)) for message in said] == [json.dumps(comparable(it)) for it in shown]
+    assert [json.dumps(comparable(message)) for message in messages] == [json.dumps(comparable(it)) for it in shown]
 
 
 @pytest.fixture

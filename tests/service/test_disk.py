@@ -68,7 +68,7 @@ def writer(service: ServiceProcess, mosquitto: Mosquitto, lamp: str) -> Iterator
 
 
 def fill_disk(service: ServiceProcess) -> None:
-    """From now on no file of the service may grow beyond what its log needs.
+    """Limit the files of the service to the size of its log from now on.
 
     That is less than the journal has: otherwise a checkpoint into it could free space in its write-ahead log.
     """
@@ -93,7 +93,7 @@ def is_full(service: ServiceProcess) -> bool:
 def fill_and_notice(service: ServiceProcess, writer: MqttClient, lamp: str) -> list[str]:
     """Fill the disk, and send until the service has noticed; the correlation ids.
 
-    The service is not ready then. The store may find room in its own files a moment later, so nobody looks again.
+    The service is not ready then. The store may find room in its own files a moment later, so the test does not check again.
     """
     fill_disk(service)
     sent: list[str] = []
@@ -179,7 +179,7 @@ def test_deliveries_held_during_a_kill_are_delivered_again(
         writer.command(topic(lamp, "commands/modify"), "/attributes/n", number)
     service.kill()
     service.start_again()
-    # What was answered and not confirmed may be answered again, so behind the last command there is nothing left.
+    # Unconfirmed responses may come again, so read up to the response to the last command.
     last = writer.command(topic(lamp, "commands/modify"), "/attributes/n", COMMANDS)
     while writer.next()["headers"]["correlation-id"] != last:
         pass

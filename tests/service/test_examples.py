@@ -75,7 +75,7 @@ case "$*" in *"$FAILING"*) echo "no space left" >&2; exit 1;; esac
 
 
 def answer_of(port: int, version: MQTTProtocolVersion) -> str:
-    """What the broker says to a connecting client."""
+    """Return the broker's connect reason for a client."""
     answers: list[str] = []
     client = paho.Client(CallbackAPIVersion.VERSION2, protocol=version, reconnect_on_failure=False)
     client.on_connect = lambda _client, _data, _flags, reason, _properties: answers.append(str(reason))
@@ -90,7 +90,7 @@ def answer_of(port: int, version: MQTTProtocolVersion) -> str:
 
 
 def found_at(port: int, *names: str) -> AvailableBrokers:
-    """As if the brokers of these compose services had been found at a port."""
+    """Return the brokers of these compose services as if found at a port."""
     running = {each.service: Broker("a test", port, each.connection_types, each.usual_port) for each in PROGRAMS}
     return AvailableBrokers({name: running[name] for name in names}, {})
 
@@ -155,11 +155,11 @@ def test_a_missing_broker_is_named_with_its_install_command(
     monkeypatch.setattr(module, "has_compose", lambda: False)
     monkeypatch.setattr(module, "PROGRAMS", programs)
     monkeypatch.setattr(module, "MOSQUITTO", programs[-1])
-    told: list[str] = []
-    with brokers(tmp_path, progress=told.append) as found:
+    progress: list[str] = []
+    with brokers(tmp_path, progress=progress.append) as found:
         assert set(found.running) == {each.service for each in PROGRAMS if each not in missing}
         assert found.missing == {each.name: each.install_command for each in PROGRAMS if each in missing}
-    assert len(told) == len(found.running)
+    assert len(progress) == len(found.running)
 
 
 def test_a_broker_that_does_not_start_is_named_with_its_last_words_and_the_others_end(
@@ -265,13 +265,13 @@ def test_queues_and_topics_are_made_once_and_stay(tmp_path: Path, rabbitmq: Rabb
     assert {"analytics.ask", "analytics.answers"} <= set(kafka.admin.list_topics(timeout=30).topics)
 
 
-def test_a_queue_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_queue_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     folder = write_connections(found_at(1, "rabbitmq"), tmp_path)
     with pytest.raises(PreparationFailed, match="the queues of back-end could not be created"):
         prepare(folder)
 
 
-def test_a_connection_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_a_connection_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("connectionType: kafak\n", encoding="utf-8")
     with pytest.raises(PreparationFailed, match=r"bad\.yaml: .*connectionType.*kafka"):
         prepare(tmp_path)
@@ -302,7 +302,7 @@ def test_the_first_signal_ends_and_the_next_ones_leave_the_tidying_up_alone() ->
 
 
 def test_make_knows_the_programs_by_their_module() -> None:
-    """What the Makefile calls can be imported: a typing error there would be seen by users first."""
+    """The modules in the Makefile can be imported; otherwise users would find a typing error first."""
     made = subprocess.run(
         [sys.executable, "-c", "import examples.demo, examples.serve"], capture_output=True, text=True, check=False
     )
@@ -314,7 +314,7 @@ def replayed(revisions: range) -> ReplayResult:
 
 
 def test_the_lake_must_contain_each_replayed_event_exactly_once(tmp_path: Path) -> None:
-    # The policy of the same id is none of it.
+    # The policy of the same ID does not count.
     rows = [("thing", 1), ("policy", 1), ("thing", 3), ("thing", 2)]
     types, revisions = zip(*rows, strict=True)
     columns = {"entity_type": types, "entity": ["acme.plant:boiler"] * 4, "revision": revisions}
@@ -339,7 +339,7 @@ def test_frames_are_reported_descriptions() -> None:
         *(OnSubscribe(1, 0), OnNext(1, b"1"), OnNext(1, b"2"), OnNextPacked(2, [b"1", b"2", b"3"]), OnComplete(1)),
         *(CancelFrame(1), Goodbye("ok")),
     ]
-    told = [
+    described = [
         "hello",
         "subscribe 2 of tck/range?n=3",
         "request 9",
@@ -349,11 +349,11 @@ def test_frames_are_reported_descriptions() -> None:
         "3 packed numbers",
         "complete",
     ]
-    assert list(descriptions(frames)) == [*told, "cancel", "goodbye ok"]
+    assert list(descriptions(frames)) == [*described, "cancel", "goodbye ok"]
 
 
 class StubService(RunningService):
-    """A service that says always the same."""
+    """A service with constant responses."""
 
     def get(self, path: str) -> str:
         return "connectivity_lake_lag_events 7.0\n" if path == "/metrics" else '{"lake": "stopped: found no Java"}'
@@ -365,16 +365,16 @@ def test_a_lake_whose_pipeline_has_stopped_is_not_waited_for(tmp_path: Path) -> 
 
 
 class RecordingService:
-    """A service that tells of a connection what it is given."""
+    """A service that returns the given status and metrics of a connection."""
 
     def __init__(self, live_status: str, inbound: dict[str, Any], outbound: dict[str, Any]) -> None:
-        self._told = {
+        self._responses = {
             "/api/2/connections/back-end/status": {"liveStatus": live_status, "connectedSince": "2030-01-15T07:30:00Z"},
             "/api/2/connections/back-end/metrics": {"connectionMetrics": {"inbound": inbound, "outbound": outbound}},
         }
 
     def get(self, path: str) -> str:
-        return json.dumps(self._told[path])
+        return json.dumps(self._responses[path])
 
 
 def counted(**levels: int) -> dict[str, Any]:
@@ -392,11 +392,11 @@ def test_a_connection_report_contains_its_message_totals() -> None:
     ("live_status", "taken", "sent"), [("failed", 1, 1), ("open", 0, 1), ("open", 1, 0)], ids=["failed", "deaf", "mute"]
 )
 def test_a_connection_that_is_not_open_and_in_use_is_not_as_guaranteed(live_status: str, taken: int, sent: int) -> None:
-    told = RecordingService(
+    recording = RecordingService(
         live_status, {"consumed": counted(success=taken)}, {"published": counted(success=sent)} if sent else {}
     )
     with pytest.raises(UnexpectedResult, match="expected a connection that is open and in use"):
-        connection_report(told, "back-end")
+        connection_report(recording, "back-end")
 
 
 def test_preparing_names_a_folder_that_is_missing_and_one_with_nothing_to_create(

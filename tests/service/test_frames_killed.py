@@ -1,7 +1,7 @@
 """Kills and cuts while a stream is read in frames of reactive-streams-io: every message comes once and in order.
 
-The readers are processes of their own: over a broker and through a TCP door, each behind a proxy that resets its links again
-and again. The service is killed (SIGKILL), the broker is killed and started again. What a reader hands on it does not put in
+The readers are processes of their own: over a broker and through a TCP listener, each behind a proxy that keeps resetting
+its links. The service is killed (SIGKILL), the broker is killed and started again. What a reader hands on it does not put in
 order; its synced log is compared with what is stored by a checker, a process too, which is shown to catch a planted repeat
 and a planted gap (reactive-streams-io, resume and sequence).
 """
@@ -43,7 +43,7 @@ def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
             trial.restart_broker_after(chances.randrange(10, 60), gently=chances.random() < 0.5)
         trial.wait_for(20)
         for reader in (FRAMES, TCP_FRAMES):
-            # A service that was killed knows no sessions: that is said, and the reader begins anew.
+            # A killed service has lost its sessions: it reports that, and the reader subscribes again.
             found = trial.sessions(reader)
             assert found["begun"] + found["not resumed"] > 1, found
         trial.wait_for_sessions(TCP_FRAMES, "resumed", 2)

@@ -1,6 +1,6 @@
-"""A connection whose broker takes no answers any more harms no other connection, and goes on in order when it does again.
+"""A connection whose broker stalls does not affect other connections, and continues in order when the broker does.
 
-What is asserted are counts of progress, no times: how much the stalled connection takes in before it stops, and that the
+The tests check progress, not times: how much the stalled connection reads before it stops, and that the
 other one gets everything done meanwhile.
 """
 

@@ -65,7 +65,7 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
+def clients(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
     made = {name: client(mosquitto, f"js/{name}") for name in ("plain", "device", "table", "other")}
     answer = made["plain"].ask_for(topic(METER, "commands/create"), value={"_policy": policy_for(OWNER)})
     assert answer["status"] == 201, answer
@@ -74,49 +74,49 @@ def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str,
         requester.close()
 
 
-def attribute(parties: dict[str, MqttClient], name: str) -> Any:
-    return parties["plain"].ask_for(topic(METER, "commands/retrieve"), f"/attributes/{name}")["value"]
+def attribute(clients: dict[str, MqttClient], name: str) -> Any:
+    return clients["plain"].ask_for(topic(METER, "commands/retrieve"), f"/attributes/{name}")["value"]
 
 
-def test_bytes_of_a_device_become_two_commands(parties: dict[str, MqttClient]) -> None:
-    parties["device"].send(b"\xff\xfe\x02\xf8")
-    answers = [parties["device"].next() for _ in range(2)]
+def test_bytes_of_a_device_become_two_commands(clients: dict[str, MqttClient]) -> None:
+    clients["device"].send(b"\xff\xfe\x02\xf8")
+    answers = [clients["device"].next() for _ in range(2)]
     assert [answer["path"] for answer in answers] == ["/attributes/high", "/attributes/low"]
-    assert (attribute(parties, "high"), attribute(parties, "low")) == (-2, 760)
+    assert (attribute(clients, "high"), attribute(clients, "low")) == (-2, 760)
 
 
 @pytest.mark.parametrize(("payload", "reason"), [("loop", "ran longer"), ("hang", "ran longer"), ("bomb", "could not")])
 def test_a_hostile_script_is_answered_with_its_error_and_costs_no_one_else(
-    parties: dict[str, MqttClient], payload: str, reason: str
+    clients: dict[str, MqttClient], payload: str, reason: str
 ) -> None:
     for number in range(2):
-        parties["device"].send(payload.encode())
-        parties["device"].send(f"text {payload} {number}".encode())
-    parties["other"].send(f"text other {payload}".encode())
-    assert parties["other"].next()["status"] in (201, 204)
+        clients["device"].send(payload.encode())
+        clients["device"].send(f"text {payload} {number}".encode())
+    clients["other"].send(f"text other {payload}".encode())
+    assert clients["other"].next()["status"] in (201, 204)
     for _ in range(2):
-        answer = parties["device"].next()
+        answer = clients["device"].next()
         assert answer["topic"].endswith("/things/twin/errors")
         assert answer["value"]["error"] == "connectivity:message.mapping.failed"
         assert reason in answer["value"]["message"]
-        assert parties["device"].next()["status"] in (201, 204)
-    assert attribute(parties, "text").startswith((payload, "other"))
+        assert clients["device"].next()["status"] in (201, 204)
+    assert attribute(clients, "text").startswith((payload, "other"))
 
 
-def test_a_prototype_change_by_one_message_does_not_affect_the_next(parties: dict[str, MqttClient]) -> None:
-    parties["device"].send(b"evil")
-    parties["device"].send(b"text clean")
-    assert parties["device"].next()["status"] in (201, 204)
-    assert attribute(parties, "text") == "clean"
+def test_a_prototype_change_by_one_message_does_not_affect_the_next(clients: dict[str, MqttClient]) -> None:
+    clients["device"].send(b"evil")
+    clients["device"].send(b"text clean")
+    assert clients["device"].next()["status"] in (201, 204)
+    assert attribute(clients, "text") == "clean"
 
 
-def test_the_past_is_replayed_through_an_outgoing_script_in_order(parties: dict[str, MqttClient]) -> None:
+def test_the_past_is_replayed_through_an_outgoing_script_in_order(clients: dict[str, MqttClient]) -> None:
     for number in range(20):
-        parties["device"].send(f"text row {number}".encode(), wait=False)
+        clients["device"].send(f"text row {number}".encode(), wait=False)
     for _ in range(20):
-        parties["device"].next()
-    revisions = len(Reader(parties["plain"], METER).all())
-    requester: Any = parties["table"]
+        clients["device"].next()
+    revisions = len(Reader(clients["plain"], METER).all())
+    requester: Any = clients["table"]
     requester.send({"topic": topic(METER, "streaming/subscribeForPersistedEvents"), "path": "/", "value": {}})
     created = requester.next()
     assert created[:2] == ["streaming", "created"]
@@ -133,7 +133,7 @@ def read(requester: MqttClient, feature: str) -> Any:
 
 
 def test_the_example_connection_maps_sensors(mosquitto: Mosquitto, tmp_path: Path) -> None:
-    """Its answers are lines of text, so a plain party reads what became of the twin."""
+    """Its responses are lines of text, so a client without a script reads the twin."""
     example = ROOT / "examples" / "connections" / "sensors.yaml"
     document = yaml.safe_load(example.read_text(encoding="utf-8"))
     document["uri"] = f"tcp://{mosquitto.host}:{mosquitto.port}"

@@ -100,7 +100,7 @@ def test_8_6_a_tombstone_is_passed_and_the_next_command_is_answered(
 
 
 def test_commands_are_in_the_history_once_through_a_kill(service: ServiceProcess, client: KafkaClient) -> None:
-    """What was answered and not yet committed is read again, and answered again from what is remembered."""
+    """Answered and uncommitted commands are read again, and answered from the stored responses."""
     make(client, "lamp-7")
     count = 300
     modify = {"topic": topic("lamp-7", "commands/modify"), "path": "/attributes/n"}
@@ -118,7 +118,7 @@ def test_commands_are_in_the_history_once_through_a_kill(service: ServiceProcess
 
 
 def _all_of(client: KafkaClient, answered: set[str]) -> set[str]:
-    """`answered` with what has come since."""
+    """Return `answered` with the newer responses."""
     while not client.received.empty():
         answered.add(client.received.get()["headers"]["correlation-id"])
     return answered

@@ -1,4 +1,4 @@
-"""reactive-streams-io through every kind of door of one service process: TCP, TLS with certificates of clients, WebSocket.
+"""reactive-streams-io through every kind of listener of one service: TCP, TLS with client certificates, WebSocket.
 
 Case numbers are those of the cases for reactive-streams-io.
 """
@@ -41,12 +41,12 @@ HISTORY = "things/acme.site:lamp/history"
 
 
 class Wire(Protocol):
-    """What carries octets to the service and back."""
+    """A transport that carries bytes to the service and back."""
 
     async def send(self, raw: bytes) -> None: ...
 
     async def receive(self) -> bytes:
-        """What comes next; nothing at the end."""
+        """Return the next bytes; empty at the end."""
 
 
 class Stream:
@@ -84,7 +84,7 @@ class Messages:
 
 @dataclass
 class Client:
-    """One who speaks reactive-streams-io: an endpoint, and what it was told."""
+    """A client of reactive-streams-io: its wire, its endpoint, and the reported events."""
 
     wire: Wire
     endpoint: Endpoint
@@ -95,7 +95,7 @@ class Client:
             await self.wire.send(raw)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Hear and answer until this is true."""
+        """Receive and respond until the condition is true."""
         await self.send()
         while not condition():
             raw = await asyncio.wait_for(self.wire.receive(), PATIENCE)
@@ -105,15 +105,15 @@ class Client:
             await self.send()
 
     def elements(self, stream: int) -> list[bytes]:
-        told = (event for event in self.reported if isinstance(event, ElementsReceived) and event.stream == stream)
-        return [element for event in told for element in event.elements]
+        events = (event for event in self.reported if isinstance(event, ElementsReceived) and event.stream == stream)
+        return [element for event in events for element in event.elements]
 
     def revisions(self, stream: int) -> list[int]:
         return [json.loads(element)["revision"] for element in self.elements(stream)]
 
 
-class Doors:
-    """The doors of one service, and how clients come in."""
+class Listeners:
+    """The listeners of one service, and the clients that connect to them."""
 
     def __init__(self) -> None:
         self.plain, self.secret, self.web = free_port(), free_port(), free_port()
@@ -194,19 +194,19 @@ async def command(operator: ClientConnection, action: str, path: str, value: Any
 
 
 @pytest.fixture(scope="module")
-def doors() -> Doors:
-    return Doors()
+def listeners() -> Listeners:
+    return Listeners()
 
 
 @pytest.fixture(scope="module")
-def service(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    folder: Path = tmp_path_factory.mktemp("doors")
-    with ServiceProcess.start(folder, doors.documents) as running:
+def service(listeners: Listeners, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    folder: Path = tmp_path_factory.mktemp("listeners")
+    with ServiceProcess.start(folder, listeners.documents) as running:
         yield running
 
 
 async def reads(client: Client) -> int:
-    """A client reads the past of five revisions at its own pace, beside other streams; the stream that goes on."""
+    """Read a history of five revisions on demand, beside other streams; return the stream that goes on."""
     slow, nothing = client.endpoint.subscribe(HISTORY, 2), client.endpoint.subscribe("nope", 1)
     packed = client.endpoint.subscribe("tck/fixed?n=20000&size=16", 20_000)
     live = client.endpoint.subscribe(f"{HISTORY}?from=4&follow=true", 100)
@@ -226,14 +226,14 @@ async def follows(client: Client, live: int, newest: int) -> None:
 
 
 async def test_clients_at_every_kind_of_listener_read_the_same_history_and_live_events(
-    doors: Doors, service: ServiceProcess
+    listeners: Listeners, service: ServiceProcess
 ) -> None:
     """Cases D01, D02, D07, F01, N04 and G01 over TCP, TLS and WebSocket, from end to end."""
-    async with doors.operator() as operator, AsyncExitStack() as stack:
+    async with listeners.operator() as operator, AsyncExitStack() as stack:
         await command(operator, "create", "/", {"_policy": policy(OPERATOR, f"acme:{DEVICE}")})
         for number in range(2, 6):
             await command(operator, "modify", "/attributes/n", number)
-        clients = [await stack.enter_async_context(doors.client(kind)) for kind in ("plain", "secret", "web")]
+        clients = [await stack.enter_async_context(listeners.client(kind)) for kind in ("plain", "secret", "web")]
         live = [await reads(client) for client in clients]
         await command(operator, "modify", "/attributes/n", 6)
         for client, stream in zip(clients, live, strict=True):

@@ -1,4 +1,4 @@
-"""The live channel and diverted answers between two real brokers: back ends ask over MQTT, devices hear over AMQP.
+"""The live channel and diverted answers between two real brokers: back ends send over MQTT, devices receive over AMQP.
 
 Case numbers are those of the cases for connections.
 """
@@ -39,7 +39,11 @@ class LiveSetup:
         number = uuid4().hex[:8]
         self.operator, self.device = f"desk-{number}", f"device-{number}"
         self.blind, self.taker = f"blind-{number}", f"taker-{number}"
-        self.said, self.hears, self.noticed = f"{number}-said", f"{number}-heard", f"{number}-noticed"
+        self.device_outbox, self.device_inbox, self.status_queue = (
+            f"{number}-out",
+            f"{number}-in",
+            f"{number}-noticed",
+        )
         self.bare_client = bare_client
         self.keeper: BareAmqpClient
         self.service: ServiceProcess
@@ -61,19 +65,19 @@ class LiveSetup:
                 "id": self.device,
                 "sources": [
                     {
-                        "addresses": [self.said],
+                        "addresses": [self.device_outbox],
                         "authorizationContext": [OWNER],
-                        "replyTarget": {"address": f"/{self.hears}"},
+                        "replyTarget": {"address": f"/{self.device_inbox}"},
                         "declaredAcks": [f"{self.device}:seen"],
                     }
                 ],
-                "targets": [self._target(self.hears, OWNER, self.device), self._status()],
+                "targets": [self._target(self.device_inbox, OWNER, self.device), self._status()],
             },
-            {**amqp, "id": self.blind, "targets": [self._target(self.hears, STRANGER, self.blind)]},
+            {**amqp, "id": self.blind, "targets": [self._target(self.device_inbox, STRANGER, self.blind)]},
             {
                 **amqp,
                 "id": self.taker,
-                "targets": [{**self._target(self.hears, OWNER, self.taker), "topics": []}],
+                "targets": [{**self._target(self.device_inbox, OWNER, self.taker), "topics": []}],
                 "specificConfig": {
                     "is-diversion-target": "true",
                     "authorized-connections-as-sources": self.operator,
@@ -95,17 +99,17 @@ class LiveSetup:
         }
 
     def _status(self) -> dict[str, Any]:
-        """A target that hears what becomes of the device's connection."""
+        """Return a target that receives the announcements of the device's connection."""
         topics = ["_/_/connections/announcements"]
         return {
-            "address": f"/{self.noticed}",
+            "address": f"/{self.status_queue}",
             "topics": topics,
             "authorizationContext": [OWNER],
             "headerMapping": {"subject": "{{ topic:subject }}"},
         }
 
-    async def heard(self) -> dict[str, Any]:
-        """The next thing that the device hears, or whoever takes what is diverted."""
+    async def next_message(self) -> dict[str, Any]:
+        """Return the next message of the device's queue, or of the connection that takes diverted responses."""
         messages = self.bare_client.messages
         await wait_until(lambda: len(messages) > self._read)
         self._read += 1
@@ -113,11 +117,11 @@ class LiveSetup:
         return found
 
     def subject(self) -> object:
-        """The header `subject` of what was heard last."""
+        """Return the header `subject` of the latest message."""
         return self.bare_client.messages[self._read - 1].headers.get("subject")
 
-    async def says(self, document: dict[str, Any]) -> None:
-        await self.bare_client.send(self.said, [json.dumps(document).encode()])
+    async def send_from_device(self, document: dict[str, Any]) -> None:
+        await self.bare_client.send(self.device_outbox, [json.dumps(document).encode()])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -127,11 +131,11 @@ async def field(
     """A running service."""
     async with BareAmqpClient(rabbitmq.uri()) as bare_client:
         made = LiveSetup(mosquitto, rabbitmq, bare_client)
-        await bare_client.queue(made.said)
-        await bare_client.listen(made.hears)
+        await bare_client.queue(made.device_outbox)
+        await bare_client.listen(made.device_inbox)
         folder = tmp_path_factory.mktemp("live")
         async with BareAmqpClient(rabbitmq.uri()) as made.keeper:
-            await made.keeper.listen(made.noticed)
+            await made.keeper.listen(made.status_queue)
             with await asyncio.to_thread(ServiceProcess.start, folder, made.documents) as made.service:
                 yield made
 
@@ -165,13 +169,15 @@ def message(subject: str = "blink", *, more: dict[str, Any] | None = None, **hea
 
 async def test_case_07_a_message_is_answered_by_its_device(field: LiveSetup, operator: MqttClient) -> None:
     correlation = operator.command(**message(mine="x"))
-    heard = await field.heard()
-    assert (heard["topic"], heard["value"]) == (topic("lamp-1", "messages/blink", LIVE), {"times": 3})
-    assert (heard["headers"]["correlation-id"], heard["headers"]["mine"]) == (correlation, "x")
+    received = await field.next_message()
+    assert (received["topic"], received["value"]) == (topic("lamp-1", "messages/blink", LIVE), {"times": 3})
+    assert (received["headers"]["correlation-id"], received["headers"]["mine"]) == (correlation, "x")
     assert field.subject() == "blink"
-    await field.says({**heard, "value": "done", "status": 200, "headers": {"correlation-id": correlation}})
+    await field.send_from_device(
+        {**received, "value": "done", "status": 200, "headers": {"correlation-id": correlation}}
+    )
     answer = await next_of(operator)
-    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "done")
+    assert (answer["topic"], answer["status"], answer["value"]) == (received["topic"], 200, "done")
     assert (answer["headers"]["correlation-id"], answer["headers"]["mine"]) == (correlation, "x")
 
 
@@ -180,9 +186,11 @@ async def test_case_58_a_live_command_is_answered_though_its_answer_wants_no_res
 ) -> None:
     read = topic("lamp-1", "commands/retrieve", LIVE)
     correlation = operator.command(read, "/attributes/on")
-    assert (await field.heard())["topic"] == read
+    assert (await field.next_message())["topic"] == read
     headers = {"correlation-id": correlation, "response-required": False}
-    await field.says({"topic": read, "path": "/attributes/on", "value": True, "status": 200, "headers": headers})
+    await field.send_from_device(
+        {"topic": read, "path": "/attributes/on", "value": True, "status": 200, "headers": headers}
+    )
     answer = await next_of(operator)
     assert (answer["topic"], answer["status"], answer["value"]) == (read, 200, True)
     twin = await asyncio.to_thread(operator.ask_for, topic("lamp-1", "commands/retrieve"), "/attributes")
@@ -195,14 +203,14 @@ async def test_live_events_pass_a_filter_on_their_topic_and_get_extra_fields(
     """The one that the filter keeps comes first; fields that the thing has not are left out."""
     for action in ("merged", "modified"):
         operator.command(topic("lamp-1", f"events/{action}", LIVE), "/attributes/on", value=True)
-    heard = await field.heard()
-    assert (heard["topic"], heard["value"]) == (topic("lamp-1", "events/modified", LIVE), True)
-    assert list(heard["extra"]) == ["policyId"]
+    received = await field.next_message()
+    assert (received["topic"], received["value"]) == (topic("lamp-1", "events/modified", LIVE), True)
+    assert list(received["extra"]) == ["policyId"]
 
 
 async def test_case_08_a_message_without_an_answer_is_reported_408(field: LiveSetup, operator: MqttClient) -> None:
     correlation = operator.command(**message(timeout="2s"))
-    await field.heard()
+    await field.next_message()
     answer = await next_of(operator)
     assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
     assert answer["headers"]["correlation-id"] == correlation
@@ -212,9 +220,9 @@ async def test_case_39_a_target_acknowledges_the_messages_it_has_sent(field: Liv
     """Together with a label that the device acknowledges itself."""
     sent, seen = f"{field.device}:sent", f"{field.device}:seen"
     correlation = operator.command(**message(more={"requested-acks": [sent, seen]}))
-    assert (await field.heard())["headers"]["requested-acks"] == [sent, seen]
+    assert (await field.next_message())["headers"]["requested-acks"] == [sent, seen]
     ack = {"topic": topic("lamp-1", f"acks/{seen}", LIVE), "path": "/", "status": 204}
-    await field.says({**ack, "headers": {"correlation-id": correlation}})
+    await field.send_from_device({**ack, "headers": {"correlation-id": correlation}})
     answer = await next_of(operator)
     assert (answer["topic"], answer["status"]) == (topic("lamp-1", "acks", LIVE), 200)
     assert {label: each["status"] for label, each in answer["value"].items()} == {sent: 200, seen: 204}
@@ -224,19 +232,19 @@ async def test_case_39_a_target_acknowledges_the_messages_it_has_sent(field: Liv
 async def test_case_36_and_37_a_target_without_read_permission_acks_weakly_and_an_unknown_label_times_out(
     field: LiveSetup, operator: MqttClient
 ) -> None:
-    weak, nobody = f"{field.blind}:sent", "nobody:there"
-    correlation = operator.command(**message(more={"requested-acks": [weak, nobody], "timeout": "2s"}))
-    assert (await field.heard())["headers"]["correlation-id"] == correlation, "the device may read it"
+    weak, unheard = f"{field.blind}:sent", "nobody:there"
+    correlation = operator.command(**message(more={"requested-acks": [weak, unheard], "timeout": "2s"}))
+    assert (await field.next_message())["headers"]["correlation-id"] == correlation, "the device may read it"
     answer = await next_of(operator)
     assert answer["status"] == 424
-    assert {label: each["status"] for label, each in answer["value"].items()} == {weak: 200, nobody: 408}
+    assert {label: each["status"] for label, each in answer["value"].items()} == {weak: 200, unheard: 408}
     assert answer["value"][weak]["headers"]["ditto-weak-ack"] is True
 
 
 async def test_case_38_an_undeclared_label_is_refused(field: LiveSetup) -> None:
     ack = {"topic": topic("lamp-1", f"acks/{field.device}:unseen"), "path": "/", "status": 200}
-    await field.says({**ack, "headers": {"correlation-id": "c-1"}})
-    answer = await field.heard()
+    await field.send_from_device({**ack, "headers": {"correlation-id": "c-1"}})
+    answer = await field.next_message()
     assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
 
 
@@ -257,7 +265,7 @@ async def test_case_57_an_answer_is_diverted_to_another_broker(
     with await asyncio.to_thread(client, mosquitto, f"{field.operator}/aside") as aside:
         read = topic("lamp-1", "commands/retrieve")
         correlations = [aside.command(read), aside.command(topic("lamp-2", "commands/retrieve"))]
-        answers = [await field.heard() for _ in correlations]
+        answers = [await field.next_message() for _ in correlations]
     assert [answer["headers"]["correlation-id"] for answer in answers] == correlations
     assert [answer["status"] for answer in answers] == [200, 404]
     assert {answer["headers"]["diverted-response-from-connection"] for answer in answers} == {field.operator}
@@ -267,8 +275,8 @@ async def test_case_57_an_answer_is_diverted_to_another_broker(
 async def test_case_21_and_56_a_connection_announces_that_it_opens_and_that_it_closes(field: LiveSetup) -> None:
     """The last test here: it ends the service. The announcements are mapped like any signal."""
     await asyncio.to_thread(field.service.stop)
-    heard = field.keeper.messages
-    await wait_until(lambda: len(heard) == 2)
+    received = field.keeper.messages
+    await wait_until(lambda: len(received) == 2)
     announced = f"_/{field.device}/connections/announcements"
-    notices = [(message.headers.get("subject"), json.loads(message.body)["topic"]) for message in heard]
+    notices = [(message.headers.get("subject"), json.loads(message.body)["topic"]) for message in received]
     assert notices == [(name, f"{announced}/{name}") for name in ("opened", "closed")]

@@ -60,7 +60,7 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class Device:
-    """A party at one topic that hears another one."""
+    """A client that publishes to one topic and subscribes to another."""
 
     def __init__(self, bare_client: BareMqttClient, address: str) -> None:
         self._bystander, self._address = bare_client, address
@@ -86,7 +86,7 @@ class Device:
 
 @pytest.fixture
 def plain(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[Device]:
-    """Whoever asks without any mapping."""
+    """A client without any mapping."""
     with BareMqttClient(mosquitto.host, mosquitto.port, "maps/plain/down", is_5=True) as bare_client:
         yield Device(bare_client, "maps/plain/up")
 
@@ -98,8 +98,8 @@ def name() -> str:
 
 
 def document(name: str, action: str, path: str = "/", value: Any = None, **headers: Any) -> bytes:
-    said = {"topic": topic(name, f"commands/{action}"), "path": path, "headers": headers}
-    return json.dumps(said if value is None else {**said, "value": value}).encode()
+    command = {"topic": topic(name, f"commands/{action}"), "path": path, "headers": headers}
+    return json.dumps(command if value is None else {**command, "value": value}).encode()
 
 
 def state(plain: Device, name: str) -> tuple[dict[str, Any], str]:
@@ -114,13 +114,13 @@ def state(plain: Device, name: str) -> tuple[dict[str, Any], str]:
 def test_case_55_a_gateway_s_device_gets_its_thing_and_its_status(
     mosquitto: Mosquitto, plain: Device, name: str
 ) -> None:
-    told = {"device_id": f"acme.site:{name}", "gateway_id": "g-1"}
+    headers = {"device_id": f"acme.site:{name}", "gateway_id": "g-1"}
     with BareMqttClient(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bare_client:
         device = Device(bare_client, f"onboarding/{name}/up")
 
         def report(value: int, **more: str) -> dict[str, Any]:
-            said = document(name, "modify", "/attributes/level", value)
-            device.send(said, {**told, **more})
+            command = document(name, "modify", "/attributes/level", value)
+            device.send(command, {**headers, **more})
             return device.answer()
 
         assert report(1)["status"] == 201
@@ -129,20 +129,20 @@ def test_case_55_a_gateway_s_device_gets_its_thing_and_its_status(
         assert "features" not in thing
 
         answer = report(2, **{"creation-time": "1569333903000", "ttd": "20"})
-        assert (answer["status"], answer["headers"]["device_id"]) == (204, told["device_id"])
+        assert (answer["status"], answer["headers"]["device_id"]) == (204, headers["device_id"])
         thing, second = state(plain, name)
         status = thing["features"]["ConnectionStatus"]["properties"]["status"]
         assert status == {"readySince": "2019-09-24T14:05:03Z", "readyUntil": "2019-09-24T14:05:23Z"}
         assert [revision(first), revision(second)] == [2, 4], "each report moves the thing on twice: status and level"
 
-        # A notification without a payload is about the connection alone, and nobody answers it.
-        device.send(b"", {**told, "creation-time": "1569333904000", "ttd": "0", "content-type": EMPTY})
+        # A notification without a payload is about the connection alone, and gets no response.
+        device.send(b"", {**headers, "creation-time": "1569333904000", "ttd": "0", "content-type": EMPTY})
         assert report(3)["status"] == 204
         thing, third = state(plain, name)
         status = thing["features"]["ConnectionStatus"]["properties"]["status"]
         assert status["readyUntil"] == "2019-09-24T14:05:04Z"
         assert revision(third) == 6
-        device.assert_nothing_came(name, told)
+        device.assert_nothing_came(name, headers)
 
 
 def revision(tag: str) -> int:
@@ -157,8 +157,8 @@ def test_case_11_a_gateway_message_about_another_device_is_refused(
     assert plain.answer()["status"] == 201
     with BareMqttClient(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bare_client:
         device = Device(bare_client, f"onboarding/{name}/up")
-        said = document(name, "modify", "/attributes/level", 1)
-        device.send(said, {"device_id": f"acme.site:{name}-2"})
+        command = document(name, "modify", "/attributes/level", 1)
+        device.send(command, {"device_id": f"acme.site:{name}-2"})
         refused = device.answer()
         assert (refused["status"], refused["topic"]) == (400, topic(name, "errors"))
         assert state(plain, name)[0]["attributes"] == {"level": 0}

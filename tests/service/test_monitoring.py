@@ -48,14 +48,14 @@ CONNECTIONS: dict[str, dict[str, Any]] = {
 
 
 class Operator:
-    """Whoever looks after the connections of a service."""
+    """An operator of the connections of a service."""
 
     def __init__(self, service: Service, broker: Mosquitto) -> None:
         self.service, self.broker = service, broker
         self.management = service.management
 
     def entries(self, connection_id: str, correlation_id: str | None = None) -> set[tuple[str, str, str]]:
-        """Category, type and level of the entries, or of those of one conversation."""
+        """Return category, type and level of the entries, or of those of one conversation."""
         return {
             (entry["category"], entry["type"], entry["level"])
             for entry in self.logs(connection_id)
@@ -67,7 +67,7 @@ class Operator:
         return found
 
     def counted(self, connection_id: str, kind: str, address: str, level: str = "success") -> dict[str, int]:
-        """What was counted within the last minute, where it was anything."""
+        """Return the counts within the last minute, without zeros."""
         found = self.management.metrics(connection_id)[f"{kind}Metrics"]["addressMetrics"][address]
         return {type: both[level]["PT1M"] for type, both in found.items() if both[level]["PT1M"]}
 
@@ -80,7 +80,7 @@ class Operator:
 
 @pytest.fixture
 async def operator(tmp_path: Path, mosquitto: Mosquitto) -> AsyncIterator[Operator]:
-    """A service with two connections, one that is asked and one that hears of events, and a thing."""
+    """A service with a thing and two connections, one for requests and one that receives events."""
     folder = tmp_path / "connections"
     folder.mkdir()
     sources = {

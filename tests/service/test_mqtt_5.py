@@ -1,6 +1,6 @@
 """Conversations over MQTT 5: response topic, correlation data, content type and user properties on the wire.
 
-Case numbers are those of the behaviour cases of connections. What MQTT 5 and 3.1.1 do differently stands side by side.
+Case numbers are those of the behaviour cases of connections. Differences of MQTT 5 and 3.1.1 are tested side by side.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def batched(items: list[Any], size: int) -> list[list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
+def clients(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
     made = {
         name: MqttClient(
             mosquitto.host, mosquitto.port, ask=f"five/{name}/ask", answers=f"five/{name}/answers", version=MQTTv5
@@ -147,9 +147,9 @@ def exchange(requester: MqttClient, document: Any, **properties: Any) -> tuple[d
 # --- the defaults of a source without a reply-target --------------------------------------------------------------------
 
 
-def test_an_answer_goes_to_the_response_topic_with_the_correlation_data(parties: dict[str, MqttClient]) -> None:
+def test_an_answer_goes_to_the_response_topic_with_the_correlation_data(clients: dict[str, MqttClient]) -> None:
     """Connection model, defaults of reply-targets: address, correlation id and content type come from the command."""
-    requester = parties["plain"]
+    requester = clients["plain"]
     answer, found = exchange(
         requester, RETRIEVE, ResponseTopic=requester.answers, CorrelationData=b"c-\xc3\xa4-1", ContentType=MESSAGE
     )
@@ -158,18 +158,18 @@ def test_an_answer_goes_to_the_response_topic_with_the_correlation_data(parties:
     assert found["content-type"] == "application/json", "by default the content type of the signal"
 
 
-def test_the_headers_of_a_message_come_before_those_around_it(parties: dict[str, MqttClient]) -> None:
+def test_the_headers_of_a_message_come_before_those_around_it(clients: dict[str, MqttClient]) -> None:
     """The source's header mapping fills gaps only."""
-    requester = parties["plain"]
+    requester = clients["plain"]
     document = {**RETRIEVE, "headers": {"correlation-id": "inner", "reply-to": requester.answers}}
     answer, found = exchange(requester, document, ResponseTopic="five/never", CorrelationData=b"outer")
     assert (answer["headers"]["correlation-id"], found["correlation-id"]) == ("inner", "inner")
 
 
 def test_a_command_without_response_topic_is_acknowledged_and_not_answered(
-    service: ServiceProcess, parties: dict[str, MqttClient]
+    service: ServiceProcess, clients: dict[str, MqttClient]
 ) -> None:
-    requester = parties["plain"]
+    requester = clients["plain"]
     requester.send(command(topic("kiln-1", "commands/modify"), "/attributes/quiet", value=1))
     answer, _ = exchange(
         requester, command(topic("kiln-1", "commands/retrieve"), "/attributes/quiet"), ResponseTopic=requester.answers
@@ -184,22 +184,22 @@ def test_a_command_without_response_topic_is_acknowledged_and_not_answered(
 
 
 @pytest.mark.parametrize("reply_to", ["$SYS/broker/x", "five//x", "/five/x"])
-def test_an_unsafe_response_topic_is_never_published_to(parties: dict[str, MqttClient], reply_to: str) -> None:
-    requester = parties["plain"]
+def test_an_unsafe_response_topic_is_never_published_to(clients: dict[str, MqttClient], reply_to: str) -> None:
+    requester = clients["plain"]
     requester.send(RETRIEVE, ResponseTopic=reply_to)
     answer, _ = exchange(requester, RETRIEVE, ResponseTopic=requester.answers, CorrelationData=b"safe")
     assert answer["headers"]["correlation-id"] == "safe"
 
 
-def test_an_unreadable_message_gets_an_error_at_its_response_topic(parties: dict[str, MqttClient]) -> None:
-    requester = parties["plain"]
+def test_an_unreadable_message_gets_an_error_at_its_response_topic(clients: dict[str, MqttClient]) -> None:
+    requester = clients["plain"]
     answer, found = exchange(requester, b"\xff", ResponseTopic=requester.answers, CorrelationData=b"c-2")
     assert (answer["topic"], answer["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.invalid")
     assert found["correlation-id"] == "c-2"
 
 
-def test_case_43_the_content_type_of_a_merge_may_stand_around_it(parties: dict[str, MqttClient]) -> None:
-    requester = parties["plain"]
+def test_case_43_the_content_type_of_a_merge_may_stand_around_it(clients: dict[str, MqttClient]) -> None:
+    requester = clients["plain"]
     merge = command(topic("kiln-1", "commands/merge"), "/attributes", value={"merged": 1})
     for content_type, status in ((MERGE_PATCH, 204), (MESSAGE, 415), (None, 415)):
         properties = {"ContentType": content_type} if content_type else {}
@@ -211,17 +211,17 @@ def test_case_43_the_content_type_of_a_merge_may_stand_around_it(parties: dict[s
 # --- reply-targets as operators write them ------------------------------------------------------------------------------
 
 
-def test_an_explicit_address_gets_the_plain_headers(parties: dict[str, MqttClient]) -> None:
+def test_an_explicit_address_gets_the_plain_headers(clients: dict[str, MqttClient]) -> None:
     """No header mapping by default: content type and correlation id of the message itself."""
     answer, found = exchange(
-        parties["explicit"], {**RETRIEVE, "headers": {"correlation-id": "c-3"}}, CorrelationData=b"outer"
+        clients["explicit"], {**RETRIEVE, "headers": {"correlation-id": "c-3"}}, CorrelationData=b"outer"
     )
     assert answer["headers"]["correlation-id"] == "c-3"
     assert found == {"correlation-id": "c-3", "content-type": MESSAGE}
 
 
-def test_case_19_20_user_properties_and_headers_are_mapped_both_ways(parties: dict[str, MqttClient]) -> None:
-    requester = parties["mapped"]
+def test_case_19_20_user_properties_and_headers_are_mapped_both_ways(clients: dict[str, MqttClient]) -> None:
+    requester = clients["mapped"]
     answer, found = exchange(
         requester,
         {**RETRIEVE, "headers": {"correlation-id": "c-4", "expiry": "60"}},
@@ -240,32 +240,32 @@ def test_case_19_20_user_properties_and_headers_are_mapped_both_ways(parties: di
     }
 
 
-def test_case_23_topic_qos_and_retain_can_be_mapped_and_are_not_passed_on(parties: dict[str, MqttClient]) -> None:
-    answer, _ = exchange(parties["mapped"], RETRIEVE)
+def test_case_23_topic_qos_and_retain_can_be_mapped_and_are_not_passed_on(clients: dict[str, MqttClient]) -> None:
+    answer, _ = exchange(clients["mapped"], RETRIEVE)
     assert answer["headers"]["came-by"] == "five/mapped/ask 1 false"
     assert not [name for name in answer["headers"] if name.startswith("mqtt.")]
 
 
 def test_an_expiry_that_is_invalid_is_a_failure_that_is_seen_and_harms_nothing(
-    service: ServiceProcess, parties: dict[str, MqttClient]
+    service: ServiceProcess, clients: dict[str, MqttClient]
 ) -> None:
     def failed() -> float:
         return service.metric("connectivity_deliveries_total", connection="five-0", outcome="failed", direction="out")
 
     before = failed()
-    requester = parties["mapped"]
+    requester = clients["mapped"]
     requester.send({**RETRIEVE, "headers": {"correlation-id": "lost", "expiry": "soon"}})
     answer, _ = exchange(requester, {**RETRIEVE, "headers": {"correlation-id": "c-5"}})
     assert answer["headers"]["correlation-id"] == "c-5"
     wait_until_sync(lambda: failed() == before + 1)
 
 
-def test_case_24_a_mapping_sets_topic_qos_and_retain(mosquitto: Mosquitto, parties: dict[str, MqttClient]) -> None:
-    parties["elsewhere"].send({**RETRIEVE, "headers": {"correlation-id": "kept"}})
+def test_case_24_a_mapping_sets_topic_qos_and_retain(mosquitto: Mosquitto, clients: dict[str, MqttClient]) -> None:
+    clients["elsewhere"].send({**RETRIEVE, "headers": {"correlation-id": "kept"}})
     with MqttClient(mosquitto.host, mosquitto.port, ask="x", answers="five/other/answers", version=MQTTv5) as other:
         assert other.next()["headers"]["correlation-id"] == "kept"
         assert other.messages[0].qos == 0
-    # Whoever comes later gets it because it is retained.
+    # A later subscriber gets it because it is retained.
     with MqttClient(mosquitto.host, mosquitto.port, ask="x", answers="five/other/answers", version=MQTTv5) as late:
         assert late.next()["headers"]["correlation-id"] == "kept"
         assert late.messages[0].retain
@@ -274,9 +274,9 @@ def test_case_24_a_mapping_sets_topic_qos_and_retain(mosquitto: Mosquitto, parti
 
 
 def test_a_reply_target_that_is_off_publishes_nothing(
-    service: ServiceProcess, mosquitto: Mosquitto, parties: dict[str, MqttClient]
+    service: ServiceProcess, mosquitto: Mosquitto, clients: dict[str, MqttClient]
 ) -> None:
-    requester = parties["off"]
+    requester = clients["off"]
     with MqttClient(mosquitto.host, mosquitto.port, ask="x", answers="five/off-back", version=MQTTv5) as back:
         requester.send(
             command(topic("kiln-1", "commands/modify"), "/attributes/off", value=1), ResponseTopic="five/off-back"
@@ -285,13 +285,13 @@ def test_a_reply_target_that_is_off_publishes_nothing(
         wait_until_sync(
             lambda: service.metric("connectivity_deliveries_total", connection="five-0", outcome="no_reply_target") == 2
         )
-        back.assert_nothing_came("kiln-1", to=parties["plain"].ask, ResponseTopic=back.answers)
-    found, _ = exchange(parties["explicit"], command(topic("kiln-1", "commands/retrieve"), "/attributes/off"))
+        back.assert_nothing_came("kiln-1", to=clients["plain"].ask, ResponseTopic=back.answers)
+    found, _ = exchange(clients["explicit"], command(topic("kiln-1", "commands/retrieve"), "/attributes/off"))
     assert found["value"] == 1
 
 
-def test_errors_are_published_only_where_they_are_expected(parties: dict[str, MqttClient]) -> None:
-    requester = parties["responses"]
+def test_errors_are_published_only_where_they_are_expected(clients: dict[str, MqttClient]) -> None:
+    requester = clients["responses"]
     requester.send(command(topic("nowhere", "commands/retrieve"), headers={"correlation-id": "error"}))
     requester.send(b"no JSON")
     answer, _ = exchange(requester, {**RETRIEVE, "headers": {"correlation-id": "response"}})
@@ -299,11 +299,11 @@ def test_errors_are_published_only_where_they_are_expected(parties: dict[str, Mq
 
 
 def test_case_27_subscription_events_pass_regardless_of_the_expected_response_types(
-    parties: dict[str, MqttClient],
+    clients: dict[str, MqttClient],
 ) -> None:
     """`failed` is an event and no error response: even an empty list of expected types lets it through."""
     for name in ("responses", "nothing"):
-        requester = parties[name]
+        requester = clients[name]
         requester.send({**RETRIEVE, "headers": {"correlation-id": "x"}})
         if name == "responses":
             assert requester.next()["status"] == 200
@@ -312,19 +312,19 @@ def test_case_27_subscription_events_pass_regardless_of_the_expected_response_ty
         assert requester.next()["value"]["error"]["status"] == 404
 
 
-def test_case_02_each_source_answers_at_its_own_address(parties: dict[str, MqttClient]) -> None:
+def test_case_02_each_source_answers_at_its_own_address(clients: dict[str, MqttClient]) -> None:
     for name in ("explicit", "mapped", "responses"):
-        answer, _ = exchange(parties[name], {**RETRIEVE, "headers": {"correlation-id": name}})
+        answer, _ = exchange(clients[name], {**RETRIEVE, "headers": {"correlation-id": name}})
         assert answer["headers"]["correlation-id"] == name
-    # Some of these sources answer nobody; `plain` answers wherever it is asked to.
-    for requester in parties.values():
-        requester.assert_nothing_came("kiln-1", to=parties["plain"].ask, ResponseTopic=requester.answers)
+    # Some of these sources send no response; `plain` responds at any requested address.
+    for requester in clients.values():
+        requester.assert_nothing_came("kiln-1", to=clients["plain"].ask, ResponseTopic=requester.answers)
 
 
-def test_case_26_30_events_carry_the_headers_of_the_latest_command(parties: dict[str, MqttClient]) -> None:
+def test_case_26_30_events_carry_the_headers_of_the_latest_command(clients: dict[str, MqttClient]) -> None:
     """Subscribed by one source and requested by another of the same connection: the other one gets the events."""
-    subscription = Reader(parties["explicit"], "kiln-1", {"toHistoricalRevision": 1})
-    other = parties["mapped"]
+    subscription = Reader(clients["explicit"], "kiln-1", {"toHistoricalRevision": 1})
+    other = clients["mapped"]
     other.send(
         command(
             topic("kiln-1", "streaming/request"), value={"subscriptionId": subscription.id, "demand": 5},
@@ -338,16 +338,16 @@ def test_case_26_30_events_carry_the_headers_of_the_latest_command(parties: dict
     assert headers_beside(other.messages[-2])["device"] == "KILN-1"
 
 
-# --- who may speak for what ---------------------------------------------------------------------------------------------
+# --- sender checks ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "group"), [("kiln-1", "things/twin"), ("pol-1", "policies")], ids=["case_11_thing", "case_12_policy"]
 )
 def test_case_11_12_13_the_sender_is_bound_to_its_entity_by_a_header(
-    parties: dict[str, MqttClient], name: str, group: str
+    clients: dict[str, MqttClient], name: str, group: str
 ) -> None:
-    requester = parties["by-header"]
+    requester = clients["by-header"]
     ask = command(topic(name, "commands/retrieve", group))
     answer, _ = exchange(requester, ask, UserProperty=[("device_id", "acme.site:other")])
     assert answer["topic"] == topic(name, "errors", group)
@@ -358,16 +358,16 @@ def test_case_11_12_13_the_sender_is_bound_to_its_entity_by_a_header(
     assert answer["status"] == (200 if name == "kiln-1" else 404)
 
 
-def test_case_117_a_command_for_somebody_else_changes_nothing(parties: dict[str, MqttClient]) -> None:
+def test_case_117_a_command_for_another_thing_changes_nothing(clients: dict[str, MqttClient]) -> None:
     modify = command(topic("kiln-1", "commands/modify"), "/attributes/stolen", value=1)
-    answer, _ = exchange(parties["by-header"], modify, UserProperty=[("device_id", "acme.site:thief")])
+    answer, _ = exchange(clients["by-header"], modify, UserProperty=[("device_id", "acme.site:thief")])
     assert answer["status"] == 400
-    answer, _ = exchange(parties["explicit"], command(topic("kiln-1", "commands/retrieve"), "/attributes/stolen"))
+    answer, _ = exchange(clients["explicit"], command(topic("kiln-1", "commands/retrieve"), "/attributes/stolen"))
     assert answer["status"] == 404
 
 
-def test_streaming_is_enforced_too(parties: dict[str, MqttClient]) -> None:
-    requester = parties["by-header"]
+def test_streaming_is_enforced_too(clients: dict[str, MqttClient]) -> None:
+    requester = clients["by-header"]
     subscribe = command(topic("kiln-1", "streaming/subscribeForPersistedEvents"))
     answer, _ = exchange(requester, subscribe, UserProperty=[("device_id", "acme.site:other")])
     assert answer["value"]["error"] == "connectivity:connection.id.enforcement.failed"
@@ -389,8 +389,8 @@ def test_case_14_over_mqtt_311_the_topic_identifies_the_sender(service: ServiceP
         assert requester.ask_for(topic("van-1", "commands/retrieve"))["status"] == 200
 
 
-def test_case_15_the_subject_comes_from_a_header(parties: dict[str, MqttClient]) -> None:
-    requester = parties["by-subject"]
+def test_case_15_the_subject_comes_from_a_header(clients: dict[str, MqttClient]) -> None:
+    requester = clients["by-subject"]
     modify = command(topic("kiln-1", "commands/modify"), "/attributes/n", value=2)
     for who, status in ((WRITER, 204), ("acme:reader", 403), (None, 400)):
         properties = {"UserProperty": [("who", who)]} if who else {}
@@ -401,7 +401,7 @@ def test_case_15_the_subject_comes_from_a_header(parties: dict[str, MqttClient])
 
 
 def test_an_answer_that_may_not_be_published_is_counted_and_its_delivery_acknowledged(tmp_path_factory: Any) -> None:
-    """The broker's access list refuses the reply address: the command is carried out, and nobody waits for ever."""
+    """The broker's access list refuses the reply address: the command is carried out, and no request waits for ever."""
     sources = [
         source("open", WRITER, replyTarget={"address": "open/{{ header:where }}"}),
         source("open/2", WRITER, replyTarget={"address": "closed/{{ header:where }}"}),

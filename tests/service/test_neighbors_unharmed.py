@@ -1,4 +1,4 @@
-"""Connections are added, changed, closed, opened and deleted, and nobody else is harmed.
+"""Connections are added, changed, closed, opened and deleted without an effect on others.
 
 A load changes and replays things, in the long series over three brokers at once. Meanwhile an operator changes other
 connections to the same brokers. The load's links stay up, and none of its deliveries is lost, carried out or answered again.

@@ -1,7 +1,7 @@
-"""What targets are promised, kept through kills: of the service, and of the broker that a target publishes to.
+"""Guarantees of targets hold through kills of the service and of the broker that a target publishes to.
 
-A load changes things over one broker, and asks for each change to be acknowledged by a target on another one, where
-somebody hears of everything. A checker of its own compares what the load was told, what was heard, and the histories. It is
+A load changes things over one broker, and requests an acknowledgement of each change by a target on another one, where
+a client receives all events. A separate checker compares responses to the load, received events and histories. It is
 first shown to catch what it is for (Ditto connections, targets; acknowledgements).
 """
 
@@ -28,9 +28,9 @@ ROUNDS = 20
 HISTORY = {"device-0": [Entry(1, "/", {}), Entry(2, "/attributes/n", 5), Entry(3, "/attributes/n", 10)]}
 
 
-def found_in(*heard: tuple[int, int | None], promised: tuple[int, ...] = ()) -> list[str]:
+def found_in(*received: tuple[int, int | None], promised: tuple[int, ...] = ()) -> list[str]:
     log = Log({5: "device-0", 10: "device-0"}, {5: {2}, 10: {3}}, promised=set(promised))
-    log.received = [ReceivedEvent("device-0", revision, n) for revision, n in heard]
+    log.received = [ReceivedEvent("device-0", revision, n) for revision, n in received]
     return [it.text for it in findings(log, HISTORY, {"device-0": 10})]
 
 
@@ -39,7 +39,7 @@ def test_the_checker_finds_nothing_where_all_was_received_some_of_it_again() -> 
 
 
 @pytest.mark.parametrize(
-    ("heard", "promised", "expected"),
+    ("received", "promised", "expected"),
     [
         pytest.param([(1, None), (2, 5)], (), "heard of up to 2", id="loss at the end"),
         pytest.param([(1, None), (3, 10)], (), "at 3 came after 1", id="gap"),
@@ -50,13 +50,13 @@ def test_the_checker_finds_nothing_where_all_was_received_some_of_it_again() -> 
     ],
 )
 def test_the_checker_catches_a_fault_at_a_target(
-    heard: list[tuple[int, int | None]], promised: tuple[int, ...], expected: str
+    received: list[tuple[int, int | None]], promised: tuple[int, ...], expected: str
 ) -> None:
-    assert any(expected in finding for finding in found_in(*heard, promised=promised))
+    assert any(expected in finding for finding in found_in(*received, promised=promised))
 
 
 def kill_all(folder: Path, load: KillSeriesBroker, target: KillSeriesBroker, rounds: int) -> str:
-    """Kill the service while all is well, and while the target's broker is away: what was stored then is heard later."""
+    """Kill the service while all is well, and while the target's broker is away: events stored then are received later."""
     chances = dice("targets")
     with Trial(folder, load, hearer=target) as trial:
         for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Kills under load: what was answered is in the history exactly once, and whoever replays misses nothing.
+"""Kills under load: every confirmed change is in the history exactly once, and no replay misses an event.
 
 On each broker the service is killed (SIGKILL), the broker is killed and started again, the link between them is cut or
 falls silent, and all of it while commands, retrieves of the past and replays are on their way. Load and checker are

@@ -37,7 +37,7 @@ def as_(service: ServiceProcess, token: str) -> httpx.Client:
 
 @pytest.fixture(scope="module")
 def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One service with a connection of a file and none of the API; use ids of your own."""
+    """One service with a connection of a file and none of the API; each test uses its own IDs."""
     folder = tmp_path_factory.mktemp("operating")
     with ServiceProcess.start(folder, [connection(mosquitto, source("filed", OWNER))], api={"tokens": TOKENS}) as it:
         yield it
@@ -50,7 +50,7 @@ def wim(service: ServiceProcess) -> Iterator[httpx.Client]:
 
 
 def label(connection_id: str, *names: str) -> dict[str, Any]:
-    """Targets that issue acknowledgements with these labels."""
+    """Return targets that issue acknowledgements with these labels."""
     return {
         "targets": [
             {

@@ -18,7 +18,7 @@ API = "/api/2/connections"
 
 
 def document(topic: str = "in", **more: Any) -> dict[str, Any]:
-    """One whose broker is not there: that it is stored has nothing to do with it."""
+    """Return a connection document whose broker is not there; it is stored all the same."""
     return {
         "connectionType": "mqtt",
         "connectionStatus": "open",
@@ -29,7 +29,7 @@ def document(topic: str = "in", **more: Any) -> dict[str, Any]:
 
 
 def ask(service: ServiceProcess, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    """Status and body of an answer."""
+    """Send a request to the API; return status and body."""
     data = None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     sent = {"content-type": "text/plain" if isinstance(body, str) else "application/json"}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -72,13 +72,13 @@ def test_a_file_that_is_written_all_the_time_is_applied_seldom_and_its_last_stat
 def test_two_owners_of_connections_in_one_service_that_is_killed(service: ServiceProcess) -> None:
     """The last test here, since the service is stopped at its end."""
     assert ask(service, "PUT", "/depot", document())[0] == 201
-    status, told = ask(service, "PUT", "/depot", document("other"))
-    assert (status, told["error"]) == (504, "connectivity:connection.failed")
-    assert told["description"].startswith("connection refused")
+    status, error = ask(service, "PUT", "/depot", document("other"))
+    assert (status, error["error"]) == (504, "connectivity:connection.failed")
+    assert error["description"].startswith("connection refused")
     assert ask(service, "PUT", "/depot", document(), if_match='"rev:1"')[0] == 412
-    status, told = ask(service, "PUT", "/yard", document())
-    assert (status, told["error"]) == (409, "connectivity:connection.conflict")
-    assert str(service.folder / "connections" / "yard.json") in told["message"]
+    status, error = ask(service, "PUT", "/yard", document())
+    assert (status, error["error"]) == (409, "connectivity:connection.conflict")
+    assert str(service.folder / "connections" / "yard.json") in error["message"]
     assert ask(service, "POST", "/yard/command", "connectivity.commands:closeConnection")[0] == 200
     service.kill()
     service.start_again()

@@ -1,6 +1,6 @@
 """Policies over a real broker: parts, imports, and a subject that expired while nothing ran.
 
-Every rule by itself stands in tests/connectivity/twins. Case numbers are those of the behaviour cases of twins.
+Each rule by itself is tested in tests/unit/connectivity/twins. Case numbers are those of the behaviour cases of twins.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ def entry(subject: str, resources: dict[str, Any], **about: Any) -> dict[str, An
 
 def written_before(folder: Path) -> None:
     """A journal from a time when the guest had not expired; nothing has run since."""
-    told = {"beforeExpiry": "1h", "whenDeleted": True}
-    entries = {"OWNER": entry(OWNER, ALL), "GUEST": entry(GUEST, {"thing:/": READ}, expiry=EXPIRED, announcement=told)}
+    notified = {"beforeExpiry": "1h", "whenDeleted": True}
+    entries = {
+        "OWNER": entry(OWNER, ALL),
+        "GUEST": entry(GUEST, {"thing:/": READ}, expiry=EXPIRED, announcement=notified),
+    }
     state = {"policyId": POL, "imports": {}, "entries": entries}
     entity = EntityId(EntityType.POLICY, "acme.site", "pol-7")
     event = Event(entity, 1, "2019-12-01T00:00:00.000000Z", "created", "/", b"{}", b"{}")
@@ -68,13 +71,13 @@ def test_case_55_56_57_60_68_a_policy_in_parts_with_imports_and_a_guest_that_exp
     sources = (source("p/owner", OWNER), source("p/guest", GUEST), source("p/told", "acme:nobody"))
     harness = connection(mosquitto, *sources, targets=[target])
     with (
-        client(mosquitto, "p/told") as told,
+        client(mosquitto, "p/told") as notified,
         client(mosquitto, "p/owner") as owner,
         client(mosquitto, "p/guest") as guest,
         ServiceProcess.start(tmp_path, [harness]) as service,
     ):
-        # The guest is deleted by the service itself, and told.
-        announcement = told.next()
+        # The service deletes the guest and notifies it.
+        announcement = notified.next()
         assert announcement["topic"] == topic("pol-7", "announcements/subjectDeletion", "policies")
         assert announcement["value"] == {"deleteAt": EXPIRED, "subjectIds": [GUEST]}
         assert announcement["headers"]["correlation-id"]
@@ -114,4 +117,4 @@ def test_case_55_56_57_60_68_a_policy_in_parts_with_imports_and_a_guest_that_exp
         service.start_again()
         again = ask(owner, "pol-7", "retrieve")
         assert (again["value"], again["headers"]["etag"]) == (present["value"], present["headers"]["etag"])
-        told.assert_nothing_came()
+        notified.assert_nothing_came()

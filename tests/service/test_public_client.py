@@ -1,4 +1,4 @@
-"""Streamr's public clients, unmodified, at the service: they come to a WebSocket door and find what they are used to."""
+"""Streamr's public clients work unmodified with a WebSocket listener of the service."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ pytestmark = pytest.mark.node
 
 OPERATOR = "acme:operator"
 KEY = "a key of a pump"
-STREAMR, SAID_AS_TEXT, TWINS = "/api/v1/ws", "/text/api/v1/ws", "/twins"
+STREAMR, ERRORS_AS_TEXT, TWINS = "/api/v1/ws", "/text/api/v1/ws", "/twins"
 
 
 def document(port: int) -> dict[str, Any]:
-    """A connection document: clients come to two paths, which differ in how errors are said, the operator to another."""
+    """A connection document: clients use two paths, which differ in the encoding of errors, the operator another."""
     kinds = {"open": "acme.site:open", "closed": "acme.site:closed"}
     streams = {f"{kind}-{n}": {"policyId": policy} for kind, policy in kinds.items() for n in range(MOST_STREAMS)}
     options = {"streams": streams, "authKeys": {"pump": hashlib.sha256(KEY.encode()).hexdigest()}}
     return {
-        "id": "door",
+        "id": "listener",
         "connectionType": "websocket",
         "connectionStatus": "open",
         "uri": f"ws://127.0.0.1:{port}",
@@ -48,15 +48,15 @@ def document(port: int) -> dict[str, Any]:
             "text": {"mappingEngine": "Streamr", "options": {**options, "errorPayload": "json-string"}},
         },
         "sources": [
-            {"addresses": [STREAMR], "authorizationContext": ["acme:door"], "payloadMapping": ["streams"]},
-            {"addresses": [SAID_AS_TEXT], "authorizationContext": ["acme:door"], "payloadMapping": ["text"]},
+            {"addresses": [STREAMR], "authorizationContext": ["acme:listener"], "payloadMapping": ["streams"]},
+            {"addresses": [ERRORS_AS_TEXT], "authorizationContext": ["acme:listener"], "payloadMapping": ["text"]},
             {"addresses": [TWINS], "authorizationContext": [OPERATOR]},
         ],
     }
 
 
-def told(port: int, command: dict[str, Any]) -> dict[str, Any]:
-    """What the operator's Ditto command is answered."""
+def ask_operator(port: int, command: dict[str, Any]) -> dict[str, Any]:
+    """Send a Ditto command of the operator; return the response."""
     with connect(f"ws://127.0.0.1:{port}{TWINS}") as operator:
         operator.send(json.dumps({"headers": {"correlation-id": "c"}, "path": "/", **command}))
         answer: dict[str, Any] = json.loads(operator.recv(timeout=PATIENCE))
@@ -78,7 +78,7 @@ def entries(subject: str, kind: str) -> dict[str, Any]:
 def grant(port: int, name: str, subject: str) -> None:
     """A policy of streams."""
     value = {"policyId": f"acme.site:{name}", "entries": entries(subject, "stream")}
-    answer = told(port, {"topic": topic(name, "commands/create", "policies"), "value": value})
+    answer = ask_operator(port, {"topic": topic(name, "commands/create", "policies"), "value": value})
     assert answer["status"] == 201, answer
 
 
@@ -92,9 +92,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 
 @pytest.fixture
-def door(service: ServiceProcess) -> tuple[str, str]:
-    """Where clients come to, and a key that is known there."""
-    written = json.loads((service.folder / "connections" / "door.json").read_text(encoding="utf-8"))
+def listener(service: ServiceProcess) -> tuple[str, str]:
+    """The address for clients, and a key that the listener knows."""
+    written = json.loads((service.folder / "connections" / "listener.json").read_text(encoding="utf-8"))
     return f"{written['uri']}{STREAMR}", KEY
 
 
@@ -103,59 +103,59 @@ class TestService(PublicClientBehaviours):
 
 
 @pytest.mark.parametrize("version", PUBLISHING)
-async def test_an_error_that_is_said_as_a_text_is_shown_by_every_client_that_shows_errors(
-    door: tuple[str, str], version: str
+async def test_an_error_with_a_text_payload_is_shown_by_every_client_that_shows_errors(
+    listener: tuple[str, str], version: str
 ) -> None:
-    address = door[0].replace(STREAMR, SAID_AS_TEXT)
+    address = listener[0].replace(STREAMR, ERRORS_AS_TEXT)
     async with PublicClient.started(version, address) as client:
         await client.subscribe("a", stream="closed-0")
         await client.until(lambda: client.happened("error"))
         assert "Not authorized to subscribe to stream closed-0" in client.happened("error")[0]["text"]
 
 
-async def test_a_client_follows_and_changes_a_thing(door: tuple[str, str]) -> None:
-    """Its messages are the thing's events: from whoever changed it, in whichever protocol."""
-    port = int(door[0].split(":")[2].split("/")[0])
+async def test_a_client_follows_and_changes_a_thing(listener: tuple[str, str]) -> None:
+    """Its messages are the thing's events, for changes by any client in any protocol."""
+    port = int(listener[0].split(":")[2].split("/")[0])
     thing = {"_policy": {"entries": entries("streamr:anonymous", "thing")}, "attributes": {"level": 6}}
     change: dict[str, Any] = {"topic": topic("pump-7", "commands/modify"), "path": "/attributes/level"}
-    assert told(port, {"topic": topic("pump-7", "commands/create"), "value": thing})["status"] == 201
+    assert ask_operator(port, {"topic": topic("pump-7", "commands/create"), "value": thing})["status"] == 201
     stream = "things/acme.site:pump-7"
-    async with PublicClient.started("0.12.2", door[0]) as client:
+    async with PublicClient.started("0.12.2", listener[0]) as client:
         await client.subscribe("a", stream=stream, resend_all=True)
         await client.until(lambda: client.happened("resent", "a"))
-        assert told(port, {**change, "value": 7})["status"] == 204
+        assert ask_operator(port, {**change, "value": 7})["status"] == 204
         await client.until(lambda: client.offsets("a") == [1, 2])
         await client.publish(stream, {"headers": {}, **change, "value": 8})
         await client.until(lambda: client.offsets("a") == [1, 2, 3])
         assert [each["value"] for each in client.contents("a")[1:]] == [7, 8]
         assert [each["revision"] for each in client.contents("a")] == [1, 2, 3]
-    kept = told(port, {"topic": topic("pump-7", "commands/retrieve"), "path": "/attributes/level"})
+    kept = ask_operator(port, {"topic": topic("pump-7", "commands/retrieve"), "path": "/attributes/level"})
     assert kept["value"] == 8
 
 
-async def test_a_client_that_follows_outlives_the_service(service: ServiceProcess, door: tuple[str, str]) -> None:
-    """The service is killed and comes again; the client finds it by itself, and asks for what it has missed.
+async def test_a_client_that_follows_outlives_the_service(service: ServiceProcess, listener: tuple[str, str]) -> None:
+    """The service is killed and restarted; the client reconnects by itself, and requests the missed messages.
 
-    A wire stands between them, since this client does not survive an address where nobody listens.
+    A wire is between them, since this client does not survive an address without a listener.
     """
     stream = f"open-{MOST_STREAMS - 1}"
-    async with Wire.to(door[0]) as wire, PublicClient.started("0.12.2", wire.url) as client:
+    async with Wire.to(listener[0]) as wire, PublicClient.started("0.12.2", wire.url) as client:
         await client.subscribe("a", stream=stream, resend_all=True)
         await client.until(lambda: client.happened("no_resend", "a"))
-        async with Peer.at(door[0]) as peer:
-            heard = await peer.publish(stream, {"v": 0}, {"v": 1})
-            await client.until(lambda: client.offsets("a") == heard)
+        async with Peer.at(listener[0]) as peer:
+            published = await peer.publish(stream, {"v": 0}, {"v": 1})
+            await client.until(lambda: client.offsets("a") == published)
             service.kill()
         service.start_again()
-        async with Peer.at(door[0]) as peer:
-            heard += await peer.publish(stream, {"v": 2}, {"v": 3})
+        async with Peer.at(listener[0]) as peer:
+            published += await peer.publish(stream, {"v": 2}, {"v": 3})
             await client.until(lambda: len(client.offsets("a")) == 4)
-        assert client.offsets("a") == heard
+        assert client.offsets("a") == published
         assert client.contents("a") == [{"v": n} for n in range(4)]
 
 
 async def forget(service: ServiceProcess, peer: Peer, stream: str) -> None:
-    """Nothing of the stream can be resent any more."""
+    """Erase the stream, and wait until a resend finds nothing."""
     erasure = {"entity": f"{stream}/0", "type": "stream", "by": "test"}
     assert service.ask("POST", "/api/2/erasures", erasure)[0] == 202
     while peer.frames[-1][1] != 6:
@@ -164,10 +164,10 @@ async def forget(service: ServiceProcess, peer: Peer, stream: str) -> None:
         await peer.until(lambda ended=ended: len([f for f in peer.frames if f[1] in (5, 6)]) > ended)  # type: ignore[misc]
 
 
-async def no_flood(service: ServiceProcess, door: str, version: str, seconds: float, most: int) -> None:
-    """For so long the client waits in vain for what was there when its successor was sent: it asks, at most so often."""
+async def no_flood(service: ServiceProcess, address: str, version: str, seconds: float, most: int) -> None:
+    """Let a client miss a message that is erased: it sends at most `most` resend requests in these seconds."""
     stream = f"open-{MOST_STREAMS - 2 - VERSIONS.index(version)}"
-    async with Wire.to(door) as wire, Peer.at(door) as peer, PublicClient.started(version, wire.url) as client:
+    async with Wire.to(address) as wire, Peer.at(address) as peer, PublicClient.started(version, wire.url) as client:
         await client.subscribe("a", stream=stream)
         await client.until(lambda: client.happened("subscribed", "a"))
         first = await peer.publish(stream, {"v": 0})
@@ -186,21 +186,21 @@ async def no_flood(service: ServiceProcess, door: str, version: str, seconds: fl
 
 
 async def test_outcome_5_deleted_messages_do_not_cause_endless_resend_requests(
-    service: ServiceProcess, door: tuple[str, str]
+    service: ServiceProcess, listener: tuple[str, str]
 ) -> None:
-    await no_flood(service, door[0], "0.12.2", 5, 12)
+    await no_flood(service, listener[0], "0.12.2", 5, 12)
 
 
 @pytest.mark.soak(shard="public-clients")
 @each_version
-async def test_outcome_5_for_a_minute(service: ServiceProcess, door: tuple[str, str], version: str) -> None:
-    await no_flood(service, door[0], version, 60, MOST_REQUESTS - 1)
+async def test_outcome_5_for_a_minute(service: ServiceProcess, listener: tuple[str, str], version: str) -> None:
+    await no_flood(service, listener[0], version, 60, MOST_REQUESTS - 1)
 
 
-async def test_a_client_receives_the_protocol_version_in_its_address(door: tuple[str, str]) -> None:
+async def test_a_client_receives_the_protocol_version_in_its_address(listener: tuple[str, str]) -> None:
     """1.0.2 does so by itself: its usual address has the query."""
     stream = f"open-{MOST_STREAMS - 1}"
-    async with Wire.to(door[0]) as wire, Peer.at(door[0]) as peer:
+    async with Wire.to(listener[0]) as wire, Peer.at(listener[0]) as peer:
         url = f"{wire.url}?controlLayerVersion=0&messageLayerVersion=29"
         stored = await peer.publish(stream, {"v": 0})
         async with PublicClient.started("1.0.2", url) as client:

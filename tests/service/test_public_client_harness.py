@@ -21,17 +21,17 @@ pytestmark = pytest.mark.node
 
 @pytest.mark.soak(shard="public-clients")
 class TestStandIn(PublicClientBehaviours):
-    """Where the service fails, this says whether it is the service."""
+    """The same behaviours of a stand-in server, to tell faults of the service from those of the clients."""
 
     @pytest.fixture
-    async def door(self) -> AsyncIterator[tuple[str, str]]:
+    async def listener(self) -> AsyncIterator[tuple[str, str]]:
         async with StandIn.started() as stand_in:
             yield stand_in.url, KEY
 
 
 @each_version
 async def test_a_client_repeats_resend_requests_endlessly_if_the_server_names_missing_messages(version: str) -> None:
-    """What the service must never be the cause of; so the test that holds it would notice."""
+    """The service must never cause this; the test shows that it would be noticed."""
     async with (
         StandIn.started() as stand_in,
         Wire.to(stand_in.url) as wire,

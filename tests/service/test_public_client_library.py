@@ -1,6 +1,6 @@
 """The public clients' own protocol library reads what we write, and we read what it writes, as the same.
 
-Whatever stands in the vector files goes through it. The few rows where it does something else are named with what it does.
+It reads and writes every row of the vector files. The few rows with another result are listed with that result.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ READ_OTHERWISE = {
 }
 
 
-async def said_of(questions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the library says of each."""
+async def read_by_library(questions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let the library read each row; return its results."""
     process = await run_node(READER)
     out, problems = await process.communicate("".join(json.dumps(each) + "\n" for each in questions).encode())
     assert process.returncode == 0, problems.decode()
@@ -52,7 +52,7 @@ async def test_the_library_reads_every_frame_and_writes_the_same() -> None:
     rows = vectors.rows("frames")
     styles = [vectors.style(row) for row in rows]
     written = [write_frame(vectors.frame(row), style) for row, style in zip(rows, styles, strict=True)]
-    answers = await said_of(
+    answers = await read_by_library(
         [{"frame": each.decode(), "version": style.version} for each, style in zip(written, styles, strict=True)]
     )
     refused = {row["case"] for row, answer in zip(rows, answers, strict=True) if "refused" in answer}
@@ -67,7 +67,7 @@ async def test_the_library_reads_every_frame_and_writes_the_same() -> None:
 
 async def test_a_request_written_by_the_library_is_read_as_the_same_request() -> None:
     rows = vectors.rows("requests")
-    answers = await said_of([{"request": vectors.payload(row).decode()} for row in rows])
+    answers = await read_by_library([{"request": vectors.payload(row).decode()} for row in rows])
     answered = list(zip(rows, answers, strict=True))
     assert {row["case"] for row, answer in answered if "refused" in answer} == set(NOT_ITS_REQUESTS)
     read = [(row, read_request(answer["written"].encode())) for row, answer in answered if "written" in answer]

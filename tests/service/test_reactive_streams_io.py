@@ -42,7 +42,7 @@ def document(place: Place) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One for all brokers."""
+    """One service for all brokers."""
     documents = [document(place) for place in places.values()]
     with ServiceProcess.start(tmp_path_factory.mktemp("rsio"), documents) as running:
         yield running

@@ -43,16 +43,16 @@ class Device:
     """
 
     def __init__(self, requester: AmqpClient, thing: str, *, has_keys: bool = True) -> None:
-        self._party = requester
+        self._client = requester
         self._has_keys = has_keys
         self._thing = thing
-        self._heard = 0
+        self._read = 0
         self.kept = 0
         """The last number that is known to be stored."""
         self.begin()
 
     def begin(self) -> None:
-        """Say hello in a new session, and go on behind what is known to be stored."""
+        """Start a new session, and continue after the last element known to be stored."""
         self._session = secrets.token_hex(16)
         self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
         self.stream: int | None = None
@@ -63,7 +63,7 @@ class Device:
 
     def send(self) -> None:
         while raw := self.endpoint.take():
-            self._party.send(raw, headers={"rsio-session": self._session})
+            self._client.send(raw, headers={"rsio-session": self._session})
 
     def offer(self, upto: int) -> None:
         """Send as much as is wanted."""
@@ -87,9 +87,9 @@ class Device:
 
     def receive(self, patience: float = PATIENCE) -> None:
         """The next message of this session; those of others are over."""
-        payload = self._party.next(patience)
-        message = self._party.messages[self._heard]
-        self._heard += 1
+        payload = self._client.next(patience)
+        message = self._client.messages[self._read]
+        self._read += 1
         if message.headers.get("rsio-session") != self._session:
             return
         for event in self.endpoint.receive(payload, time.monotonic()):
@@ -114,12 +114,12 @@ class Device:
             assert not any(isinstance(event, Closed) for event in self.reported), self.reported[-1]
             self.offer(upto)
 
-    def bring(self, upto: int, kept: int) -> None:
+    def send_until_stored(self, upto: int, kept: int) -> None:
         """Send up to this number, until another one is known to be stored."""
         self.until(lambda: self.kept >= kept, upto)
 
     def numbers(self, stream: int) -> list[int]:
-        """What a history says so far."""
+        """Return the values of a history received so far."""
         events = [
             json.loads(element)
             for event in self.reported
@@ -139,20 +139,20 @@ class Device:
 
 
 class IngestingService:
-    """A service at RabbitMQ, an operator, and places for devices."""
+    """A service at RabbitMQ, with clients for an operator and for devices."""
 
     def __init__(self, rabbitmq: RabbitMQ, folder: Path) -> None:
         self._uri = rabbitmq.uri()
         self._name = f"i{secrets.token_hex(4)}"
-        self._parties: list[AmqpClient] = []
-        self.answers = self._party("nobody", "answers")
-        self.operator = self._party("operator", "told")
-        self.devices = self._party("up", "down")
+        self._clients: list[AmqpClient] = []
+        self.answers = self._make_client("nobody", "answers")
+        self.operator = self._make_client("operator", "told")
+        self.devices = self._make_client("up", "down")
         self.service = ServiceProcess.start(folder, [self._document()])
 
-    def _party(self, ask: str, answers: str) -> AmqpClient:
+    def _make_client(self, ask: str, answers: str) -> AmqpClient:
         requester = AmqpClient(self._uri, ask=f"{self._name}.{ask}", answers=f"{self._name}.{answers}")
-        self._parties.append(requester)
+        self._clients.append(requester)
         return requester
 
     def _document(self) -> dict[str, Any]:
@@ -187,75 +187,75 @@ class IngestingService:
 
     def __exit__(self, *_: object) -> None:
         self.service.__exit__(None, None, None)
-        for requester in self._parties:
+        for requester in self._clients:
             requester.close()
 
 
 @pytest.fixture
-def ground(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[IngestingService]:
+def ingest_service(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[IngestingService]:
     with IngestingService(rabbitmq, tmp_path) as made:
         yield made
 
 
 def test_a_device_streams_commands_at_the_speed_of_the_disk_and_reads_the_responses(
-    ground: IngestingService,
+    ingest_service: IngestingService,
 ) -> None:
     """Cases W01 to W04, beside a stream the other way, with answers for those who want them."""
-    device = ground.device("meter")
+    device = ingest_service.device("meter")
     count = 2000
     began = time.monotonic()
-    device.bring(count, count - WINDOW // 2)
+    device.send_until_stored(count, count - WINDOW // 2)
     print(f"{count} commands in {time.monotonic() - began:.2f} s")
     assert device.wanted <= device.sent + WINDOW
     assert device.stored(count) == list(range(1, count + 1))
-    told = [ground.answers.next() for _ in range(count // 100)]
-    assert [(each["headers"]["correlation-id"], each["status"]) for each in told] == [
+    responses = [ingest_service.answers.next() for _ in range(count // 100)]
+    assert [(each["headers"]["correlation-id"], each["status"]) for each in responses] == [
         (str(number), 201 if number == 1 else 204) for number in range(100, count + 1, 100)
     ]
 
 
-def kill(ground: IngestingService, rounds: int) -> None:
-    """Kill the service while it takes in; after each kill the device goes on behind what it was asked for again."""
-    device = ground.device("meter")
+def kill(ingest_service: IngestingService, rounds: int) -> None:
+    """Kill the service during an ingest; after each kill the device continues after the elements known to be stored."""
+    device = ingest_service.device("meter")
     most = 0
     for round in range(rounds):
         target = device.kept + WINDOW + secrets.randbelow(500)
         most = max(most, target + WINDOW)
-        device.bring(target + WINDOW, target)
-        ground.service.kill()
-        ground.service.start_again()
+        device.send_until_stored(target + WINDOW, target)
+        ingest_service.service.kill()
+        ingest_service.service.start_again()
         kept = device.kept
         device.begin()
         assert device.stored(kept) == list(range(1, kept + 1)), f"after the kill {round}"
-    device.bring(most + WINDOW, most)
+    device.send_until_stored(most + WINDOW, most)
     stored = device.stored(device.sent)
     assert stored == list(range(1, device.sent + 1))
 
 
-def test_commands_sent_again_after_a_kill_are_stored_exactly_once(ground: IngestingService) -> None:
-    kill(ground, 1)
+def test_commands_sent_again_after_a_kill_are_stored_exactly_once(ingest_service: IngestingService) -> None:
+    kill(ingest_service, 1)
 
 
 @pytest.mark.soak(shard="kills-streams")
 def test_a_session_outlives_its_broker_and_nothing_is_carried_out_twice_or_not_at_all(tmp_path: Path) -> None:
-    """The broker brings again what was not settled, and the device what was not confirmed; no command has a key."""
+    """The broker redelivers unsettled messages, the device resends unconfirmed commands; no command has a key."""
     broker = RabbitMQ.start()
     try:
-        with IngestingService(broker, tmp_path) as ground:
-            device = ground.device("meter", has_keys=False)
+        with IngestingService(broker, tmp_path) as ingest_service:
+            device = ingest_service.device("meter", has_keys=False)
             count = 0
             for _ in range(KILLS_IN_SOAK // 4):
                 count += WINDOW + secrets.randbelow(1000)
-                device.bring(count, count - WINDOW)
+                device.send_until_stored(count, count - WINDOW)
                 broker.kill()
                 broker.start_again()
             count += WINDOW
-            device.bring(count, count - WINDOW // 2)
+            device.send_until_stored(count, count - WINDOW // 2)
             assert device.stored(count) == list(range(1, count + 1))
     finally:
         broker.close()
 
 
 @pytest.mark.soak(shard="kills-streams")
-def test_the_same_through_many_kills(ground: IngestingService) -> None:
-    kill(ground, KILLS_IN_SOAK)
+def test_the_same_through_many_kills(ingest_service: IngestingService) -> None:
+    kill(ingest_service, KILLS_IN_SOAK)

@@ -1,4 +1,4 @@
-"""The example client of reactive-streams-io, over a real broker and at a door: it misses nothing while they are away."""
+"""The example client of reactive-streams-io misses no element while its broker or listener is away."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HISTORY = "things/acme.site:lamp/history"
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Mosquitto]:
-    """One that may be killed."""
+    """A broker that tests may kill."""
     with Mosquitto.start() as own:
         yield own
 
 
 @pytest.fixture(scope="module")
 def places(broker: Mosquitto) -> dict[str, str]:
-    """Where the example connections lead to."""
+    """The addresses of the example connections."""
     return {"readers": f"tcp://{broker.host}:{broker.port}", "tcp-listener": f"tcp://127.0.0.1:{free_port()}"}
 
 
@@ -46,7 +46,7 @@ def places(broker: Mosquitto) -> dict[str, str]:
 def service(
     broker: Mosquitto, places: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcess]:
-    """With the example connections, and a lamp of three revisions."""
+    """A service with the example connections, and a lamp of three revisions."""
     documents = [example(name) | {"uri": uri} for name, uri in places.items()]
     documents.append(connection(broker, source("setup", OWNER)))
     reconnect = {"min": "0.1s", "max": "0.5s"}
@@ -60,7 +60,7 @@ def service(
 
 
 def switch(broker: Mosquitto, *numbers: int) -> None:
-    """Another revision of the lamp for each number."""
+    """Write another revision of the lamp for each number."""
     with client(broker, "setup") as setup:
         for number in numbers:
             answer = setup.ask_for(topic("lamp", "commands/modify"), "/attributes/n", number)
@@ -79,7 +79,7 @@ def statuses(service: ServiceProcess) -> set[str]:
 
 @pytest.fixture(params=["mqtt", "tcp"])
 def at(places: dict[str, str], request: pytest.FixtureRequest) -> str:
-    """Where a client connects to."""
+    """The address that a client connects to."""
     return places["tcp-listener"] if request.param == "tcp" else places["readers"].replace("tcp", "mqtt")
 
 
@@ -137,7 +137,7 @@ def test_all_that_the_program_brings_is_carried_out_though_it_leaves_at_once(
 async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_killed_in_the_middle_of_them(
     broker: Mosquitto, service: ServiceProcess, places: dict[str, str]
 ) -> None:
-    """What was sent and may not be stored is sent again, and known by its key."""
+    """Reports that may not be stored are sent again, and recognized by their keys."""
     count = 600
     first = await asyncio.to_thread(newest, broker) + 1
 
@@ -166,22 +166,22 @@ async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_k
 async def test_a_reader_misses_no_event_while_broker_and_service_are_down(
     broker: Mosquitto, service: ServiceProcess, at: str
 ) -> None:
-    """What happens meanwhile comes in order, once: after the broker is back, and after another service has begun."""
-    heard: list[int] = []
+    """Events come in order, once: after a restart of the broker, and after a restart of the service."""
+    received: list[int] = []
 
     async def follow(reader: Client) -> None:
         async with aclosing(reader.follow(f"{HISTORY}?follow=true&from={first}", 4)) as elements:
             async for element in elements:
-                heard.extend(revisions_of([element]))
+                received.extend(revisions_of([element]))
 
     async def wait_for(number: int) -> None:
-        await wait_until(lambda: heard == list(range(first, first + number)) or following.done())
+        await wait_until(lambda: received == list(range(first, first + number)) or following.done())
         if following.done():
             # It has failed.
             following.result()
 
     first = await asyncio.to_thread(newest, broker) + 1
-    # Who hears nothing asks whether somebody is there, so that a service which knows nothing of a session is found soon.
+    # A client pings after silence, so that it soon notices a service that has lost its session.
     async with Client(connector(at), EndpointLimits(silence_before_ping=2.0)) as reader:
         following = asyncio.create_task(follow(reader))
         await asyncio.to_thread(switch, broker, 1, 2)

@@ -1,4 +1,4 @@
-"""The pages about reactive-streams-io do what they say: its octets are said and heard, its programs run."""
+"""The pages about reactive-streams-io are correct: their messages are exchanged, their programs run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.broker("mosquitto")
 
 PUMP = ROOT / "examples" / "pump.jsonl"
 
-_SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
+_PARTS = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
 TOKEN = 16
 
 
@@ -38,18 +38,18 @@ def blocks(language: str) -> list[str]:
 
 
 @dataclass
-class Desk:
-    """Somebody at two topics: what has come there and was not expected yet."""
+class PageClient:
+    """A client at two topics, and its received bytes that were not expected yet."""
 
     client: MqttClient
     received: bytes = b""
 
 
 def parts(written: str) -> list[str]:
-    """What a line says, before its explanation: octets in hexadecimal digits, texts in quotes, names of tokens."""
-    said, _, _ = written.partition(";")
-    found = _SAID.findall(said.strip())
-    assert " ".join(found) == said.strip(), f"not only octets, texts and tokens: {said}"
+    """Return the parts of a line before its explanation: bytes in hexadecimal, quoted texts, names of tokens."""
+    written_parts, _, _ = written.partition(";")
+    found = _PARTS.findall(written_parts.strip())
+    assert " ".join(found) == written_parts.strip(), f"not only bytes, texts and tokens: {written_parts}"
     return found
 
 
@@ -64,8 +64,8 @@ def raw(written: list[str], tokens: dict[str, bytes]) -> bytes:
     )
 
 
-def expect(operator: Desk, written: list[str], tokens: dict[str, bytes]) -> None:
-    """These octets come next. A token that is not known yet is what stands in its place."""
+def expect(operator: PageClient, written: list[str], tokens: dict[str, bytes]) -> None:
+    """Check the next received bytes. An unknown token takes the value at its position."""
     for place, part in enumerate(written):
         if is_token(part) and part not in tokens:
             before = raw(written[:place], tokens)
@@ -81,23 +81,25 @@ def at_topics(mosquitto: Mosquitto, name: str) -> MqttClient:
     return MqttClient(mosquitto.host, mosquitto.port, ask=f"rsio/{name}/up", answers=f"rsio/{name}/down")
 
 
-def wait_for(operator: Desk, length: int) -> None:
+def wait_for(operator: PageClient, length: int) -> None:
     while len(operator.received) < length:
         operator.received += operator.client.received.get(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
-def door() -> str:
+def listener_uri() -> str:
     return f"tcp://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(scope="module")
-def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """With the connections of the page and its pump."""
+def service(
+    mosquitto: Mosquitto, listener_uri: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    """A service with the connections of the page and its pump."""
     (by_mqtt,) = map(yaml.safe_load, blocks("yaml"))
     documents = [
         by_mqtt | {"uri": f"tcp://{mosquitto.host}:{mosquitto.port}"},
-        example("tcp-listener") | {"uri": door},
+        example("tcp-listener") | {"uri": listener_uri},
         connection(mosquitto, source("setup", "demo:clients")),
     ]
     with ServiceProcess.start(tmp_path_factory.mktemp("page"), documents) as running:
@@ -115,14 +117,14 @@ def test_the_connection_of_the_page_is_that_of_the_examples() -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_the_messages_and_programs_of_the_page_work_as_documented(mosquitto: Mosquitto, door: str) -> None:
+def test_the_messages_and_programs_of_the_page_work_as_documented(mosquitto: Mosquitto, listener_uri: str) -> None:
     """In one go, since each part goes on with what the ones before it have stored."""
-    run_programs(mosquitto, door)
+    run_programs(mosquitto, listener_uri)
     run_script(mosquitto)
     converse(mosquitto)
 
 
-def run_programs(mosquitto: Mosquitto, door: str) -> None:
+def run_programs(mosquitto: Mosquitto, listener_uri: str) -> None:
     commands = [part.splitlines() for text in blocks("console") for part in text.split("$ ")[1:]]
     assert {"--publish" in command for command, *_ in commands} == {True, False}
     assert any("--at tcp://" in command for command, *_ in commands)
@@ -130,7 +132,7 @@ def run_programs(mosquitto: Mosquitto, door: str) -> None:
     for command, *expected in commands:
         by_mqtt = "" if "--at" in command else f" --at mqtt://{mosquitto.host}:{mosquitto.port}"
         ran = subprocess.run(
-            ["sh", "-c", typed(command).replace("tcp://127.0.0.1:8766", door) + by_mqtt],
+            ["sh", "-c", typed(command).replace("tcp://127.0.0.1:8766", listener_uri) + by_mqtt],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -140,12 +142,12 @@ def run_programs(mosquitto: Mosquitto, door: str) -> None:
         assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", expected), command
         if "--publish" in command:
             revision += len(PUMP.read_text(encoding="utf-8").splitlines()) if PUMP.name in command else 1
-            # Nobody who types is so quick that he reads what is not stored yet.
+            # A user who types is never so quick as to read before the write.
             wait_until_sync(partial(has_pump, mosquitto, revision))
 
 
 def typed(command: str) -> str:
-    """As somebody types it in a clone that `make` has set up, with the interpreter of this one."""
+    """Return the command as typed in a clone set up by `make`, with the interpreter of this one."""
     assert ".venv/bin/python -m " in command
     return command.replace(".venv/bin/python", sys.executable)
 
@@ -162,7 +164,7 @@ def run_script(mosquitto: Mosquitto) -> None:
 
 
 def has_pump(mosquitto: Mosquitto, revision: int) -> bool:
-    """Whether the pump is there, with this revision."""
+    """Return whether the pump exists with this revision."""
     with client(mosquitto, "setup") as setup:
         answer = setup.ask_for("acme.plant/pump-8/things/twin/commands/retrieve", fields="_revision")
     return bool(answer["value"].get("_revision") == revision)
@@ -173,7 +175,7 @@ def converse(mosquitto: Mosquitto) -> None:
     tokens: dict[str, bytes] = {}
     with ExitStack() as stack:
         handlers = {
-            arrows: Desk(stack.enter_context(at_topics(mosquitto, name)))
+            arrows: PageClient(stack.enter_context(at_topics(mosquitto, name)))
             for arrows, name in {1: "desk", 2: "again"}.items()
         }
         for operator in handlers.values():
@@ -187,7 +189,7 @@ def converse(mosquitto: Mosquitto) -> None:
             else:
                 assert set(arrows) == {"<"}
                 expect(operator, parts(written), tokens)
-        # After all goodbyes each may begin again, and hears nothing else before the answer.
+        # After all goodbyes each client may start again, and receives nothing before the answer.
         hello, _, answer = (raw(parts(line.partition(" ")[2]), {}) for line in lines[:3])
         for operator in handlers.values():
             assert operator.received == b""

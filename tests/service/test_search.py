@@ -1,7 +1,7 @@
 """Searches over each broker: the cases of searches in one long conversation, and a client's own writes.
 
-Case numbers are those of the search cases. What a broker cannot bring about (a store that fails, a look at what is looked
-for when) is tested without one.
+Case numbers are those of the search cases. Cases that a broker cannot produce (a store that fails, the time of a look-up
+in it) are tested without one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Searcher:
         return self.pages(key)
 
     def found(self, filter: str | None = None, options: str | None = "size(200)", **more: Any) -> list[str]:
-        """What the names of things that are found end with."""
+        """Search; return the ends of the IDs of the things found."""
         key = self.subscribe(filter, options, **more)
         pages = self.request(key)
         assert self.end(key) == "complete", self.failure(key)
@@ -195,7 +195,7 @@ def test_cases_83_and_84_a_search_finds_only_readable_things(harness: Searchers)
     key = guest.subscribe()
     ((thing,),) = guest.request(key, 1)
     assert thing["attributes"] == {"n": 3, "counter": 7}
-    # An id of somebody else's does not exist.
+    # A subscription ID of another client does not exist.
     foreign = harness.owner.subscribe()
     assert guest.fails(foreign) == (404, "thing-search:subscription.not.found")
 

@@ -32,7 +32,7 @@ BY_ROOM = {"groupBy": {"room": "attributes/room"}, "measures": {"all": {"sum": "
 
 
 def rows(requester: BrokerClient, aggregation: Any) -> list[Any]:
-    """What an aggregation comes to, asked for a page of two rows at a time."""
+    """Return the rows of an aggregation, requested in pages of two rows."""
     topic = "_/_/things/twin/search"
     value = {"aggregation": aggregation, "options": "size(2)", "namespaces": ["acme.count"]}
     created = requester.ask_for(f"{topic}/subscribe", value=value)

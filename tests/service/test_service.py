@@ -53,7 +53,7 @@ def proxy(broker: Mosquitto) -> Iterator[ProxyThread]:
 def own_service(
     broker: Mosquitto, proxy: ProxyThread, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcess]:
-    """Two connections to one broker, `slow` by way of a proxy."""
+    """A service with two connections to one broker, `slow` through a proxy."""
     documents = [
         connection(proxy, source("slow", OWNER), id="slow", specificConfig={"clientId": "slow"}),
         connection(broker, source("quick", OWNER), source("beside", OWNER), id="quick"),
@@ -129,8 +129,8 @@ class Load:
             number = int(answer["headers"]["correlation-id"])
             if number not in self.answers:
                 self._room.release()
-            said = (answer["status"], answer["headers"].get("entity-revision"))
-            self.answers.setdefault(number, []).append(said)
+            response = (answer["status"], answer["headers"].get("entity-revision"))
+            self.answers.setdefault(number, []).append(response)
 
     def __enter__(self) -> Load:
         self._sender.start()
@@ -162,9 +162,9 @@ def test_sigterm_under_load_drains_and_loses_nothing(service: ServiceProcess, br
                 service.start_again()
         subscription.request(1)
         assert beside.next()["value"]["error"]["error"] == "streaming.subscription.not.found"
-        assert all(len(set(said)) == 1 for said in load.answers.values())
-        answered = {said[0][1]: number for number, said in load.answers.items()}
-        assert {said[0][0] for said in load.answers.values()} == {204}
+        assert all(len(set(responses)) == 1 for responses in load.answers.values())
+        answered = {responses[0][1]: number for number, responses in load.answers.items()}
+        assert {responses[0][0] for responses in load.answers.values()} == {204}
         history = {item["revision"]: item["value"] for item in Reader(requester, name).all()[1:]}
         assert history == answered
         records = service.records()[earlier:]
@@ -257,7 +257,7 @@ SECRETS = ("s3cret-password", "s3cret-token", "s3cret-device")
 
 
 def test_logs_are_json_lines_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the most talkative level, with logins that work, that do not, and that stand in a broken document."""
+    """At the most verbose level, with valid and invalid logins, and logins in a broken document."""
     monkeypatch.setenv("BROKER_PASSWORD", "s3cret-device")
     with Mosquitto.start(users={"ada": "s3cret-password", "dev": "s3cret-device"}) as broker:
         at = f"{broker.host}:{broker.port}"
@@ -302,7 +302,7 @@ REPLAYS = 6
 
 
 class Stalling(NamedTuple):
-    """Who speaks through the link that is going to stall, and who beside it; a thing `long` has a long history."""
+    """One client on the link that stalls, and one beside it; the thing `long` has a long history."""
 
     slow: MqttClient
     quick: MqttClient

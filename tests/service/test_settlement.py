@@ -1,4 +1,4 @@
-"""What becomes of deliveries at real brokers: settled, given back to come again, or given back for good.
+"""Settlement of deliveries at real brokers: acknowledged, requeued, or rejected.
 
 Case numbers are those of the cases for connections. Acknowledgements come by a second source of the same connection.
 """
@@ -47,7 +47,7 @@ def made(requester: BrokerClient, name: str) -> None:
 
 
 def modify(name: str, value: Any, *labels: str, **headers: Any) -> dict[str, Any]:
-    """A command that asks for acknowledgements with these labels, too."""
+    """Return a command that requests acknowledgements with these labels."""
     requested = {"requested-acks": ["twin-persisted", *labels]} if labels else {}
     return {
         "topic": topic(name, "commands/modify"),
@@ -63,7 +63,7 @@ def acknowledgement(name: str, label: str, status: int) -> dict[str, Any]:
 
 
 def acknowledged(sender: BrokerClient, receiver: BrokerClient, name: str, label: str, status: int) -> dict[str, Any]:
-    """Acknowledge until there is an answer: what comes while the service does not wait is nobody's."""
+    """Acknowledge until there is an answer: early acknowledgements are ignored."""
 
     def try_again() -> bool:
         sender.send(acknowledgement(name, label, status))
@@ -79,7 +79,7 @@ def acknowledged(sender: BrokerClient, receiver: BrokerClient, name: str, label:
 
 
 def revisions(requester: BrokerClient, name: str) -> int:
-    """How many changes a thing has seen."""
+    """Return the revision of a thing."""
     answer = requester.ask_for(topic(name, "commands/retrieve"), fields="_revision")
     return int(answer["value"]["_revision"])
 
@@ -152,7 +152,7 @@ def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, ser
     name = uuid4().hex
     topics = [f"{name}.{part}" for part in ("ask", "acks", "answers", "nobody")]
     kafka.create(*topics)
-    ask, acks, answers, nobody = topics
+    ask, acks, answers, unread = topics
     shared = {"qos": 1, "authorizationContext": [OWNER]}
     document = {
         "id": name,
@@ -162,13 +162,13 @@ def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, ser
         "specificConfig": {"bootstrapServers": kafka.bootstrap, "consumerOffsetReset": "earliest"},
         "sources": [
             {**shared, "addresses": [ask], "replyTarget": {"address": answers, "expectedResponseTypes": NACKS}},
-            {**shared, "addresses": [acks], "replyTarget": {"address": nobody}, "declaredAcks": [f"{name}:seen"]},
+            {**shared, "addresses": [acks], "replyTarget": {"address": unread}, "declaredAcks": [f"{name}:seen"]},
         ],
     }
     with (
         added(service, document),
         KafkaClient(kafka, ask=ask, answers=answers) as asker,
-        KafkaClient(kafka, ask=acks, answers=nobody) as seer,
+        KafkaClient(kafka, ask=acks, answers=unread) as seer,
     ):
         made(asker, "lamp-kafka")
         asker.send(modify("lamp-kafka", 1, f"{name}:seen"))

@@ -123,7 +123,7 @@ def connected_clients(service: ServiceProcess, connection_id: str) -> set[int]:
 
 
 def of_connection(service: ServiceProcess, connection_id: str) -> list[dict[str, Any]]:
-    """Log records about a connection."""
+    """Return the log records of a connection."""
     return [record for record in service.records() if record.get("connection") == connection_id]
 
 
@@ -144,7 +144,7 @@ def test_case_10_order_per_entity_is_kept_by_two_clients_with_so_many_consumers(
 
 
 def consumers_of(setup: BrokerSetup, document: dict[str, Any], requester: BrokerClient) -> int | None:
-    """How many consumers the broker sees; None for one that does not say."""
+    """Return the broker's number of consumers; None for a broker that does not report it."""
     if isinstance(requester, AmqpClient):
         return requester.consumers()
     if isinstance(setup, KafkaSetup):
@@ -183,7 +183,7 @@ def more_losses(service: ServiceProcess, connection_id: str, before: int) -> boo
 
 
 def cutting(setup: BrokerSetup, stack: ExitStack) -> Callable[[str], None]:
-    """What cuts one link of two."""
+    """Return a function that cuts one link of two."""
     if isinstance(setup, KafkaSetup):
         return lambda connection_id: take_the_place(setup.broker, connection_id)
     assert isinstance(setup, MqttSetup | AmqpSetup)
@@ -193,7 +193,7 @@ def cutting(setup: BrokerSetup, stack: ExitStack) -> Callable[[str], None]:
 
 
 def take_the_place(broker: Kafka, connection_id: str) -> None:
-    """Kafka's links mend cuts by themselves; one is lost when somebody else comes in its name."""
+    """Kafka's links repair cuts by themselves; one is lost when another client uses its name."""
     member = {"group.id": connection_id, "group.instance.id": f"{connection_id}.1.0"}
     strategy = {"partition.assignment.strategy": "cooperative-sticky", "log_level": 0}
     intruder = Consumer({"bootstrap.servers": broker.bootstrap, **member, **strategy, "enable.auto.commit": False})
@@ -238,13 +238,13 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
 
 @pytest.fixture
 def four(setup: BrokerSetup, service: ServiceProcess) -> Iterator[list[BrokerClient]]:
-    """Four parties, each with a source and a reply-target of its own in one connection with several clients."""
+    """Four requesters, each with its own source and reply-target in one connection with several clients."""
     names = ["north", "east", "south", "west"]
     with ExitStack() as stack:
-        parties = [stack.enter_context(setup.client(name)) for name in names]
+        clients = [stack.enter_context(setup.client(name)) for name in names]
         document = setup.connection("site", *(setup.source(name, OWNER) for name in names), clientCount=2)
         stack.enter_context(added(service, document))
-        yield parties
+        yield clients
 
 
 def test_case_2_each_of_four_sources_answers_at_its_own_reply_target(four: list[BrokerClient]) -> None:
@@ -266,7 +266,7 @@ def test_case_2_each_of_four_sources_answers_at_its_own_reply_target(four: list[
 def test_case_10_one_thing_is_changed_through_four_sources_and_its_history_has_one_order(
     four: list[BrokerClient],
 ) -> None:
-    """Each party's answers follow the order of the history, and all of them together are the history."""
+    """The answers of each requester follow the order of the history, and together they are the history."""
     first, lamp = four[0], f"lamp-{uuid4().hex[:8]}"
     value = {"_policy": policy_for(OWNER), "attributes": {"n": -1}}
     assert first.ask_for(topic(lamp, "commands/create"), value=value)["status"] == 201

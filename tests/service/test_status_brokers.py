@@ -1,7 +1,7 @@
-"""What the status says of RabbitMQ and Kafka that cannot be used, and that it is mended without a restart on every broker.
+"""The status of unusable connections to RabbitMQ and Kafka, and their repair without a restart on every broker.
 
 MQTT has its table in `test_connections.py`. Here one service has a connection for every way to fail. Details begin with the
-word of the fault and hold what the broker itself has said, if it has.
+word of the fault and contain the broker's own message, if any.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "ka
 
 PAUSES = {"min": "0.2s", "max": "1s"}
 RARELY = {"min": "5s", "max": "20s"}
-"""Pauses where nothing is to be mended: so many connections that try again all the time would keep a machine busy."""
+"""Pauses where nothing is repaired: so many connections that try again all the time would keep a machine busy."""
 OWNER = "acme:owner"
 
 
-class TlsDoor:
-    """A port that shows a certificate, and hangs up on whoever takes it."""
+class TlsListener:
+    """A listener that presents a certificate, and disconnects a client that accepts it."""
 
     def __init__(self, certificates: Certificates) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -47,7 +47,7 @@ class TlsDoor:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.is_open = True
-        self._thread = threading.Thread(target=self._serve, name="tls door", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="tls listener", daemon=True)
 
     def _serve(self) -> None:
         while True:
@@ -75,7 +75,7 @@ class TlsDoor:
 
 
 class Row(NamedTuple):
-    """How a connection differs from one that works, its status, how its details begin, and what else is in them."""
+    """The changes of a working connection, its status, the beginning of the details, and a text in them."""
 
     changes: dict[str, Any]
     status: str
@@ -86,16 +86,16 @@ class Row(NamedTuple):
 GOOD = ("open", "connected")
 
 
-class Doors(NamedTuple):
-    """Ports that show certificates which nobody should take."""
+class UntrustedListeners(NamedTuple):
+    """Listeners with certificates that no client should accept."""
 
-    expired: TlsDoor
-    misnamed: TlsDoor
+    expired: TlsListener
+    misnamed: TlsListener
     expired_ca: str
     misnamed_ca: str
 
 
-def amqp_rows(broker: RabbitMQ, doors: Doors) -> dict[str, Row]:
+def amqp_rows(broker: RabbitMQ, listeners: UntrustedListeners) -> dict[str, Row]:
     assert broker.certificates is not None
     ca = broker.certificates.ca.read_text()
     plain, place = f"{broker.host}:{broker.port}", f"127.0.0.1:{free_port()}"
@@ -125,11 +125,11 @@ def amqp_rows(broker: RabbitMQ, doors: Doors) -> dict[str, Row]:
         ),
         "unknown authority": Row({"uri": tls}, "misconfigured", "certificate: "),
         "another host's certificate": Row(
-            {"uri": f"amqps://a:b@localhost:{doors.misnamed.port}", "ca": doors.misnamed_ca},
+            {"uri": f"amqps://a:b@localhost:{listeners.misnamed.port}", "ca": listeners.misnamed_ca},
             "misconfigured", "certificate: ", "localhost",
         ),
         "expired certificate": Row(
-            {"uri": f"amqps://a:b@localhost:{doors.expired.port}", "ca": doors.expired_ca},
+            {"uri": f"amqps://a:b@localhost:{listeners.expired.port}", "ca": listeners.expired_ca},
             "misconfigured", "certificate: ", "expired",
         ),
         "TLS where there is none": Row({"uri": f"amqps://service:right@{plain}"}, "failed", "refused by broker: TLS: "),
@@ -139,7 +139,7 @@ def amqp_rows(broker: RabbitMQ, doors: Doors) -> dict[str, Row]:
     }  # fmt: skip
 
 
-def kafka_rows(broker: Kafka, doors: Doors, topic: str) -> dict[str, Row]:
+def kafka_rows(broker: Kafka, listeners: UntrustedListeners, topic: str) -> dict[str, Row]:
     ca, certificates = broker.certificates.ca.read_text(), broker.certificates
     host = broker.host
     own = {
@@ -200,11 +200,11 @@ def kafka_rows(broker: Kafka, doors: Doors, topic: str) -> dict[str, Row]:
         ),
         "unknown authority": Row({"uri": broker.uri(tls=True)}, "misconfigured", "certificate: ", "issuer"),
         "another host's certificate": Row(
-            {"uri": f"ssl://localhost:{doors.misnamed.port}", "ca": doors.misnamed_ca},
+            {"uri": f"ssl://localhost:{listeners.misnamed.port}", "ca": listeners.misnamed_ca},
             "misconfigured", "certificate: ", "localhost",
         ),
         "expired certificate": Row(
-            {"uri": f"ssl://localhost:{doors.expired.port}", "ca": doors.expired_ca},
+            {"uri": f"ssl://localhost:{listeners.expired.port}", "ca": listeners.expired_ca},
             "misconfigured", "certificate: ", "expired",
         ),
         "no certificate of our own": Row(
@@ -231,7 +231,7 @@ def documents(kind: str, uri: str, address: str, rows: dict[str, Row]) -> Iterat
         yield document
 
 
-class Shown(NamedTuple):
+class BrokenConnections(NamedTuple):
     """A service with all these connections."""
 
     service: ServiceProcess
@@ -240,31 +240,31 @@ class Shown(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def shown(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def shown(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenConnections]:
     expired = Certificates.make(tmp_path_factory.mktemp("expired"), "localhost", until=datetime(2020, 1, 1, tzinfo=UTC))
     misnamed = Certificates.make(tmp_path_factory.mktemp("misnamed"), "elsewhere.test")
     address = f"s{uuid4().hex[:12]}"
     with ExitStack() as stack:
-        doors = Doors(
-            stack.enter_context(TlsDoor(expired)),
-            stack.enter_context(TlsDoor(misnamed)),
+        listeners = UntrustedListeners(
+            stack.enter_context(TlsListener(expired)),
+            stack.enter_context(TlsListener(misnamed)),
             expired.ca.read_text(),
             misnamed.ca.read_text(),
         )
         stack.enter_context(AmqpClient(rabbitmq.uri(), ask=address, answers=f"{address}.answers"))
         kafka.create(address)
-        rows = {"amqp-091": amqp_rows(rabbitmq, doors), "kafka": kafka_rows(kafka, doors, address)}
+        rows = {"amqp-091": amqp_rows(rabbitmq, listeners), "kafka": kafka_rows(kafka, listeners, address)}
         all_documents = [
             *documents("amqp-091", rabbitmq.uri(), address, rows["amqp-091"]),
             *documents("kafka", kafka.uri(), address, rows["kafka"]),
         ]
         folder = tmp_path_factory.mktemp("statuses")
         with ServiceProcess.start(folder, all_documents, reconnect=RARELY) as service:
-            yield Shown(service, address, rows)
+            yield BrokenConnections(service, address, rows)
 
 
 @pytest.mark.parametrize("kind", ["amqp-091", "kafka"])
-def test_each_fault_has_its_status_its_word_and_the_brokers_own(shown: Shown, kind: str) -> None:
+def test_each_fault_has_its_status_its_word_and_the_brokers_own(shown: BrokenConnections, kind: str) -> None:
     rows = shown.rows[kind]
     ids = {name: f"{shown.address}-{kind}-{number}" for number, name in enumerate(rows)}
 
@@ -286,15 +286,15 @@ def test_each_fault_has_its_status_its_word_and_the_brokers_own(shown: Shown, ki
         assert shown.service.metric("connectivity_connection_up", connection=ids[name]) == (row.status == "open")
 
 
-def test_the_service_is_ready_and_reports_no_secret(shown: Shown) -> None:
+def test_the_service_is_ready_and_reports_no_secret(shown: BrokenConnections) -> None:
     status, body = shown.service.get("/health/ready")
     assert status == 200
-    said = body.decode() + shown.service.log_file.read_text(encoding="utf-8")
-    assert "wrong-secret" not in said
-    assert "PRIVATE KEY" not in said
+    text = body.decode() + shown.service.log_file.read_text(encoding="utf-8")
+    assert "wrong-secret" not in text
+    assert "PRIVATE KEY" not in text
 
 
-# --- mended -------------------------------------------------------------------------------------------------------------
+# --- repaired -----------------------------------------------------------------------------------------------------------
 
 
 def is_connected(service: ServiceProcess, connection_id: str) -> bool:
@@ -302,7 +302,7 @@ def is_connected(service: ServiceProcess, connection_id: str) -> bool:
 
 
 def test_a_repaired_password_is_used_without_a_restart(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path) -> None:
-    """It stands in a file that the documents refer to. No document changes, and nobody touches the service."""
+    """The password is in a file that the documents refer to. No document changes, and the service keeps running."""
     address = f"m{uuid4().hex[:12]}"
     kafka.create(address)
     with (

@@ -1,7 +1,7 @@
 """Streaming subscriptions over a real Mosquitto: what a client sees on the wire.
 
 Case numbers are those of the cases for streaming subscriptions. Cases about time alone (idle, after-life) and about order
-inside the engine stand in tests/unit/connectivity/subscriptions/test_manager.py, where the clock can be moved.
+inside the engine are in tests/unit/connectivity/subscriptions/test_manager.py, where the clock can be moved.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
+def clients(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
     made = {name: client(mosquitto, f"s/{name}") for name in ("writer", "reader", "stranger", "second", "other")}
     yield made
     for requester in made.values():
@@ -50,13 +50,13 @@ def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str,
 
 
 @pytest.fixture(scope="module")
-def writer(parties: dict[str, MqttClient]) -> MqttClient:
-    return parties["writer"]
+def writer(clients: dict[str, MqttClient]) -> MqttClient:
+    return clients["writer"]
 
 
 @pytest.fixture
-def reader(parties: dict[str, MqttClient]) -> MqttClient:
-    requester = parties["reader"]
+def reader(clients: dict[str, MqttClient]) -> MqttClient:
+    requester = clients["reader"]
     requester.assert_nothing_came()
     return requester
 
@@ -304,9 +304,9 @@ def test_case_42_43_the_history_of_a_deleted_thing_keeps_its_readers(writer: Mqt
 
 
 def test_a_stranger_who_creates_a_deleted_thing_again_sees_only_their_own_part(
-    parties: dict[str, MqttClient], writer: MqttClient, reader: MqttClient
+    clients: dict[str, MqttClient], writer: MqttClient, reader: MqttClient
 ) -> None:
-    stranger = parties["stranger"]
+    stranger = clients["stranger"]
     make(writer, "lamp-7")
     write(writer, "lamp-7", "/", None, "delete")
     answer = writer.ask_for(topic("lamp-7", "commands/delete", "policies"))
@@ -386,12 +386,12 @@ def test_case_56_57_an_unknown_id_is_not_found(reader: MqttClient, lamp: str) ->
 
 @pytest.mark.parametrize("requester", ["stranger", "other"])
 def test_case_58_59_another_subject_or_connection_cannot_use_or_cancel_a_subscription(
-    parties: dict[str, MqttClient], reader: MqttClient, lamp: str, requester: str
+    clients: dict[str, MqttClient], reader: MqttClient, lamp: str, requester: str
 ) -> None:
     """Another subject on the same connection, and the same subject on another connection."""
     subscription = Reader(reader, lamp)
     for action in ("request", "cancel"):
-        answer = parties[requester].ask_for(
+        answer = clients[requester].ask_for(
             topic(lamp, f"streaming/{action}"), value={"subscriptionId": subscription.id, "demand": 1}
         )
         assert answer["value"]["error"]["error"] == "streaming.subscription.not.found"
@@ -411,10 +411,10 @@ def test_case_61_a_request_without_an_id_is_an_error_response(reader: MqttClient
 
 
 def test_case_68_events_follow_the_latest_command_to_its_source(
-    parties: dict[str, MqttClient], reader: MqttClient, lamp: str
+    clients: dict[str, MqttClient], reader: MqttClient, lamp: str
 ) -> None:
     subscription = Reader(reader, lamp)
-    second = parties["second"]
+    second = clients["second"]
     second.command(topic(lamp, "streaming/request"), value={"subscriptionId": subscription.id, "demand": 1})
     assert second.next()["topic"] == topic(lamp, "streaming/next")
     subscription.cancel()

@@ -33,12 +33,8 @@ from tests.support.service_process import ServiceProcess
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
 
-Carry = Callable[[str], dict[str, Any]]
-"""How a party says around a message where it is answered."""
-
-
 class Client:
-    """One who speaks Streamr: says requests, hears frames."""
+    """A Streamr client over a broker: sends requests, receives frames."""
 
     correlated: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "mqtt-5": lambda text: {"CorrelationData": text.encode()},
@@ -46,15 +42,15 @@ class Client:
     }
 
     def __init__(self, kind: str, requester: BrokerClient) -> None:
-        self._kind, self._party = kind, requester
+        self._kind, self._client = kind, requester
 
     def send(self, *requests: Any, correlation_id: str | None = None, answer_at: str | None = None) -> None:
         for request in requests:
             payload = request if isinstance(request, bytes) else json.dumps(request).encode()
-            self._party.send(payload, **self._around(correlation_id, answer_at))
+            self._client.send(payload, **self._around(correlation_id, answer_at))
 
     def _around(self, correlation_id: str | None, answer_at: str | None) -> dict[str, Any]:
-        address = answer_at or self._party.answers
+        address = answer_at or self._client.answers
         match self._kind:
             case "mqtt-5":
                 given: dict[str, Any] = {"ResponseTopic": address}
@@ -69,15 +65,15 @@ class Client:
 
     def receive(self, number: int) -> list[Any]:
         """The next frames."""
-        return [self._party.next() for _ in range(number)]
+        return [self._client.next() for _ in range(number)]
 
-    def hears_nothing_more(self) -> None:
-        """What is asked next is answered next."""
+    def assert_no_more_frames(self) -> None:
+        """Check that no frame came before the response to a new request."""
         request, around = {"type": "unsubscribe", "stream": "nothing"}, self._around(None, None)
-        self._party.assert_next_answers(request, lambda frame: frame[3]["stream"] == "nothing", **around)
+        self._client.assert_next_answers(request, lambda frame: frame[3]["stream"] == "nothing", **around)
 
     def close(self) -> None:
-        self._party.close()
+        self._client.close()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +83,7 @@ def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One for all brokers; the policy of the streams is made over the first of them."""
+    """One service for all brokers, with the policy of the streams."""
     documents = [
         place.document({"payloadMapping": ["tanks"]}, mappingDefinitions=definition(replyAddressPattern=place.pattern))
         for place in places.values()
@@ -113,9 +109,9 @@ def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[
         assert one.receive(2) == [subscribed(stream)] * 2
         two.send(subscribe(stream=stream), *(publish(json.dumps(n), stream=stream) for n in range(1, 4)))
         assert two.receive(1) == [subscribed(stream)]
-        heard = one.receive(3)
-        assert heard == two.receive(3)
-        assert [[*frame[:3], *frame[3][:3], *frame[3][4:]] for frame in heard] == [
+        received = one.receive(3)
+        assert received == two.receive(3)
+        assert [[*frame[:3], *frame[3][:3], *frame[3][4:]] for frame in received] == [
             [0, 0, "", 28, stream, 0, 0, n, n - 1 or None, 27, str(n)] for n in range(1, 4)
         ]
         one.send(resend("x", stream=stream, resend_from=2, resend_to=3), b"not json", publish(key=None, stream=stream))
@@ -133,17 +129,17 @@ def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[
             one.send(subscribe(stream=stream), answer_at=place.address("one", "elsewhere"))
         two.send(unsubscribe(stream=stream), publish('"last"', stream=stream))
         assert two.receive(1) == [[0, 3, "", {"stream": stream, "partition": 0}]]
-        two.hears_nothing_more()
+        two.assert_no_more_frames()
         assert one.receive(1)[0][3][8] == '"last"'
         one.send({"type": "disconnect"}, publish('"unheard"', stream=stream))
-        one.hears_nothing_more()
+        one.assert_no_more_frames()
         assert KEY not in str(frames)
 
 
 def test_case_b10_messages_published_while_the_service_is_down_arrive_in_order_over_each_broker(
     places: dict[str, Place], service: ServiceProcess
 ) -> None:
-    """Nobody asks for it: clients do not see a restart."""
+    """Without a resend request: clients do not notice a restart."""
     with ExitStack() as stack:
         clients: dict[str, Client] = {}
         for kind, place in places.items():
@@ -156,12 +152,12 @@ def test_case_b10_messages_published_while_the_service_is_down_arrive_in_order_o
             one.send(*(publish(json.dumps(f"meanwhile {n}"), stream=f"tank-{kind}") for n in range(3)))
         service.start_again()
         for kind, one in clients.items():
-            heard: list[Any] = []
-            while len(heard) < 3:
-                # Kafka brings again what it was not told to be done: such requests are answered again.
+            received: list[Any] = []
+            while len(received) < 3:
+                # Kafka delivers uncommitted records again: such requests are answered again.
                 (frame,) = one.receive(1)
                 assert frame[1] == 0 or kind == "kafka", frame
-                heard += [frame[3]] if frame[1] == 0 else []
-            assert [message[8] for message in heard] == [f'"meanwhile {n}"' for n in range(3)]
-            assert [message[6] for message in heard[1:]] == [message[5] for message in heard[:2]]
+                received += [frame[3]] if frame[1] == 0 else []
+            assert [message[8] for message in received] == [f'"meanwhile {n}"' for n in range(3)]
+            assert [message[6] for message in received[1:]] == [message[5] for message in received[:2]]
             one.send({"type": "disconnect"})

@@ -26,14 +26,14 @@ EVERYTHING = {"grant": ["READ", "WRITE"], "revoke": []}
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Mosquitto]:
-    """One that may be killed."""
+    """A broker that tests may kill."""
     with Mosquitto.start() as own:
         yield own
 
 
 @pytest.fixture(scope="module")
 def service(broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """With the example connection, and a policy by which anybody may do everything with its streams."""
+    """A service with the example connection, and a policy with all permissions for every client."""
     example = yaml.safe_load((ROOT / "examples" / "connections" / "streams.yaml").read_text(encoding="utf-8"))
     documents = [
         example | {"uri": f"tcp://{broker.host}:{broker.port}"},
@@ -60,7 +60,7 @@ def at(broker: Mosquitto, name: str) -> Client:
 
 
 @contextmanager
-def following(session: Client, reader: Reader, heard: Callable[[int, str], object]) -> Iterator[None]:
+def following(session: Client, reader: Reader, on_message: Callable[[int, str], object]) -> Iterator[None]:
     """A thread that follows, and hands over offset and content of each message; it ends with the message `"end"`."""
 
     def follow() -> None:
@@ -68,7 +68,7 @@ def following(session: Client, reader: Reader, heard: Callable[[int, str], objec
         for message in messages:
             if message[CONTENT] == '"end"':
                 break
-            heard(message[OFFSET], message[CONTENT])
+            on_message(message[OFFSET], message[CONTENT])
         messages.close()
 
     thread = threading.Thread(target=follow)
@@ -79,13 +79,15 @@ def following(session: Client, reader: Reader, heard: Callable[[int, str], objec
 
 
 def test_a_reader_misses_no_message_while_the_broker_is_down(broker: Mosquitto, service: ServiceProcess) -> None:
-    """What others publish meanwhile through the service's store comes when the broker is back, in order, once."""
-    heard: list[str] = []
+    """Messages that others publish meanwhile come once and in order when the broker is back."""
+    received: list[str] = []
     follower, writer = at(broker, "follower"), at(broker, "writer")
     try:
         writer.publish(STREAM, 0)
-        with following(follower, Reader(STREAM, first_resend={"resend_last": 9}), lambda _, said: heard.append(said)):
-            wait_until_sync(lambda: heard == ["0"])
+        with following(
+            follower, Reader(STREAM, first_resend={"resend_last": 9}), lambda _, content: received.append(content)
+        ):
+            wait_until_sync(lambda: received == ["0"])
             broker.kill()
             wait_until_sync(lambda: service.status("streams")["status"] != "open")
             broker.start_again()
@@ -94,7 +96,7 @@ def test_a_reader_misses_no_message_while_the_broker_is_down(broker: Mosquitto, 
             writer = at(broker, "writer-again")
             for n in (1, 2, 3):
                 writer.publish(STREAM, n)
-            wait_until_sync(lambda: heard == ["0", "1", "2", "3"])
+            wait_until_sync(lambda: received == ["0", "1", "2", "3"])
             writer.publish(STREAM, "end")
     finally:
         follower.close()
@@ -124,7 +126,7 @@ def test_a_client_that_is_cut_off_leaves_by_its_last_will(broker: Mosquitto, ser
         program.kill()
 
     def has_left() -> bool:
-        told = [each for each in service.records() if each["event"] == "session ended"]
-        return any(each["address"] == "streamr/answers/gone" for each in told)
+        ended = [each for each in service.records() if each["event"] == "session ended"]
+        return any(each["address"] == "streamr/answers/gone" for each in ended)
 
     wait_until_sync(has_left)

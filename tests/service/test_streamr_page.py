@@ -1,4 +1,4 @@
-"""The page about Streamr does what it says: its connections are opened, its lines said and heard, its programs run."""
+"""The page about Streamr is correct: its connections open, its messages are exchanged, its programs run."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def blocks(language: str) -> list[str]:
     return [block.text for block in markdown.blocks(page) if block.language == language]
 
 
-class Speaker:
-    """Somebody on MQTT 5 who is answered at a topic of his own."""
+class PageClient:
+    """A client on MQTT 5 with its own response topic."""
 
     def __init__(self, broker: Mosquitto, name: str) -> None:
         self.received: queue.Queue[Any] = queue.Queue()
@@ -68,17 +68,19 @@ class Speaker:
 
 
 @pytest.fixture(scope="module")
-def door() -> str:
+def listener_uri() -> str:
     return f"ws://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(scope="module")
-def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """With the connections of the page, its policy and its thing."""
-    by_mqtt, by_door = map(yaml.safe_load, blocks("yaml"))
+def service(
+    mosquitto: Mosquitto, listener_uri: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    """A service with the connections of the page, its policy and its thing."""
+    by_mqtt, by_listener = map(yaml.safe_load, blocks("yaml"))
     documents = [
         by_mqtt | {"uri": f"tcp://{mosquitto.host}:{mosquitto.port}"},
-        by_door | {"uri": door},
+        by_listener | {"uri": listener_uri},
         connection(mosquitto, source("setup", "demo:clients")),
     ]
     commands = [found for found in map(json.loads, blocks("json")) if "topic" in found]
@@ -99,45 +101,45 @@ def test_the_first_connection_is_that_of_the_examples() -> None:
 
 
 async def test_the_messages_and_programs_of_the_page_work_as_documented(
-    service: ServiceProcess, mosquitto: Mosquitto, door: str
+    service: ServiceProcess, mosquitto: Mosquitto, listener_uri: str
 ) -> None:
     """In one go, since each part goes on with what the ones before it have stored."""
     converse(mosquitto)
     run_programs(mosquitto)
-    assert (await run_script(door)).splitlines() == ["9", "10"]
+    assert (await run_script(listener_uri)).splitlines() == ["9", "10"]
 
 
 def timeless(frame: Any) -> Any:
     """A frame without the times at which twins were changed."""
-    _, kind, _, said = frame
-    if kind in (0, 1) and said[1].startswith("things/"):
-        content = json.loads(said[8])
+    _, kind, _, message = frame
+    if kind in (0, 1) and message[1].startswith("things/"):
+        content = json.loads(message[8])
         assert content.pop("timestamp")
-        return [*frame[:3], [*said[:3], *said[4:8], content]]
+        return [*frame[:3], [*message[:3], *message[4:8], content]]
     return frame
 
 
 def converse(mosquitto: Mosquitto) -> None:
     lines = [_LINE.fullmatch(line) for text in blocks("text") for line in text.splitlines()]
     assert len(lines) > 10
-    speakers: dict[str, Speaker] = {}
+    page_clients: dict[str, PageClient] = {}
     try:
         for line in lines:
-            assert line is not None, "neither said nor heard"
-            name, arrow, said = line.groups()
-            if name not in speakers:
-                speakers[name] = Speaker(mosquitto, name)
+            assert line is not None, "neither sent nor received"
+            name, arrow, frame_text = line.groups()
+            if name not in page_clients:
+                page_clients[name] = PageClient(mosquitto, name)
             if arrow == "->":
-                speakers[name].send(said)
+                page_clients[name].send(frame_text)
             else:
-                assert timeless(speakers[name].received.get(timeout=PATIENCE)) == timeless(json.loads(said))
-        for name, speaker in speakers.items():
-            speaker.send('{"type": "unsubscribe", "stream": "nothing"}')
-            frame = speaker.received.get(timeout=PATIENCE)
-            assert frame[3]["stream"] == "nothing", f"{name} heard more than the page says: {frame}"
+                assert timeless(page_clients[name].received.get(timeout=PATIENCE)) == timeless(json.loads(frame_text))
+        for name, page_client in page_clients.items():
+            page_client.send('{"type": "unsubscribe", "stream": "nothing"}')
+            frame = page_client.received.get(timeout=PATIENCE)
+            assert frame[3]["stream"] == "nothing", f"{name} received more than the page shows: {frame}"
     finally:
-        for speaker in speakers.values():
-            speaker.close()
+        for page_client in page_clients.values():
+            page_client.close()
 
 
 def run_programs(mosquitto: Mosquitto) -> None:
@@ -152,14 +154,14 @@ def run_programs(mosquitto: Mosquitto) -> None:
         assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", expected), command
 
 
-async def run_script(door: str) -> str:
-    """What the page's script prints. It runs until it is ended, as a client does."""
+async def run_script(listener_uri: str) -> str:
+    """Return the output of the page's script, which runs until it is stopped."""
     (script,) = blocks("javascript")
     assert script.count("ws://127.0.0.1:8767") == 2
     process = await run_node(Path("-"), version="0.12.2")
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(script.replace("ws://127.0.0.1:8767", door).encode())
+    process.stdin.write(script.replace("ws://127.0.0.1:8767", listener_uri).encode())
     process.stdin.close()
     printed = b""
     try:
@@ -177,7 +179,7 @@ async def run_script(door: str) -> str:
 
 def test_every_code_is_on_the_page() -> None:
     page = (ROOT / "docs" / "reference" / "streamr.md").read_text(encoding="utf-8")
-    # What is wrong with a frame is told to who reads one, not to clients.
+    # Errors of a frame are reported to its reader, not to clients.
     ours = {"streamr:message.invalid", "streamr:frame.invalid"}
     files = [file for folder in ("mappings", "connectivity") for file in (ROOT / folder).rglob("*.py")]
     codes = {code for file in files for code in re.findall(r'"(streamr:[a-z.]+)"', file.read_text(encoding="utf-8"))}

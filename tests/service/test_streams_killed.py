@@ -1,4 +1,4 @@
-"""Kills while a stream is written and read: every message is stored once, and who asks for holes has all of them in order.
+"""Kills while a stream is written and read: every message is stored once, and a reader that fills gaps has all in order.
 
 The service is killed (SIGKILL), the broker is killed and started again. A writer and a reader are processes of their own,
 and so is the checker, which is first shown to catch what it is for (Streamr protocol, sessions and offsets).
@@ -60,7 +60,7 @@ def test_the_checker_catches_a_planted_fault(found: list[str], expected: str) ->
     assert any(expected in finding for finding in found), found
 
 
-def test_the_reader_asks_for_a_hole_until_it_is_filled_and_hands_on_in_order() -> None:
+def test_the_reader_requests_a_gap_until_it_is_filled_and_passes_messages_on_in_order() -> None:
     """As the protocol's own clients do; it subscribes once."""
     sent: list[dict[str, object]] = []
     noted: list[dict[str, object]] = []

@@ -1,4 +1,4 @@
-"""What a connection's targets are sent, against the running service and a real broker.
+"""Messages at a connection's targets, with the running service and a real broker.
 
 Case numbers are those of the cases for connections.
 """
@@ -24,8 +24,8 @@ EVENTS = "_/_/things/twin/events"
 
 SEVERAL = """
 function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, action, path, dittoHeaders, value) {
-    const said = n => JSON.stringify({name: name, part: n, value: value});
-    return [1, 2, 3].map(n => Ditto.buildExternalMsg({}, said(n), null, 'text/plain'));
+    const payload = n => JSON.stringify({name: name, part: n, value: value});
+    return [1, 2, 3].map(n => Ditto.buildExternalMsg({}, payload(n), null, 'text/plain'));
 }
 """
 
@@ -48,18 +48,18 @@ ENRICHED = [target("cases/enriched", f"{EVENTS}?extraFields=attributes/n,feature
 
 
 class Listener:
-    """What came at each target, by the last part of its address."""
+    """The messages at each target, by the last part of its address."""
 
     def __init__(self, broker: Mosquitto) -> None:
         self._client = MqttClient(broker.host, broker.port, ask="nothing", answers="cases/#")
 
     def received(self, address: str, name: str) -> list[dict[str, Any]]:
-        """What was said of a thing."""
-        said = [json.loads(it.payload) for it in list(self._client.messages) if it.topic == f"cases/{address}"]
-        return [it for it in said if name in (it.get("name"), it.get("topic", "/").split("/")[1])]
+        """Return the messages about a thing received so far."""
+        messages = [json.loads(it.payload) for it in list(self._client.messages) if it.topic == f"cases/{address}"]
+        return [it for it in messages if name in (it.get("name"), it.get("topic", "/").split("/")[1])]
 
     def wait(self, address: str, name: str, number: int) -> list[dict[str, Any]]:
-        """The same, as soon as it is so much."""
+        """Wait for so many messages about a thing, and return them."""
         wait_until_sync(lambda: len(self.received(address, name)) >= number)
         return self.received(address, name)
 
@@ -105,9 +105,9 @@ def test_case_54_a_mapper_that_returns_several_messages_has_all_of_them_publishe
 ) -> None:
     make(owner, "case-54", policy_for(OWNER))
     change(owner, "case-54", "/attributes/n", 7)
-    heard = listener.wait("several", "case-54", 6)
-    assert [it["part"] for it in heard] == [1, 2, 3, 1, 2, 3]
-    assert [it["value"] for it in heard[3:]] == [7, 7, 7]
+    received = listener.wait("several", "case-54", 6)
+    assert [it["part"] for it in received] == [1, 2, 3, 1, 2, 3]
+    assert [it["value"] for it in received[3:]] == [7, 7, 7]
 
 
 def test_case_59_an_event_lacks_the_feature_that_a_policy_revokes(owner: MqttClient, listener: Listener) -> None:
@@ -130,8 +130,8 @@ def test_case_60_a_filter_on_the_action_lets_the_beginning_and_the_end_pass(
     change(owner, "case-60", "/attributes/n", 2)
     change(owner, "case-60", "/attributes", {"n": 3}, verb="merge")
     change(owner, "case-60", "/", None, verb="delete")
-    heard = listener.wait("lifecycle", "case-60", 2)
-    assert [(it["topic"].rsplit("/", 1)[1], it["revision"]) for it in heard] == [("created", 1), ("deleted", 5)]
+    received = listener.wait("lifecycle", "case-60", 2)
+    assert [(it["topic"].rsplit("/", 1)[1], it["revision"]) for it in received] == [("created", 1), ("deleted", 5)]
 
 
 def test_case_61_two_topics_that_match_make_one_message_with_the_fields_of_one(
@@ -142,10 +142,10 @@ def test_case_61_two_topics_that_match_make_one_message_with_the_fields_of_one(
     change(owner, "case-61", "/attributes/n", 1)
     owner.ask_for(topic("case-61", "commands/delete"), "/attributes/first")
     change(owner, "case-61", "/attributes/n", 2)
-    heard = listener.wait("both", "case-61", 4)
-    assert [it["revision"] for it in heard] == [1, 2, 3, 4]
-    assert heard[1]["extra"] == {"attributes": {"first": 1}}
-    assert heard[3]["extra"] == {"attributes": {"second": {"shown": 2}}}
+    received = listener.wait("both", "case-61", 4)
+    assert [it["revision"] for it in received] == [1, 2, 3, 4]
+    assert received[1]["extra"] == {"attributes": {"first": 1}}
+    assert received[3]["extra"] == {"attributes": {"second": {"shown": 2}}}
 
 
 def test_case_62_extra_fields_have_the_new_value_and_every_feature_that_has_one(

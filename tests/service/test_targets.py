@@ -1,4 +1,4 @@
-"""Events of twins at targets, between three real brokers: what one party writes over MQTT, others hear over AMQP and Kafka.
+"""Events of twins at targets, between three real brokers: changes over MQTT are received over AMQP and Kafka.
 
 Case numbers are those of the cases for twins.
 """
@@ -31,8 +31,8 @@ EVENTS = "_/_/things/twin/events"
 
 
 class TargetsSetup:
-    """One service: a desk that writes (MQTT); a hall that hears and acknowledges (AMQP); an archive (Kafka); a bench of
-    targets with filters (MQTT), one of which may read little."""
+    """One service: an operator that writes (MQTT); a hall that receives and acknowledges (AMQP); an archive (Kafka); a bench
+    of targets with filters (MQTT), one of which may read little."""
 
     def __init__(self, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, proxy: ProxyThread) -> None:
         number = uuid4().hex[:8]
@@ -100,8 +100,8 @@ class TargetsSetup:
         }
 
 
-class People:
-    """The service, and one party of each kind."""
+class TargetClients:
+    """The service, and one client of each kind."""
 
     def __init__(
         self,
@@ -127,13 +127,13 @@ class People:
 
 
 class Bench:
-    """What came at each of the bench's targets, by the last part of the address."""
+    """The messages at each target of the bench, by the last part of the address."""
 
     def __init__(self, client: MqttClient) -> None:
         self.client = client
 
     def received(self, address: str, name: str) -> list[dict[str, Any]]:
-        """Events of a thing."""
+        """Return the received events of a thing."""
         found = [
             json.loads(message.payload) for message in list(self.client.messages) if message.topic.endswith(address)
         ]
@@ -147,13 +147,13 @@ def proxy(rabbitmq: RabbitMQ) -> Iterator[ProxyThread]:
 
 
 @pytest.fixture(scope="module")
-def people(
+def clients(
     mosquitto: Mosquitto,
     rabbitmq: RabbitMQ,
     kafka: Kafka,
     proxy: ProxyThread,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[People]:
+) -> Iterator[TargetClients]:
     yard = TargetsSetup(mosquitto, rabbitmq, kafka, proxy)
     kafka.create(yard.archive)
     with contextlib.ExitStack() as stack:
@@ -170,11 +170,11 @@ def people(
                 tmp_path_factory.mktemp("targets"), yard.documents, reconnect={"min": "0.1s", "max": "1s"}
             )
         )
-        yield People(yard, service, operator, hall, archive, Bench(bench))
+        yield TargetClients(yard, service, operator, hall, archive, Bench(bench))
 
 
-def heard_of(requester: BrokerClient, name: str, number: int) -> list[dict[str, Any]]:
-    """The next so many events of a thing at somebody who hears everything."""
+def next_events(requester: BrokerClient, name: str, number: int) -> list[dict[str, Any]]:
+    """Return the next `number` events of a thing from a client that receives all events."""
     found: list[dict[str, Any]] = []
     while len(found) < number:
         event = requester.next()
@@ -187,30 +187,30 @@ def revisions(events: list[dict[str, Any]]) -> list[int]:
     return [event["revision"] for event in events]
 
 
-def test_cases_106_107_111_114_115_116_each_target_receives_its_topics_in_order(people: People) -> None:
+def test_cases_106_107_111_114_115_116_each_target_receives_its_topics_in_order(clients: TargetClients) -> None:
     """Twenty quick changes of one thing, and one of a thing elsewhere."""
-    people.make("lamp-1")
-    people.make("lamp-1", "acme")
+    clients.make("lamp-1")
+    clients.make("lamp-1", "acme")
     for number in range(1, 21):
-        people.write("lamp-1", "/attributes/c", number)
+        clients.write("lamp-1", "/attributes/c", number)
     for _ in range(20):
-        assert people.operator.next()["topic"].endswith(("commands/create", "commands/modify"))
-    people.operator.assert_nothing_came("lamp-1")
+        assert clients.operator.next()["topic"].endswith(("commands/create", "commands/modify"))
+    clients.operator.assert_nothing_came("lamp-1")
     # 115, on two more brokers: in order, without a gap.
-    for requester in (people.hall, people.archive):
-        (first, *events) = heard_of(requester, "lamp-1", 22)
+    for requester in (clients.hall, clients.archive):
+        (first, *events) = next_events(requester, "lamp-1", 22)
         assert first["topic"] == topic("lamp-1", "events/created")
         inside = [event for event in events if event["topic"].startswith("acme.site/")]
         assert revisions(inside) == list(range(2, 22))
         assert [event["value"] for event in inside] == list(range(1, 21))
-    bench = people.bench
+    bench = clients.bench
     wait_until_sync(lambda: len(bench.received("plant", "lamp-1")) == 21)
     wait_until_sync(lambda: len(bench.received("both", "lamp-1")) == 22)
     assert {event["topic"].split("/")[0] for event in bench.received("plant", "lamp-1")} == {"acme.site"}
     assert [event["value"] for event in bench.received("low", "lamp-1") if event["path"] == "/attributes/c"] == list(
         range(1, 11)
     )
-    correlation = people.write(
+    correlation = clients.write(
         "lamp-1", "/attributes/place", "hall N", **{"my-own": "x", "condition": "exists(thingId)"}
     )
     wait_until_sync(lambda: len(bench.received("both", "lamp-1")) == 23)
@@ -218,33 +218,33 @@ def test_cases_106_107_111_114_115_116_each_target_receives_its_topics_in_order(
     assert newest["extra"] == {"attributes": {"place": "hall N"}}
     assert newest["headers"].items() >= {"correlation-id": correlation, "my-own": "x"}.items()
     assert not {"condition", "etag"} & set(newest["headers"])
-    assert people.operator.next()["status"] == 201
+    assert clients.operator.next()["status"] == 201
 
 
-def test_case_112_a_target_receives_only_the_parts_it_can_read(people: People) -> None:
-    people.make("lamp-2", acme_viewer={"thing:/attributes/open": READ})
-    people.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
-    people.write("lamp-2", "/attributes/secret", 3)
-    people.write("lamp-2", "/attributes/open", 4)
-    wait_until_sync(lambda: len(people.bench.received("viewer", "lamp-2")) == 2)
+def test_case_112_a_target_receives_only_the_parts_it_can_read(clients: TargetClients) -> None:
+    clients.make("lamp-2", acme_viewer={"thing:/attributes/open": READ})
+    clients.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
+    clients.write("lamp-2", "/attributes/secret", 3)
+    clients.write("lamp-2", "/attributes/open", 4)
+    wait_until_sync(lambda: len(clients.bench.received("viewer", "lamp-2")) == 2)
     # Of the creation nothing is readable but the ID.
-    found = [(event["path"], event.get("value")) for event in people.bench.received("viewer", "lamp-2")]
+    found = [(event["path"], event.get("value")) for event in clients.bench.received("viewer", "lamp-2")]
     assert found == [("/attributes", {"open": 1}), ("/attributes/open", 4)]
     for _ in range(3):
-        people.operator.next()
+        clients.operator.next()
 
 
-def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: People) -> None:
+def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(clients: TargetClients) -> None:
     """The label that a broker's word gives, one that the subscriber gives, and a weak one of who may not read it."""
-    people.make("lamp-3")
-    sent, seen, viewer = f"{people.yard.hall}:sent", f"{people.yard.hall}:seen", f"{people.yard.bench}:viewer"
+    clients.make("lamp-3")
+    sent, seen, viewer = f"{clients.yard.hall}:sent", f"{clients.yard.hall}:seen", f"{clients.yard.bench}:viewer"
     asked = {"requested-acks": ["twin-persisted", sent, seen, viewer], "timeout": "50s"}
-    correlation = people.write("lamp-3", "/attributes/on", True, **asked)
-    event = heard_of(people.hall, "lamp-3", 2)[1]
+    correlation = clients.write("lamp-3", "/attributes/on", True, **asked)
+    event = next_events(clients.hall, "lamp-3", 2)[1]
     assert event["headers"]["requested-acks"] == [sent, seen, viewer]
     ack = {"topic": topic("lamp-3", f"acks/{seen}"), "path": "/", "value": {"x": 1}, "status": 208}
-    people.hall.send({**ack, "headers": {"correlation-id": correlation}})
-    answer = people.operator.next()
+    clients.hall.send({**ack, "headers": {"correlation-id": correlation}})
+    answer = clients.operator.next()
     assert (answer["topic"], answer["status"]) == (topic("lamp-3", "acks"), 200)
     assert {label: each["status"] for label, each in answer["value"].items()} == {
         "twin-persisted": 201,
@@ -258,28 +258,28 @@ def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: Pe
 
 @pytest.mark.slow(reason="a thousand events wait while the service is killed")
 def test_a_target_with_a_lost_broker_reports_its_lag_blocks_no_other_and_receives_every_event(
-    people: People, proxy: ProxyThread
+    clients: TargetClients, proxy: ProxyThread
 ) -> None:
     """Through a restart of the service, too. Its status and metrics say how far it is behind."""
-    people.make("lamp-4")
-    heard_of(people.hall, "lamp-4", 1)
-    labels = {"connection": people.yard.hall, "target": "0"}
-    # What was heard may not be confirmed yet.
-    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0)
+    clients.make("lamp-4")
+    next_events(clients.hall, "lamp-4", 1)
+    labels = {"connection": clients.yard.hall, "target": "0"}
+    # A received event may not be confirmed yet.
+    wait_until_sync(lambda: clients.service.metric("connectivity_target_lag_events", **labels) == 0)
     proxy.refuse()
     proxy.cut()
-    wait_until_sync(lambda: people.service.status(people.yard.hall)["status"] != "open")
+    wait_until_sync(lambda: clients.service.status(clients.yard.hall)["status"] != "open")
     for number in range(1100):
-        people.operator.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
+        clients.operator.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
     for _ in range(1100):
-        assert people.operator.next()["status"] in (201, 204)
-    details = people.service.status(people.yard.hall)["details"]
+        assert clients.operator.next()["status"] in (201, 204)
+    details = clients.service.status(clients.yard.hall)["details"]
     assert "targets[0] is 1100 events behind" in details, details
-    assert people.service.metric("connectivity_target_lag_events", **labels) == 1100
-    people.service.kill()
-    people.service.start_again(ready=False)
+    assert clients.service.metric("connectivity_target_lag_events", **labels) == 1100
+    clients.service.kill()
+    clients.service.start_again(ready=False)
     proxy.admit()
-    events = heard_of(people.hall, "lamp-4", 1100)
+    events = next_events(clients.hall, "lamp-4", 1100)
     assert [event["value"] for event in events] == list(range(1100))
-    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0)
-    assert people.service.metric("connectivity_target_skipped_total", **labels) == 0
+    wait_until_sync(lambda: clients.service.metric("connectivity_target_lag_events", **labels) == 0)
+    assert clients.service.metric("connectivity_target_skipped_total", **labels) == 0

@@ -1,6 +1,6 @@
 """One trace through the whole service: a command comes in over MQTT 5, its answer and its event leave over four brokers.
 
-What readers downstream find in their transport headers, and what the collector was sent, are the same trace.
+The transport headers of downstream readers and the collector have the same trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVENTS = ["_/_/things/twin/events"]
 
 
 def listener(setup: BrokerSetup) -> dict[str, Any]:
-    """A connection that is sent events, and hears nothing itself that the test says."""
+    """Return a connection with a target for events, whose source receives nothing from the test."""
     target = {"address": setup.reply_address("hears"), "topics": EVENTS, "authorizationContext": [OWNER], "qos": 1}
     return setup.connection("hears", setup.source("hears", OWNER), targets=[target])
 
@@ -48,12 +48,12 @@ def users(message: MQTTMessage) -> dict[str, str]:
 def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path
 ) -> None:
-    asks, mqtt_5, mqtt = Mqtt5Setup(mosquitto), Mqtt5Setup(mosquitto), MqttSetup(mosquitto)
+    requests, mqtt_5, mqtt = Mqtt5Setup(mosquitto), Mqtt5Setup(mosquitto), MqttSetup(mosquitto)
     amqp, records = AmqpSetup(rabbitmq), KafkaSetup(kafka)
     setups: list[BrokerSetup] = [mqtt_5, mqtt, amqp, records]
     with (
         collector() as spans,
-        asks.client("asks") as sender,
+        requests.client("asks") as sender,
         mqtt_5.client("hears") as by_mqtt_5,
         mqtt.client("hears") as by_mqtt,
         amqp.client("hears") as by_amqp,
@@ -63,7 +63,7 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
         assert isinstance(by_mqtt_5, MqttClient)
         assert isinstance(by_amqp, AmqpClient)
         assert isinstance(by_kafka, KafkaClient)
-        documents = [asks.connection("asks", asks.source("asks", OWNER)), *map(listener, setups)]
+        documents = [requests.connection("asks", requests.source("asks", OWNER)), *map(listener, setups)]
         tracing = {"endpoint": spans.address, "service": "twins", "ratio": 0}
         with ServiceProcess.start(tmp_path, documents, tracing=tracing) as service:
             made = {
@@ -74,7 +74,7 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
             }
             sender.send(made, UserProperty=[("traceparent", CONTEXT), ("tracestate", "acme=7")])
             assert sender.next()["status"] == 201
-            heard = [requester.next() for requester in (by_mqtt_5, by_mqtt, by_amqp, by_kafka)]
+            received = [requester.next() for requester in (by_mqtt_5, by_mqtt, by_amqp, by_kafka)]
             lost = {"topic": topic("lamp-2", "commands/retrieve"), "headers": {"correlation-id": "c-2"}, "path": "/"}
             sender.send(lost, UserProperty=[("traceparent", CONTEXT)])
             assert sender.next()["status"] == 404
@@ -102,18 +102,18 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
     assert systems(by_kind) == {
         "asks": "mqtt", "mqtt-5": "mqtt", "mqtt": "mqtt", "amqp-091": "rabbitmq", "kafka": "kafka",
     }  # fmt: skip
-    # MQTT 3.1.1 has no transport headers; the signal's own say it.
-    assert heard[1]["headers"]["traceparent"] == f"00-{TRACE}-{consumer.id}-01"
+    # MQTT 3.1.1 has no transport headers; the headers of the signal carry the trace.
+    assert received[1]["headers"]["traceparent"] == f"00-{TRACE}-{consumer.id}-01"
     (line,) = [line for line in log if line["event"] == "command refused"]
     assert (line["trace_id"], line["correlation_id"], line["connection"]) == (TRACE, "c-2", documents[0]["id"])
-    assert nobody_elses(spans) == [], "with a ratio of 0 the service begins no trace of its own"
+    assert foreign_spans(spans) == [], "with a ratio of 0 the service begins no trace of its own"
 
 
 def systems(spans: dict[str, Span]) -> dict[str, str]:
     return {kind: span.attributes["messaging.system"] for kind, span in spans.items()}
 
 
-def nobody_elses(spans: Collector) -> list[Span]:
+def foreign_spans(spans: Collector) -> list[Span]:
     return [span for span in spans.taken if span.trace != TRACE]
 
 

@@ -21,7 +21,7 @@ from tests.support.wait import PATIENCE
 
 
 def api() -> dict[str, str]:
-    """Environment variables for a service whose API has a port of its own."""
+    """Return environment variables for a service whose API has its own port."""
     return {"CONNECTIVITY_API__PORT": str(free_port())}
 
 
@@ -69,7 +69,7 @@ def test_an_analyst_with_duckdb_and_pandas(tmp_path: Path) -> None:
 
 
 def websocket_of_node() -> dict[str, str]:
-    """What takes the place of an option that the page needs and an older Node does not know."""
+    """Return a replacement for a Node option of the page that an older Node lacks."""
     found = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
     major, minor = (int(part) for part in found.removeprefix("v").split(".")[:2])
     shim = ROOT / "tests" / "support" / "public_client" / "websocket.cjs"

@@ -1,6 +1,6 @@
 """Commands on things and policies over a real broker: what an owner and a reader of a part of a thing see on the wire.
 
-A selection; every rule by itself stands in tests/connectivity/twins. Case numbers are those of the behaviour cases of twins.
+A selection; each rule by itself is tested in tests/unit/connectivity/twins. Case numbers: behavior cases of twins.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
+def clients(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
     made = {name: client(mosquitto, f"t/{name}") for name in ("owner", "partial", "stranger")}
     yield made
     for requester in made.values():
@@ -54,18 +54,18 @@ def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str,
 
 
 @pytest.fixture(scope="module")
-def owner(parties: dict[str, MqttClient]) -> MqttClient:
-    return parties["owner"]
+def owner(clients: dict[str, MqttClient]) -> MqttClient:
+    return clients["owner"]
 
 
 @pytest.fixture
-def partial(parties: dict[str, MqttClient]) -> MqttClient:
-    return parties["partial"]
+def partial(clients: dict[str, MqttClient]) -> MqttClient:
+    return clients["partial"]
 
 
 @pytest.fixture
-def stranger(parties: dict[str, MqttClient]) -> MqttClient:
-    return parties["stranger"]
+def stranger(clients: dict[str, MqttClient]) -> MqttClient:
+    return clients["stranger"]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def ask(requester: MqttClient, name: str, verb: str, path: str = "/", value: Any
 
 
 def refused(answer: dict[str, Any], status: int, error: str) -> None:
-    """The answer is this error, told twice alike."""
+    """Check that the answer is this error, with the same status in both places."""
     assert (answer["status"], answer["value"]["status"], answer["value"]["error"]) == (status, status, error)
     assert answer["topic"].endswith("/errors")
     assert answer["path"] == "/"
@@ -130,7 +130,7 @@ def test_case_25_26_sub_resources_are_created_then_modified(owner: MqttClient, b
 
 
 def test_numbers_and_texts_keep_their_spelling(owner: MqttClient, box: str) -> None:
-    """A value is kept as it came: `1.50`, `1e2` and `\\u00e4` are not written anew."""
+    """A value is kept as received: `1.50`, `1e2` and `\\u00e4` are not encoded again."""
     spelt = b'{"a":1.50,"b":1e2,"c":"\\u00e4/\\/","d":-0}'
     owner.send(
         b'{"topic":"%s","path":"/attributes/spelt","value": %s }' % (topic(box, "commands/modify").encode(), spelt)
@@ -181,8 +181,8 @@ def test_case_88_metadata_is_read_where_it_is_asked_for(owner: MqttClient, parti
     answer = ask(owner, box, "modify", "/attributes", {"public": {"hall": 7}, "private": "x"}, headers=put)
     assert (answer["status"], set(put) & set(answer["headers"])) == (204, set())
     public = {"public": {"hall": {"unit": "m"}}}
-    for requester, said in ((owner, {**public, "private": {"unit": "m"}}), (partial, public)):
-        assert ask(requester, box, "retrieve", fields="_metadata")["value"] == {"_metadata": {"attributes": said}}
+    for requester, visible in ((owner, {**public, "private": {"unit": "m"}}), (partial, public)):
+        assert ask(requester, box, "retrieve", fields="_metadata")["value"] == {"_metadata": {"attributes": visible}}
         found = ask(requester, box, "retrieve", "/attributes/public", headers={"get-metadata": "*/unit"})
         assert found["headers"]["ditto-metadata"] == {"hall": {"unit": "m"}}
         assert "_metadata" not in ask(requester, box, "retrieve")["value"]
@@ -415,8 +415,8 @@ def test_case_54_55_a_policy_change_that_locks_out_its_author_is_refused(
     refused(ask(owner, f"{name}-p", "create", value=foreign, group="policies"), 403, "policies:policy.notcreatable")
     allowed = {"allow-policy-lockout": True}
     assert ask(owner, f"{name}-p", "create", value=foreign, group="policies", headers=allowed)["status"] == 201
-    nobody: dict[str, Any] = {"entries": {}}
-    refused(ask(owner, box, "modify", value=nobody, group="policies"), 403, "policies:policy.modificationinvalid")
+    empty: dict[str, Any] = {"entries": {}}
+    refused(ask(owner, box, "modify", value=empty, group="policies"), 403, "policies:policy.modificationinvalid")
     assert ask(owner, box, "retrieve")["status"] == 200
 
 

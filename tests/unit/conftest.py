@@ -1,4 +1,4 @@
-"""What all unit tests share: cheap log lines, cheap new journals, and the connection type `memory`."""
+"""Fixtures of all unit tests: cheap log lines, cheap new journals, and the connection type `memory`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def copied_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def sound_disk() -> Iterator[None]:
-    """After each test SQLite works again: a fault that a test ordered and did not reach would hit a later one."""
+    """Reset SQLite's planned faults after each test, so that an unused one does not hit a later test."""
     yield
     Fragile.arm(0)

@@ -12,7 +12,7 @@ from tests.support.in_process.service import ConnectionHarness
 
 @pytest.fixture
 async def harnesses() -> AsyncIterator[list[ConnectionHarness]]:
-    """Every site that is made; each has a store, and a store has a thread."""
+    """A list of all harnesses that a test makes, whose stores are closed at its end."""
     ConnectionHarness.made.clear()
     yield ConnectionHarness.made
     for made in ConnectionHarness.made:

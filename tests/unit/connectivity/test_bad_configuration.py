@@ -1,4 +1,4 @@
-"""What is wrong with a connection, when that shows, and what whoever asked is told: the table of the operations, row by row.
+"""Configuration errors of a connection, when they show and the error returned: the table of operations, row by row.
 
 A missing exchange shows with a real broker (`tests/links/test_amqp.py`), and in a connection test (`test_trial.py`).
 """
@@ -25,8 +25,8 @@ SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}
 TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
 
 
-class Wrong(NamedTuple):
-    """What is wrong with a document, and the answer that it gets."""
+class InvalidDocument(NamedTuple):
+    """An invalid document, and the expected error."""
 
     what: str
     change: dict[str, Any]
@@ -45,43 +45,47 @@ def scripted(**options: str) -> dict[str, Any]:
 
 
 WRONG = (
-    Wrong("a missing field", {"uri": None}, "connectivity:connection.uri.invalid"),
-    Wrong("an invalid field", {"clientCount": 0}, CONFIGURATION),
-    Wrong("an unknown field", {"wishes": []}, CONFIGURATION),
-    Wrong("a uri without a port", {"uri": "tcp://127.0.0.1"}, "connectivity:connection.uri.invalid"),
-    Wrong("an unknown placeholder", {"targets": [{**TARGET, "address": "{{ no:such }}"}]}, "placeholder:unresolved"),
-    Wrong(
+    InvalidDocument("a missing field", {"uri": None}, "connectivity:connection.uri.invalid"),
+    InvalidDocument("an invalid field", {"clientCount": 0}, CONFIGURATION),
+    InvalidDocument("an unknown field", {"wishes": []}, CONFIGURATION),
+    InvalidDocument("a uri without a port", {"uri": "tcp://127.0.0.1"}, "connectivity:connection.uri.invalid"),
+    InvalidDocument(
+        "an unknown placeholder", {"targets": [{**TARGET, "address": "{{ no:such }}"}]}, "placeholder:unresolved"
+    ),
+    InvalidDocument(
         "an unknown function",
         {"targets": [{**TARGET, "address": "{{ thing:id | fn:no() }}"}]},
         "placeholder:function.unknown",
     ),
-    Wrong(
+    InvalidDocument(
         "a filter that is no RQL",
         {"targets": [{**TARGET, "topics": ["_/_/things/twin/events?filter=eq("]}]},
         "rql.expression.invalid",
     ),
-    Wrong("an unknown topic", {"targets": [{**TARGET, "topics": ["_/_/no/such"]}]}, "connectivity:topic.invalid"),
-    Wrong("too many sources", {"sources": [SOURCE] * 5}, CONFIGURATION),
-    Wrong("too many targets", {"targets": [TARGET] * 5}, CONFIGURATION),
-    Wrong("no source and no target", {"sources": []}, CONFIGURATION),
-    Wrong("nobody to speak as", {"sources": [{**SOURCE, "authorizationContext": []}]}, CONFIGURATION),
-    Wrong(
+    InvalidDocument(
+        "an unknown topic", {"targets": [{**TARGET, "topics": ["_/_/no/such"]}]}, "connectivity:topic.invalid"
+    ),
+    InvalidDocument("too many sources", {"sources": [SOURCE] * 5}, CONFIGURATION),
+    InvalidDocument("too many targets", {"targets": [TARGET] * 5}, CONFIGURATION),
+    InvalidDocument("no source and no target", {"sources": []}, CONFIGURATION),
+    InvalidDocument("no authorization subject", {"sources": [{**SOURCE, "authorizationContext": []}]}, CONFIGURATION),
+    InvalidDocument(
         "case 22: what MQTT 3.1.1 has no header for",
         {"sources": [{**SOURCE, "headerMapping": {"a": "{{ header:b }}"}}]},
         CONFIGURATION,
     ),
-    Wrong(
+    InvalidDocument(
         "case 44: one label twice",
         {"id": "depot", "targets": [{**TARGET, "issuedAcknowledgementLabel": "depot:a"}] * 2},
         "acknowledgement:label.not.unique",
         409,
     ),
-    Wrong(
+    InvalidDocument(
         "case 45: somebody else's label",
         {"id": "depot", "targets": [{**TARGET, "issuedAcknowledgementLabel": "x:a"}]},
         "acknowledgement:label.invalid",
     ),
-    Wrong(
+    InvalidDocument(
         "case 47: announcements of two clients",
         {
             "connectionType": "mqtt-5",
@@ -90,12 +94,12 @@ WRONG = (
         },
         CONFIGURATION,
     ),
-    Wrong(
+    InvalidDocument(
         "a script that does not compile",
         scripted(incomingScript="function ("),
         "connectivity:message.mapper.config.failed",
     ),
-    Wrong(
+    InvalidDocument(
         "a script that is too large", scripted(incomingScript="/" * 50_001), "connectivity:message.mapper.config.failed"
     ),
 )
@@ -120,24 +124,26 @@ Ask = Callable[[Bench, dict[str, Any]], Awaitable[object]]
 ASKED: dict[str, Ask] = {
     "created": lambda bench, given: bench.manager.create(given, "ada"),
     "put": lambda bench, given: bench.manager.put(given.get("id", "depot"), given, "ada", agree),
-    "tried out": lambda bench, given: bench.manager.test(given),
+    "tested": lambda bench, given: bench.manager.test(given),
 }
 
 
-def said(fault: Fault) -> tuple[int, str]:
+def status_and_code(fault: Fault) -> tuple[int, str]:
     return fault.status, fault.error
 
 
 @pytest.mark.parametrize("how", ASKED)
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-async def test_7_8_a_wrong_document_is_refused_and_nothing_is_kept(bench: Bench, wrong: Wrong, how: str) -> None:
+async def test_7_8_a_wrong_document_is_refused_and_nothing_is_kept(
+    bench: Bench, wrong: InvalidDocument, how: str
+) -> None:
     given = document(**wrong.change)
     if how == "created":
         given.pop("id", None)
         if wrong.what.startswith("case 4") and "label" in wrong.what:
             # It has no id yet that a label could begin with.
             wrong = wrong._replace(code="acknowledgement:label.invalid", status=400)
-    assert said(await refused(ASKED[how](bench, given))) == (wrong.status, wrong.code)
+    assert status_and_code(await refused(ASKED[how](bench, given))) == (wrong.status, wrong.code)
     assert bench.manager.ids() == []
     assert bench.reported == []
 
@@ -148,9 +154,9 @@ async def test_7_8_a_broker_that_cannot_be_used_shows_after_it_is_stored(bench: 
     bench.broker = status, details = AWAY[away]
     made = await bench.manager.create(document(), "ada")
     fault = await refused(bench.manager.put(made.id, document(name="changed"), "ada", agree))
-    assert (said(fault), fault.description) == (FAILED, details)
+    assert (status_and_code(fault), fault.description) == (FAILED, details)
     fault = await refused(bench.manager.open(made.id, "ada"))
-    assert (said(fault), fault.description) == (FAILED, details)
+    assert (status_and_code(fault), fault.description) == (FAILED, details)
     kept = await bench.manager.definition(made.id)
     assert (kept.document["name"], kept.document["connectionStatus"]) == ("changed", "open")
     shown = bench.manager.status(made.id)

@@ -1,6 +1,6 @@
-"""The table of docs/reference/errors.md and the service tell the same: every code of it is in the code, and comes about so.
+"""The table of docs/reference/errors.md matches the service: each code is in the source and is produced as documented.
 
-A code is produced here over the way of a delivery without a broker, or stands under `ELSEWHERE` with the test file that
+A code is produced here by a delivery without a broker, or is listed in `ELSEWHERE` with the test file that
 produces it. Codes of policies are produced in the tests of policies; here they are only looked for in the table.
 """
 
@@ -30,7 +30,7 @@ _CODE = re.compile(
 )
 _NO_CODES = frozenset({"things:id", "policies:id"})
 BY_TARGETS = frozenset({"signal.enrichment.failed"})
-"""Told where events go to targets, in the log alone."""
+"""Reported for events to targets, only in the log."""
 
 READ = {"grant": ["READ"], "revoke": []}
 READER, LISTENER = "acme:reader", "acme:listener"
@@ -171,10 +171,10 @@ def test_a_history_that_was_erased_is_gone() -> None:
     assert (ERASED.error, ERASED.status) == ("streaming.subscription.erased", SENT[ERASED.error].status)
 
 
-# --- codes that one delivery brings about ---
+# --- codes that one delivery produces ---
 
 
-class How(NamedTuple):
+class ErrorCase(NamedTuple):
     """A delivery, who sends it, and where the error answers if not among the errors of the lamp."""
 
     payload: bytes
@@ -214,81 +214,85 @@ _VALUES: dict[str, Any] = {
     "feature.desiredProperty": 1,
 }
 
-PRODUCED: dict[str, How] = {
-    "json.invalid": How(_modify("/", {"attributes": []})),
-    "json.field.missing": How(_text("acme.site/_/things/twin/commands/retrieve", ',"value":{}'), group="_"),
-    "json.format.invalid": How(_modify("/attributes", 1)),
-    "json.fieldselector.invalid": How(_text(f"{LAMP}/retrieve", ',"fields":"a("')),
-    "json.key.invalid": How(_modify("/attributes", {"": 1})),
-    "json.pointer.invalid": How(_modify("/attributes//a")),
-    "header.invalid": How(_modify("/attributes/a", if_match="garbage")),
-    "header.notsupported": How(command("retrieve", put_metadata=[])),
-    "timeout.invalid": How(_modify("/attributes/a", timeout=-1)),
-    "headers.too.large": How(_modify("/attributes/a", custom="x" * 8_192)),
-    "mediatype.unsupported": How(command("merge", "/attributes", {"a": 1})),
-    "rql.expression.invalid": How(_modify("/attributes/a", condition="eq(foo,1)")),
-    "things:condition.invalid": How(_modify("/attributes/a", condition="eq(")),
-    "protocoladapter:unknown.topicpath": How(_text(f"{LAMP}/patch"), group="unknown"),
-    "protocoladapter:unknown.path": How(_modify("/foo")),
-    "protocoladapter:illegal.adaptable": How(_text(f"{LAMP}/retrieve", ',"status":200')),
-    "placeholder:unresolved": How(command("retrieve"), group="unknown", harness="unresolved"),
-    "placeholder:placeholder.reference.notsupported": How(
+PRODUCED: dict[str, ErrorCase] = {
+    "json.invalid": ErrorCase(_modify("/", {"attributes": []})),
+    "json.field.missing": ErrorCase(_text("acme.site/_/things/twin/commands/retrieve", ',"value":{}'), group="_"),
+    "json.format.invalid": ErrorCase(_modify("/attributes", 1)),
+    "json.fieldselector.invalid": ErrorCase(_text(f"{LAMP}/retrieve", ',"fields":"a("')),
+    "json.key.invalid": ErrorCase(_modify("/attributes", {"": 1})),
+    "json.pointer.invalid": ErrorCase(_modify("/attributes//a")),
+    "header.invalid": ErrorCase(_modify("/attributes/a", if_match="garbage")),
+    "header.notsupported": ErrorCase(command("retrieve", put_metadata=[])),
+    "timeout.invalid": ErrorCase(_modify("/attributes/a", timeout=-1)),
+    "headers.too.large": ErrorCase(_modify("/attributes/a", custom="x" * 8_192)),
+    "mediatype.unsupported": ErrorCase(command("merge", "/attributes", {"a": 1})),
+    "rql.expression.invalid": ErrorCase(_modify("/attributes/a", condition="eq(foo,1)")),
+    "things:condition.invalid": ErrorCase(_modify("/attributes/a", condition="eq(")),
+    "protocoladapter:unknown.topicpath": ErrorCase(_text(f"{LAMP}/patch"), group="unknown"),
+    "protocoladapter:unknown.path": ErrorCase(_modify("/foo")),
+    "protocoladapter:illegal.adaptable": ErrorCase(_text(f"{LAMP}/retrieve", ',"status":200')),
+    "placeholder:unresolved": ErrorCase(command("retrieve"), group="unknown", harness="unresolved"),
+    "placeholder:placeholder.reference.notsupported": ErrorCase(
         command("create", value={"_copyPolicyFrom": "{{ ref:lamp-7 }}"}, name="new"), group="new"
     ),
-    "placeholder:placeholder.reference.unknown.field": How(
+    "placeholder:placeholder.reference.unknown.field": ErrorCase(
         command("create", value={"_copyPolicyFrom": "{{ ref:things/acme.site:lamp-7/attributes }}"}, name="new"),
         group="new",
     ),
-    "signal.unsupported": How(with_status(live("retrieve", response_required=True), 200), group="things/live"),
-    "connectivity:connection.id.enforcement.failed": How(command("retrieve"), harness="enforced"),
-    "connectivity:message.toolarge": How(b'"' + b"x" * (1 << 20) + b'"', group="unknown"),
-    "things:id.invalid": How(document("acme.7x/n/things/twin/commands/create", value={}), group="unknown"),
-    "things:id.notsettable": How(_modify("/", {"thingId": "acme.site:other"})),
-    "things:id.notdeletable": How(command("merge", value={"thingId": None}, **MERGE)),
-    "things:policyId.notdeletable": How(command("merge", value={"policyId": None}, **MERGE)),
-    "things:merge.invalid": How(command("merge", value={}, **MERGE)),
-    "things:policy.invalid": How(command("create", value={"_policy": {"entries": {}}}, name="new"), group="new"),
-    "things:policy.conflicting": How(
+    "signal.unsupported": ErrorCase(with_status(live("retrieve", response_required=True), 200), group="things/live"),
+    "connectivity:connection.id.enforcement.failed": ErrorCase(command("retrieve"), harness="enforced"),
+    "connectivity:message.toolarge": ErrorCase(b'"' + b"x" * (1 << 20) + b'"', group="unknown"),
+    "things:id.invalid": ErrorCase(document("acme.7x/n/things/twin/commands/create", value={}), group="unknown"),
+    "things:id.notsettable": ErrorCase(_modify("/", {"thingId": "acme.site:other"})),
+    "things:id.notdeletable": ErrorCase(command("merge", value={"thingId": None}, **MERGE)),
+    "things:policyId.notdeletable": ErrorCase(command("merge", value={"policyId": None}, **MERGE)),
+    "things:merge.invalid": ErrorCase(command("merge", value={}, **MERGE)),
+    "things:policy.invalid": ErrorCase(command("create", value={"_policy": {"entries": {}}}, name="new"), group="new"),
+    "things:policy.conflicting": ErrorCase(
         command("create", value={"_policy": {}, "_copyPolicyFrom": "acme.site:lamp-7"}, name="new"), group="new"
     ),
-    "things:things.ids.missing": How(
+    "things:things.ids.missing": ErrorCase(
         _text("acme.site/_/things/twin/commands/retrieve", ',"value":{"thingIds":[]}'), group="_"
     ),
-    "things:definition.identifier.invalid": How(_modify("/definition", "x")),
-    "things:feature.definition.empty": How(_modify("/features/f/definition", [])),
-    "things:metadata.headersconflict": How(_modify("/attributes/a", put_metadata=[], delete_metadata="k")),
-    "things:metadata.notmodifiable": How(_modify("/", {"_metadata": {}}, put_metadata=[])),
-    "things:thing.notcreatable": How(command("create", value={})),
-    "things:live.channelcondition.notallowed": How(_modify("/attributes/a", live_channel_condition="exists(thingId)")),
-    "things:thing.notfound": How(command("retrieve", name="none"), group="none"),
-    "things:thing.notmodifiable": How(_modify("/", {}), READER),
-    "things:thing.notdeletable": How(command("delete"), READER),
-    "things:event.notallowed": How(
+    "things:definition.identifier.invalid": ErrorCase(_modify("/definition", "x")),
+    "things:feature.definition.empty": ErrorCase(_modify("/features/f/definition", [])),
+    "things:metadata.headersconflict": ErrorCase(_modify("/attributes/a", put_metadata=[], delete_metadata="k")),
+    "things:metadata.notmodifiable": ErrorCase(_modify("/", {"_metadata": {}}, put_metadata=[])),
+    "things:thing.notcreatable": ErrorCase(command("create", value={})),
+    "things:live.channelcondition.notallowed": ErrorCase(
+        _modify("/attributes/a", live_channel_condition="exists(thingId)")
+    ),
+    "things:thing.notfound": ErrorCase(command("retrieve", name="none"), group="none"),
+    "things:thing.notmodifiable": ErrorCase(_modify("/", {}), READER),
+    "things:thing.notdeletable": ErrorCase(command("delete"), READER),
+    "things:event.notallowed": ErrorCase(
         document("acme.site/lamp-7/things/live/events/modified", "/attributes/a", 1), READER, group="things/live"
     ),
-    "things:thing.conflict": How(command("create", value={"policyId": "acme.site:lamp-7"})),
-    "things:precondition.failed": How(_modify("/", {}, if_match='"rev:9"')),
-    "things:precondition.notmodified": How(command("retrieve", if_none_match="*")),
-    "things:condition.failed": How(_modify("/attributes/a", condition="exists(attributes/none)")),
-    "things:thing.toolarge": How(_modify("/attributes/a", "x" * 102_401)),
-    "acknowledgement:label.invalid": How(_modify("/attributes/a", requested_acks=["ä"])),
-    "acknowledgement:label.not.declared": How(acknowledgement("other:seen")),
-    "acknowledgement:ditto.acklabel.forbidden": How(acknowledgement("twin-persisted")),
-    "acknowledgement:request.duplicate.correlation-id": How(
+    "things:thing.conflict": ErrorCase(command("create", value={"policyId": "acme.site:lamp-7"})),
+    "things:precondition.failed": ErrorCase(_modify("/", {}, if_match='"rev:9"')),
+    "things:precondition.notmodified": ErrorCase(command("retrieve", if_none_match="*")),
+    "things:condition.failed": ErrorCase(_modify("/attributes/a", condition="exists(attributes/none)")),
+    "things:thing.toolarge": ErrorCase(_modify("/attributes/a", "x" * 102_401)),
+    "acknowledgement:label.invalid": ErrorCase(_modify("/attributes/a", requested_acks=["ä"])),
+    "acknowledgement:label.not.declared": ErrorCase(acknowledgement("other:seen")),
+    "acknowledgement:ditto.acklabel.forbidden": ErrorCase(acknowledgement("twin-persisted")),
+    "acknowledgement:request.duplicate.correlation-id": ErrorCase(
         _modify("/attributes/a", requested_acks=["other:seen"], correlation_id="c-1"), harness="twice"
     ),
-    "messages:send.notallowed": How(message(), READER, group="things/live"),
-    "messages:subject.invalid": How(
+    "messages:send.notallowed": ErrorCase(message(), READER, group="things/live"),
+    "messages:subject.invalid": ErrorCase(
         document("acme.site/lamp-7/things/live/messages", "/inbox/messages/x"), group="things/live"
     ),
-    "streaming.subscription.not.found": How(streaming("request", {"subscriptionId": "x", "demand": 1}), group="failed"),
-    "streaming.subscription.protocol.error": How(
+    "streaming.subscription.not.found": ErrorCase(
+        streaming("request", {"subscriptionId": "x", "demand": 1}), group="failed"
+    ),
+    "streaming.subscription.protocol.error": ErrorCase(
         streaming("request", {"subscriptionId": "{key}", "demand": 0}), group="failed", harness="subscribed"
     ),
 }
 for _part, _path in PARTS.items():
-    PRODUCED[f"things:{_part}.notfound"] = How(command("retrieve", _path), LISTENER)
-    PRODUCED[f"things:{_part}.notmodifiable"] = How(_modify(_path, _VALUES.get(_part, {})), READER)
+    PRODUCED[f"things:{_part}.notfound"] = ErrorCase(command("retrieve", _path), LISTENER)
+    PRODUCED[f"things:{_part}.notmodifiable"] = ErrorCase(_modify(_path, _VALUES.get(_part, {})), READER)
 
 TOPICS = {
     "unknown": "unknown/unknown/things/twin/errors",
@@ -312,7 +316,7 @@ SITES: dict[str, Callable[[], ConnectionHarness]] = {
 }
 
 
-async def _furnished(how: How) -> ConnectionHarness:
+async def _furnished(how: ErrorCase) -> ConnectionHarness:
     """A lamp whose reader sees one attribute, its listener messages alone; neither may change anything."""
     harness = SITES[how.harness]()
     rules = policy(OWNER)

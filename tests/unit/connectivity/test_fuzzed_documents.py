@@ -1,6 +1,6 @@
-"""Whatever a document says: it has problems, each with its place, or it can be used. Nothing else happens.
+"""Random connection documents: each has problems, each with its path, or it is usable.
 
-What can be used comes back the same from the store and from whoever was shown it with its secrets masked; and what is made
+A usable document is the same after a round trip through the store, and through a copy with masked secrets; and what is made
 of it at the start of a connection is made.
 """
 

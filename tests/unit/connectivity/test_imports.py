@@ -1,4 +1,4 @@
-"""What the service loads when it has no lake."""
+"""Modules that the service loads without a lake."""
 
 from __future__ import annotations
 

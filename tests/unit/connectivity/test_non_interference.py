@@ -35,7 +35,7 @@ def _folded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Refused commands are logged, and here are thousands of them."""
+    """Disable the log, as thousands of commands are refused here."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     yield

@@ -42,7 +42,7 @@ DEFINITIONS = {
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    """Sources: 0 plain, 1 with an incoming script, 2 with an outgoing script; answers at `out`, `out/1` and `out/2`."""
+    """A connection with sources 0 plain, 1 with an incoming and 2 with an outgoing script."""
     made = await Running.opened(
         source(),
         source("in/1", payloadMapping=["device"], replyTarget={"address": "out/1"}),

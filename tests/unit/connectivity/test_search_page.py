@@ -88,27 +88,29 @@ def indexed(index: SqliteSearch, subject: str, filter: str | None, options: str 
 
 
 def names(subject: str, filter: str | None, options: str, index: SqliteSearch) -> str:
-    """What is found in short, which is the same either way."""
+    """Return the short names of the things found, which are the same with and without the index."""
     found = [thing["thingId"] for thing, _ in seen(subject, filter, options)]
     assert indexed(index, subject, filter, options) == found
     return ", ".join(id.partition(":")[2] for id in found)
 
 
-@each_row(("who", "filter", "told"), FOUND, ids=[f"{row[0]} {row[1]}" for row in FOUND])
-def test_a_filter_finds_the_things_that_the_page_names(who: str, filter: str, told: str, index: SqliteSearch) -> None:
-    assert names(who or STAFF, filter, "", index) == told.replace("none", "")
+@each_row(("who", "filter", "expected"), FOUND, ids=[f"{row[0]} {row[1]}" for row in FOUND])
+def test_a_filter_finds_the_things_that_the_page_names(
+    who: str, filter: str, expected: str, index: SqliteSearch
+) -> None:
+    assert names(who or STAFF, filter, "", index) == expected.replace("none", "")
 
 
-@pytest.mark.parametrize(("options", "told"), [row[1:] for row in SORTED], ids=[row[1] for row in SORTED])
-def test_options_order_the_things_as_the_page_says(options: str, told: str, index: SqliteSearch) -> None:
-    assert names(STAFF, None, options, index) == told
+@pytest.mark.parametrize(("options", "expected"), [row[1:] for row in SORTED], ids=[row[1] for row in SORTED])
+def test_options_order_the_things_as_the_page_says(options: str, expected: str, index: SqliteSearch) -> None:
+    assert names(STAFF, None, options, index) == expected
 
 
-@each_row(("text", "told"), [row[1:] for row in REFUSED], ids=[row[1] for row in REFUSED])
-def test_the_invalid_searches_on_the_page_raise_the_error_shown(text: str, told: str) -> None:
+@each_row(("text", "expected"), [row[1:] for row in REFUSED], ids=[row[1] for row in REFUSED])
+def test_the_invalid_searches_on_the_page_raise_the_error_shown(text: str, expected: str) -> None:
     with pytest.raises(QueryError) as refused:
         read_options(text) if re.match("size|sort|limit", text) else read(text, NOW)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_the_conversation_of_the_page_is_about_its_things() -> None:

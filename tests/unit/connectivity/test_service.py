@@ -131,7 +131,7 @@ async def test_a_subscribe_with_an_unreadable_filter_has_a_fault_for_a_feed(serv
 
 @pytest.mark.extra("spark")
 async def test_a_service_without_connections_is_ready(service: Service) -> None:
-    assert service.readiness()[0] is False, "nobody has looked yet"
+    assert service.readiness()[0] is False, "not checked yet"
     await service.registry.refresh()
     assert service.readiness() == (
         True,
@@ -154,8 +154,11 @@ async def test_an_unreadable_connections_folder_is_reported_and_the_service_stay
     folder = service.settings.connections_dir
     folder.rmdir()
     await service.registry.refresh()
-    is_ready, told = service.readiness()
-    assert (is_ready, told["files"]) == (True, [f"{folder}: No such file or directory; running connections stay open"])
+    is_ready, report = service.readiness()
+    assert (is_ready, report["files"]) == (
+        True,
+        [f"{folder}: No such file or directory; running connections stay open"],
+    )
     folder.mkdir()
     await service.registry.refresh()
     assert service.readiness()[1]["files"] == []
@@ -166,7 +169,7 @@ async def test_the_commits_of_the_journal_are_measured(service: Service) -> None
     assert b"connectivity_journal_commit_seconds_count 1.0" in generate_latest(service.monitor.registry)
 
 
-def test_a_port_that_is_taken_is_said_to_be() -> None:
+def test_a_port_that_is_in_use_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -272,9 +275,9 @@ async def test_things_are_found_and_a_search_that_runs_is_notified_when_the_serv
     waiting = (await harness.ask(searching("subscribe", value)))["value"]["subscriptionId"]
     before = len(harness.answers())
     await harness.service.close()
-    (told,) = harness.answers()[before:]
-    assert (told["value"]["subscriptionId"], told["topic"]) == (key, "_/_/things/twin/search/failed")
-    assert told["value"]["error"]["error"] == "thing-search:subscription.aborted"
+    (response,) = harness.answers()[before:]
+    assert (response["value"]["subscriptionId"], response["topic"]) == (key, "_/_/things/twin/search/failed")
+    assert response["value"]["error"]["error"] == "thing-search:subscription.aborted"
     assert waiting != key
 
 
@@ -475,13 +478,13 @@ async def test_a_signal_ends_the_service_in_good_order(
         spark={"mode": "off"},
     )
 
-    def told(event: str) -> list[Any]:
+    def events_named(event: str) -> list[Any]:
         return [line for line in lines if line["event"] == event]
 
     with capture_logs() as lines:
         running = asyncio.create_task(module._run(settings))
-        await until(lambda: told("api listening"))
-        (listening,) = told("api listening")
+        await until(lambda: events_named("api listening"))
+        (listening,) = events_named("api listening")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening['port']}", trust_env=False) as client:
             assert (await client.get("/health/live")).status_code == 200
             assert (await client.get("/health/ready")).json()["status"] == "ready"

@@ -46,10 +46,10 @@ REPORTS = "ingest/reports"
 HISTORY = "things/acme.site:lamp/history"
 
 
-class Door:
-    """Serves the test publishers at a socket. `lengths` says behind how many octets of its own each link is cut.
+class RsioServer:
+    """A TCP server with the test publishers. `lengths` gives after how many sent bytes it cuts each connection.
 
-    `wants` is what it asks each client for, `window` elements at first; `stores` makes it want as many more as have come.
+    It subscribes to `wants` at each client with a first demand of `window`; `stores` makes it request one more per element.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Door:
         window: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.parties: list[EndpointClient] = []
+        self.peers: list[EndpointClient] = []
         self.stores = False
         self.requests: list[int] = []
         self._lengths = iter(lengths)
@@ -75,7 +75,7 @@ class Door:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def __aenter__(self) -> Door:
+    async def __aenter__(self) -> RsioServer:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         return self
 
@@ -108,69 +108,64 @@ class Door:
         self._writers.append(writer)
         if self._tls is not None:
             self.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
-        party = EndpointClient(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
+        peer = EndpointClient(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
         if self._remembers:
             # What is read goes on with its session.
-            party.feeds = self._feeds
-        self.parties.append(party)
+            peer.feeds = self._feeds
+        self.peers.append(peer)
         with suppress(OSError):
-            await self._converse(party, reader, writer)
-        party.react(party.endpoint.lose(party.clock.now()))
+            await self._converse(peer, reader, writer)
+        peer.react(peer.endpoint.lose(peer.clock.now()))
         writer.transport.abort()
         with suppress(OSError):
             await writer.wait_closed()
 
-    async def _converse(
-        self, party: EndpointClient, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _converse(self, peer: EndpointClient, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         left = next(self._lengths, 1 << 30)
-        said = party.sends()
+        sent = peer.sends()
         while True:
-            writer.write(said[:left])
+            writer.write(sent[:left])
             await writer.drain()
-            left -= len(said)
-            if left <= 0 or party.endpoint.is_closed:
+            left -= len(sent)
+            if left <= 0 or peer.endpoint.is_closed:
                 return
-            heard = await reader.read(1 << 16)
-            if not heard:
+            received = await reader.read(1 << 16)
+            if not received:
                 return
-            before = len(party.events)
-            party.react(party.endpoint.receive(heard, party.clock.now()))
-            self._want(party, party.events[before:])
-            said = party.sends()
+            before = len(peer.events)
+            peer.react(peer.endpoint.receive(received, peer.clock.now()))
+            self._want(peer, peer.events[before:])
+            sent = peer.sends()
 
-    def _want(self, party: EndpointClient, events: Sequence[EndpointEvent]) -> None:
+    def _want(self, peer: EndpointClient, events: Sequence[EndpointEvent]) -> None:
         for event in events:
             if isinstance(event, SessionOpened) and self._window:
-                self.requests.append(party.endpoint.subscribe(self._wants, self._window))
+                self.requests.append(peer.endpoint.subscribe(self._wants, self._window))
             elif isinstance(event, ElementsReceived) and self.stores:
-                party.endpoint.session.request(event.stream, len(event.elements))
+                peer.endpoint.session.request(event.stream, len(event.elements))
 
-    def brought(self) -> list[bytes]:
-        """What has come, in all sessions."""
+    def published(self) -> list[bytes]:
+        """The elements that clients have published, in all sessions."""
         return [
-            element
-            for party in self.parties
-            for event in party.reported(ElementsReceived)
-            for element in event.elements
+            element for peer in self.peers for event in peer.reported(ElementsReceived) for element in event.elements
         ]
 
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links follow one another quickly, and silence is noticed soon."""
+    """Shorten the pauses before a reconnect and between two checks for silence."""
     monkeypatch.setattr(rsio_client, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(rsio_client, "TICK", 0.1)
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    async with Door() as made:
+async def server() -> AsyncIterator[RsioServer]:
+    async with RsioServer() as made:
         yield made
 
 
 async def taken(elements: AsyncGenerator[bytes, None], number: int = 1 << 30) -> list[bytes]:
-    """So many elements at most; all of them, if the stream ends before."""
+    """Return at most `number` elements of the stream."""
     found = list[bytes]()
     async with aclosing(elements):
         async with asyncio.timeout(PATIENCE):
@@ -185,36 +180,36 @@ def numbers(last: int) -> list[bytes]:
     return [str(number).encode() for number in range(1, last + 1)]
 
 
-async def test_a_publisher_is_read_to_its_end(door: Door) -> None:
-    async with door.client() as client:
+async def test_a_publisher_is_read_to_its_end(server: RsioServer) -> None:
+    async with server.client() as client:
         assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
         assert await taken(client.subscribe("tck/fixed?n=3&size=2")) == [b"\0\1", b"\0\2", b"\0\3"]
         assert await taken(client.subscribe("tck/big?bytes=200000")) == [b"x" * 200_000]
 
 
-async def test_no_more_is_asked_for_than_is_taken(door: Door) -> None:
-    async with door.client() as client:
+async def test_no_more_is_asked_for_than_is_taken(server: RsioServer) -> None:
+    async with server.client() as client:
         elements = client.subscribe("tck/range?n=500", 8)
         assert [await anext(elements) for _ in range(100)] == numbers(100)
-        (party,) = door.parties
-        (asked,) = party.reported(SubscribeReceived)
+        (peer,) = server.peers
+        (asked,) = peer.reported(SubscribeReceived)
         assert asked.demand == 8
         # The last one that was taken is asked for again when the next one is wanted.
-        assert 8 + sum(event.demand for event in party.reported(DemandReceived)) in range(100, 100 + 8)
+        assert 8 + sum(event.demand for event in peer.reported(DemandReceived)) in range(100, 100 + 8)
         await elements.aclose()
-        await wait_until(lambda: party.cancelled == [asked.stream])
+        await wait_until(lambda: peer.cancelled == [asked.stream])
 
 
-async def test_streams_do_not_wait_for_each_other(door: Door) -> None:
-    async with door.client() as client:
+async def test_streams_do_not_wait_for_each_other(server: RsioServer) -> None:
+    async with server.client() as client:
         slow = client.subscribe("tck/range?n=9", 2)
         assert await anext(slow) == b"1"
         assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
         assert await taken(slow) == numbers(9)[1:]
 
 
-async def test_a_refusal_says_why(door: Door) -> None:
-    async with door.client() as client:
+async def test_a_refusal_says_why(server: RsioServer) -> None:
+    async with server.client() as client:
         with pytest.raises(StreamError, match="nope") as refused:
             await taken(client.subscribe("nope"))
         with pytest.raises(StreamError) as failed:
@@ -226,20 +221,20 @@ async def test_a_refusal_says_why(door: Door) -> None:
 async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() -> None:
     choose = dice("cuts of what is read")
     lengths = (choose.randrange(60, 900) for _ in range(30))
-    async with Door(lengths) as door, door.client() as client:
+    async with RsioServer(lengths) as server, server.client() as client:
         texts, raw = await asyncio.gather(
             taken(client.subscribe("tck/range?n=2000", 16)), taken(client.subscribe("tck/fixed?n=2000&size=4", 50))
         )
     assert texts == numbers(2000)
     assert raw == [number.to_bytes(4, "big") for number in range(1, 2001)]
-    assert sum(len(party.reported(Resumed)) for party in door.parties) >= 10
+    assert sum(len(peer.reported(Resumed)) for peer in server.peers) >= 10
 
 
 @pytest.mark.usefixtures("short_pauses")
-async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes_its_place(door: Door) -> None:
+async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes_its_place(server: RsioServer) -> None:
     """The service still holds the old link then, and gives its session to the new one."""
     quick = EndpointLimits(silence_before_ping=0.3, silence_before_loss=1.5)
-    proxy = Proxy.to("127.0.0.1", door.port)
+    proxy = Proxy.to("127.0.0.1", server.port)
     async with proxy, Client(lambda: SocketLink.to(proxy.host, proxy.port), quick) as client:
         elements = client.subscribe("tck/range?n=500", 8)
         assert [await anext(elements) for _ in range(100)] == numbers(100)
@@ -248,15 +243,15 @@ async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes
         await wait_until(lambda: proxy.links > 1)
         proxy.flow()
         assert await rest == numbers(500)[100:]
-    assert sum(len(party.reported(Resumed)) for party in door.parties) >= 1
+    assert sum(len(peer.reported(Resumed)) for peer in server.peers) >= 1
 
 
 async def test_a_client_reports_a_lost_session_and_starts_another_one() -> None:
-    async with Door(remembers=False) as door, door.client() as client:
+    async with RsioServer(remembers=False) as server, server.client() as client:
         never = client.subscribe("tck/never")
         waiting = asyncio.ensure_future(anext(never))
-        await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
-        door.cut()
+        await wait_until(lambda: server.peers and server.peers[0].reported(SubscribeReceived))
+        server.cut()
         with pytest.raises(SessionLost, match="token"):
             await asyncio.wait_for(waiting, PATIENCE)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
@@ -268,68 +263,71 @@ async def each(elements: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
 
 
 async def test_a_publisher_sends_elements_only_as_the_service_requests_them() -> None:
-    async with Door(window=8) as door, door.client() as client:
+    async with RsioServer(window=8) as server, server.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(20))))
-        await wait_until(lambda: len(door.brought()) == 8)
-        # Whatever else is said and heard, no more comes.
+        await wait_until(lambda: len(server.published()) == 8)
+        # Other traffic brings no more elements.
         assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
-        assert (door.brought(), bringing.done()) == (numbers(8), False)
-        (party,) = door.parties
-        door.stores = True
-        party.endpoint.session.request(door.requests[0], 8)
+        assert (server.published(), bringing.done()) == (numbers(8), False)
+        (peer,) = server.peers
+        server.stores = True
+        peer.endpoint.session.request(server.requests[0], 8)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
         await asyncio.wait_for(bringing, PATIENCE)
-    assert door.brought() == numbers(20)
+    assert server.published() == numbers(20)
 
 
 @pytest.mark.usefixtures("short_pauses")
-async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut() -> None:
+async def test_every_element_is_published_once_and_in_order_wherever_the_link_is_cut() -> None:
     choose = dice("cuts of what is written")
-    async with Door((choose.randrange(60, 900) for _ in range(30)), window=16) as door, door.client() as client:
-        door.stores = True
+    async with (
+        RsioServer((choose.randrange(60, 900) for _ in range(30)), window=16) as server,
+        server.client() as client,
+    ):
+        server.stores = True
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(1000))))
         assert await taken(client.subscribe("tck/range?n=1000", 16)) == numbers(1000)
         await asyncio.wait_for(bringing, PATIENCE)
-        await wait_until(lambda: len(door.brought()) == 1000)
-    assert door.brought() == numbers(1000)
-    assert sum(len(party.reported(Resumed)) for party in door.parties) >= 5
+        await wait_until(lambda: len(server.published()) == 1000)
+    assert server.published() == numbers(1000)
+    assert sum(len(peer.reported(Resumed)) for peer in server.peers) >= 5
 
 
 async def test_unacknowledged_elements_are_sent_again_in_another_session() -> None:
-    async with Door(remembers=False, window=4) as door, door.client() as client:
+    async with RsioServer(remembers=False, window=4) as server, server.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
-        await wait_until(lambda: len(door.brought()) == 4)
-        door.parties[0].endpoint.session.request(door.requests[0], 2)
+        await wait_until(lambda: len(server.published()) == 4)
+        server.peers[0].endpoint.session.request(server.requests[0], 2)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
-        await wait_until(lambda: len(door.brought()) == 6)
-        door.stores = True
-        door.cut()
+        await wait_until(lambda: len(server.published()) == 6)
+        server.stores = True
+        server.cut()
         await asyncio.wait_for(bringing, PATIENCE)
-        await wait_until(lambda: len(door.brought()) == 13)
-    assert door.brought() == [*numbers(6), *numbers(9)[2:]]
+        await wait_until(lambda: len(server.published()) == 13)
+    assert server.published() == [*numbers(6), *numbers(9)[2:]]
 
 
 async def test_a_request_for_an_unpublished_stream_is_refused() -> None:
-    async with Door(wants="things/acme.site:lamp/events", window=4) as door, door.client():
-        await wait_until(lambda: door.parties and door.parties[0].reported(StreamFailed))
-    (failed,) = door.parties[0].reported(StreamFailed)
+    async with RsioServer(wants="things/acme.site:lamp/events", window=4) as server, server.client():
+        await wait_until(lambda: server.peers and server.peers[0].reported(StreamFailed))
+    (failed,) = server.peers[0].reported(StreamFailed)
     assert failed.reason.startswith("404 ")
 
 
 async def test_a_closed_client_publishes_no_more_elements() -> None:
-    async with Door(window=4) as door:
-        async with door.client() as client:
+    async with RsioServer(window=4) as server:
+        async with server.client() as client:
             bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
-            await wait_until(lambda: len(door.brought()) == 4)
+            await wait_until(lambda: len(server.published()) == 4)
         with pytest.raises(StreamError, match="closed"):
             await asyncio.wait_for(bringing, PATIENCE)
 
 
 async def test_a_subscriber_of_a_stream_that_cannot_resume_gets_a_lost_error() -> None:
-    async with Door(remembers=False) as door, door.client() as client:
+    async with RsioServer(remembers=False) as server, server.client() as client:
         numbers_ = client.follow("tck/range?n=500", 4)
         assert await anext(numbers_) == b"1"
-        door.cut()
+        server.cut()
         with pytest.raises(SessionLost):
             await taken(numbers_)
 
@@ -370,15 +368,15 @@ async def test_a_session_lost_before_the_first_element_is_repeated_if_no_element
             await taken(client.follow(publisher))
 
 
-async def test_a_closing_client_sends_goodbye_and_ends_its_waiting_subscriptions(door: Door) -> None:
-    async with door.client() as client:
+async def test_a_closing_client_sends_goodbye_and_ends_its_waiting_subscriptions(server: RsioServer) -> None:
+    async with server.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
+        await wait_until(lambda: server.peers and server.peers[0].reported(SubscribeReceived))
     with pytest.raises(StreamError):
         await asyncio.wait_for(never, PATIENCE)
-    (party,) = door.parties
-    await wait_until(lambda: party.endpoint.is_closed)
-    assert party.reported(Interrupted) == []
+    (peer,) = server.peers
+    await wait_until(lambda: peer.endpoint.is_closed)
+    assert peer.reported(Interrupted) == []
     with pytest.raises(StreamError, match="closed"):
         await taken(client.subscribe("tck/range?n=5"))
 
@@ -389,34 +387,34 @@ async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_reported
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.set_alpn_protocols(["rsio/0"])
     authority.issue_cert("127.0.0.1").configure_cert(tls)
-    async with Door(tls=tls) as door:
-        uri = door.uri.replace("tcp://", "ssl://")
+    async with RsioServer(tls=tls) as server:
+        uri = server.uri.replace("tcp://", "ssl://")
         async with Client(connector(uri, ca=str(tmp_path / "ca.pem"))) as client:
             assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
-        assert door.protocols == ["rsio/0"]
+        assert server.protocols == ["rsio/0"]
         with pytest.raises(ssl.SSLError, match="verify failed"):
             await Client(connector(uri)).__aenter__()
 
 
-async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
-    words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", door.uri]
+async def test_a_program_that_is_interrupted_says_goodbye(server: RsioServer) -> None:
+    words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", server.uri]
     program = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     try:
-        await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
+        await wait_until(lambda: server.peers and server.peers[0].reported(SubscribeReceived))
         program.send_signal(signal.SIGINT)
-        said = await asyncio.wait_for(program.communicate(), PATIENCE)
+        sent = await asyncio.wait_for(program.communicate(), PATIENCE)
     finally:
         if program.returncode is None:
             program.kill()
             await program.communicate()
-    assert (program.returncode, *said) == (0, b"", b"")
-    (party,) = door.parties
-    assert (party.reported(Interrupted), [event.reason for event in party.reported(Closed)]) == ([], ["ok"])
+    assert (program.returncode, *sent) == (0, b"", b"")
+    (peer,) = server.peers
+    assert (peer.reported(Interrupted), [event.reason for event in peer.reported(Closed)]) == ([], ["ok"])
 
 
 async def test_a_client_without_a_connection_closes_at_once() -> None:
-    async with Door() as door:
-        client = door.client()
+    async with RsioServer() as server:
+        client = server.client()
         await client.__aenter__()
     async with asyncio.timeout(PATIENCE):
         await client.close()
@@ -441,13 +439,13 @@ async def test_a_refused_client_reconnects_with_growing_delays() -> None:
     assert all(pause >= least for pause, least in zip(pauses, (0.2, 0.4, 0.8), strict=False)), pauses
 
 
-async def test_a_request_beyond_the_protocol_limits_ends_with_its_status(door: Door) -> None:
+async def test_a_request_beyond_the_protocol_limits_ends_with_its_status(server: RsioServer) -> None:
     limits = EndpointLimits(subscriptions=1, element=3, publisher=100)
-    async with door.client(limits) as client:
+    async with server.client(limits) as client:
         with pytest.raises(StreamError, match="101") as too_long:
             await taken(client.subscribe("x" * 101))
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties[0].reported(SubscribeReceived))
+        await wait_until(lambda: server.peers[0].reported(SubscribeReceived))
         with pytest.raises(StreamError) as too_many:
             await taken(client.subscribe("tck/never"))
         with pytest.raises(StreamError) as too_large:
@@ -458,8 +456,8 @@ async def test_a_request_beyond_the_protocol_limits_ends_with_its_status(door: D
 
 
 async def test_the_first_connection_to_a_closed_port_is_refused() -> None:
-    async with Door() as door:
-        uri = door.uri
+    async with RsioServer() as server:
+        uri = server.uri
     with pytest.raises(ConnectionRefusedError):
         await Client(connector(uri)).__aenter__()
 

@@ -31,12 +31,12 @@ def end(kind: int) -> Frame:
     return [0, kind, "", {**PLACE, "sub": SUB}]
 
 
-def asked(**selection: Any) -> Request:
+def resend_request(**selection: Any) -> Request:
     return {"type": "resend", **PLACE, "sub": SUB, **selection}
 
 
 def course(reader: Reader, *frames: Frame) -> list[int | Request]:
-    """What the frames lead to, in order: messages as their offsets, and requests."""
+    """Return the results of the frames in order: messages as offsets, and requests."""
     found: list[int | Request] = []
     for frame in frames:
         given, requests = reader.take(frame)
@@ -54,20 +54,20 @@ def test_a_reader_of_new_messages_only_requests_no_resend() -> None:
 def test_requested_past_messages_come_before_new_messages() -> None:
     reader = Reader("tanks", first_resend={"resend_last": 2})
     frames = (SUBSCRIBED, end(4), unicast(4, 1), broadcast(10, 7), unicast(7, 4), end(5), broadcast(13, 10))
-    assert course(reader, *frames) == [asked(resend_last=2), 4, 7, 10, 13]
+    assert course(reader, *frames) == [resend_request(resend_last=2), 4, 7, 10, 13]
 
 
 def test_a_gap_is_asked_for_and_nothing_overtakes_it() -> None:
     reader = Reader("tanks")
     frames = (SUBSCRIBED, broadcast(7), broadcast(16, 13), broadcast(19, 16), unicast(10, 7), unicast(13, 10), end(5))
-    assert course(reader, *frames) == [7, asked(resend_from=8, resend_to=13), 10, 13, 16, 19]
+    assert course(reader, *frames) == [7, resend_request(resend_from=8, resend_to=13), 10, 13, 16, 19]
 
 
 @pytest.mark.parametrize("kind", [5, 6, 7])
 def test_an_unavailable_gap_is_requested_once(kind: int) -> None:
     reader = Reader("tanks")
     frames = (SUBSCRIBED, broadcast(7), broadcast(16, 13), end(kind), broadcast(19, 16))
-    assert course(reader, *frames) == [7, asked(resend_from=8, resend_to=13), 16, 19]
+    assert course(reader, *frames) == [7, resend_request(resend_from=8, resend_to=13), 16, 19]
 
 
 def test_a_duplicate_message_is_delivered_once() -> None:
@@ -76,16 +76,16 @@ def test_a_duplicate_message_is_delivered_once() -> None:
 
 def test_a_repeated_subscribe_requests_the_messages_since_the_last_one() -> None:
     reader = Reader("tanks", first_resend={"resend_last": 5})
-    assert course(reader, SUBSCRIBED, unicast(7), end(5)) == [asked(resend_last=5), 7]
+    assert course(reader, SUBSCRIBED, unicast(7), end(5)) == [resend_request(resend_last=5), 7]
     reader.subscribe()
-    assert course(reader, SUBSCRIBED, unicast(10, 7), end(5)) == [asked(resend_from=8), 10]
+    assert course(reader, SUBSCRIBED, unicast(10, 7), end(5)) == [resend_request(resend_from=8), 10]
 
 
 def test_an_answer_that_was_lost_with_the_link_holds_nothing_up() -> None:
     reader = Reader("tanks", first_resend={"resend_last": 5})
-    assert course(reader, SUBSCRIBED, unicast(4)) == [asked(resend_last=5), 4]
+    assert course(reader, SUBSCRIBED, unicast(4)) == [resend_request(resend_last=5), 4]
     reader.subscribe()
-    assert course(reader, SUBSCRIBED, unicast(7, 4), end(5), broadcast(10, 7)) == [asked(resend_from=5), 7, 10]
+    assert course(reader, SUBSCRIBED, unicast(7, 4), end(5), broadcast(10, 7)) == [resend_request(resend_from=5), 7, 10]
 
 
 def test_others_streams_partitions_and_resends_are_left_to_others() -> None:

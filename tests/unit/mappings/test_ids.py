@@ -1,4 +1,4 @@
-"""The grammar of entity ids, and ids that nobody can guess."""
+"""The grammar of entity IDs, and generated IDs that cannot be guessed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
 
 
 @each_row(
-    ("text", "kind", "said"),
+    ("text", "kind", "message"),
     [
         (
             "Task failed: spark_store.errors.LakeUnfit: journal.db: expected every event from 1 to 9\n at java",
@@ -150,10 +150,12 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         ),
     ],
 )
-def test_a_spark_error_becomes_a_store_error_with_the_next_step(text: str, kind: type[StoreError], said: str) -> None:
+def test_a_spark_error_becomes_a_store_error_with_the_next_step(
+    text: str, kind: type[StoreError], message: str
+) -> None:
     found = translate_spark_error("Py4JJavaError", text)
     assert type(found) is kind
-    assert str(found).startswith(said) or said in str(found)
+    assert str(found).startswith(message) or message in str(found)
     assert "\n" not in str(found)
 
 
@@ -216,7 +218,7 @@ def test_a_delta_lake_error_becomes_a_lake_error_with_the_next_step(
     assert "\n" not in str(found)
 
 
-def test_a_missing_file_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+def test_a_missing_file_differs_from_a_damaged_one(tmp_path: Path) -> None:
     """Its disk may be mounted later, and then it is there again."""
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"a": [1]}))

@@ -1,4 +1,4 @@
-"""Histories that lie in the lake, in the journal, or in both: nobody who reads one sees where the border is.
+"""Histories in the lake, in the journal, or in both: readers do not notice the retention boundary.
 
 The case numbers are those of the streaming-subscription test cases.
 """
@@ -52,7 +52,7 @@ def trim(journal: Journal, last: int) -> None:
 
 
 def read(border: TrimmedHistory, query: HistoryQuery, limit: int = 500, size: int = MUCH) -> list[Event]:
-    """All pages. A page with the last event says that it is the last one."""
+    """Read all pages; the page with the last event must say that it is the last."""
     range = open_range(border.journal, query)
     position, found = 0, []
     while True:
@@ -70,7 +70,7 @@ def read(border: TrimmedHistory, query: HistoryQuery, limit: int = 500, size: in
 
 @pytest.fixture
 def border(tmp_path: Path) -> Iterator[TrimmedHistory]:
-    """Revisions 1 to 101 of the lamp, one a second, the first 40 of them in the lake alone."""
+    """A history of 101 revisions, one a second, the first 40 of them in the lake only."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, revision) for revision in range(1, 102)])
     lake = Lake(tmp_path)
@@ -184,7 +184,7 @@ def test_a_replay_with_removed_files_fails_instead_of_skipping_events(border: Tr
 
 
 def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(border: TrimmedHistory) -> None:
-    """Where the reader was started anew meanwhile."""
+    """Where the reader was restarted meanwhile."""
     range = open_range(border.journal, HistoryQuery(LAMP))
     forget(border.lake, "revision <= 20")
     later = page(border.journal, range, 10, 5, MUCH)
@@ -217,7 +217,7 @@ def test_events_that_the_lake_has_lost_after_others_are_reported(
 
 
 def test_events_lost_by_the_lake_at_the_end_of_the_read_ahead_are_reported(border: TrimmedHistory) -> None:
-    """What follows them is not passed over."""
+    """The events after them are not skipped."""
     border = border._replace(cold=LakeHistory(border.lake))
     forget(border.lake, "revision >= 9 AND revision <= 12")
     asked = open_range(border.journal, HistoryQuery(LAMP))
@@ -399,7 +399,7 @@ def test_a_trimmed_journal_and_its_lake_answer_as_the_whole_journal_does(
     events = [one.events[0] for one in history.changes]
 
     def instant(place: int | None) -> int | None:
-        """At an event, or a nanosecond beside it."""
+        """Return the time of an event, or a nanosecond beside it."""
         if place is None:
             return None
         text = events[min(max(place, 0), len(events) - 1)].timestamp

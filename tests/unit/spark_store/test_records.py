@@ -1,4 +1,4 @@
-"""How journal and lake name entities."""
+"""Names of entities in journal and lake."""
 
 from __future__ import annotations
 

@@ -88,14 +88,16 @@ class TestMemory(BrokerBehaviour):
         assert isinstance(error, PublishFailed)
         assert world.received() == []
 
-    async def test_it_says_with_each_confirm_whether_somebody_reads(self, world: MemoryWorld, link: Link) -> None:
+    async def test_each_confirm_reports_whether_a_reader_received_the_message(
+        self, world: MemoryWorld, link: Link
+    ) -> None:
         world.broker.unread_addresses.add("nobody")
         world.broker.refused_addresses.add("closed")
-        told, publishing = signs_of(link), Publishing(link)
+        signs, publishing = signs_of(link), Publishing(link)
         for address in ("somebody", "nobody", "closed"):
             publishing.give(OutboundMessage(address, Envelope(b"{}")))
         assert [error is None for error in await publishing.all_done()] == [True, True, False]
-        assert told == [
+        assert signs == [
             ("somebody", ReaderStatus.HEARD),
             ("nobody", ReaderStatus.UNDELIVERED),
             ("closed", ReaderStatus.REFUSED),

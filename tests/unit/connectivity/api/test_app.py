@@ -61,12 +61,12 @@ async def test_a_method_that_a_path_does_not_have_is_reported_which_it_has(
     "path", ["/health/live", "/metrics", "/api/2/connections", "/api/2/connections/site", "/openapi.json"]
 )
 async def test_head_is_get_without_the_body(path: str) -> None:
-    desk = management_with_connection()
-    got, head = await ask(desk, "GET", path), await ask(desk, "HEAD", path)
+    management = management_with_connection()
+    got, head = await ask(management, "GET", path), await ask(management, "HEAD", path)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-type"] == got.headers["content-type"]
     assert head.headers.get("etag") == got.headers.get("etag")
-    assert (await ask(desk, "HEAD", "/api/2/connections/site/command")).status_code == 405
+    assert (await ask(management, "HEAD", "/api/2/connections/site/command")).status_code == 405
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ async def test_an_unknown_parameter_is_refused(path: str) -> None:
 
 
 async def test_a_repeated_parameter_is_refused_regardless_of_its_values() -> None:
-    desk = management_with_connection()
+    management = management_with_connection()
     new = {**DOCUMENT, "id": "new"}
-    answer = await ask(desk, "POST", "/api/2/connections?dry-run=true&dry-run=false", json=new)
-    assert (answer.status_code, answer.json()["error"], desk.requests) == (400, "api:parameter.invalid", [])
+    answer = await ask(management, "POST", "/api/2/connections?dry-run=true&dry-run=false", json=new)
+    assert (answer.status_code, answer.json()["error"], management.requests) == (400, "api:parameter.invalid", [])
 
 
 @pytest.mark.parametrize("path", ["/api/2/connections/site", "/api/2/connections/nobody", "/metrics", "/health/live"])

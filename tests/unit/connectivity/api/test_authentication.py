@@ -1,4 +1,4 @@
-"""Who may: tokens, roles, delays, and what a page in a browser may not."""
+"""Authentication of the API: tokens, roles, delays, and requests of browser pages."""
 
 from __future__ import annotations
 
@@ -115,14 +115,14 @@ OPERATIONS: list[tuple[TokenRole, str, str, dict[str, Any]]] = [
 
 
 def test_every_operation_has_its_role_here() -> None:
-    told = {
+    documented = {
         (method.upper(), path.replace("{connection_id}", "site").replace("{prefix}", "ab"))
         for path, operations in _paths().items()
         for method in operations
     }
     probes = {("GET", "/health/live"), ("GET", "/health/ready")}
     here = {(method, path.partition("?")[0]) for _, method, path, _ in OPERATIONS}
-    assert here - {("HEAD", "/api/2/connections/site"), ("GET", "/openapi.json")} == told - probes
+    assert here - {("HEAD", "/api/2/connections/site"), ("GET", "/openapi.json")} == documented - probes
 
 
 def _paths() -> dict[str, Any]:
@@ -135,30 +135,30 @@ def _paths() -> dict[str, Any]:
 @each_row(("needed", "method", "path", "more"), OPERATIONS)
 async def test_an_operation_takes_its_role(needed: TokenRole, method: str, path: str, more: dict[str, Any]) -> None:
     for role, token in zip(TokenRole, (READER, WRITER, ADMIN), strict=True):
-        desk = management_with_connection()
+        management = management_with_connection()
         headers = {**token, **more.get("headers", {})}
-        answer = await ask(desk, method, path, guarded(), **{**more, "headers": headers})
+        answer = await ask(management, method, path, guarded(), **{**more, "headers": headers})
         if role.may(needed):
             assert answer.status_code < 300, answer.text
         else:
             assert answer.status_code == 403
             assert answer.json()["error"] == "api:forbidden"
-            assert desk.requests == []
+            assert management.requests == []
 
 
 @each_row(("method", "path", "more"), [it[1:] for it in OPERATIONS])
 async def test_without_a_token_nothing_is_done(method: str, path: str, more: dict[str, Any]) -> None:
-    desk = management_with_connection()
-    answer = await ask(desk, method, path, guarded(), **more)
-    assert (answer.status_code, answer.headers["www-authenticate"], desk.requests) == (401, "Bearer", [])
+    management = management_with_connection()
+    answer = await ask(management, method, path, guarded(), **more)
+    assert (answer.status_code, answer.headers["www-authenticate"], management.requests) == (401, "Bearer", [])
 
 
 async def test_the_name_of_the_token_identifies_the_requester() -> None:
-    desk = management_with_connection()
-    async with client_of(app_of(desk, tokens=TOKENS, token="shared")) as client:
+    management = management_with_connection()
+    async with client_of(app_of(management, tokens=TOKENS, token="shared")) as client:
         await client.delete("/api/2/connections/site", headers=WRITER)
         await client.delete("/api/2/connections/none", headers={"authorization": "Bearer shared"})
-    assert desk.requests == [("delete", "site", "writer"), ("delete", "none", "api")]
+    assert management.requests == [("delete", "site", "writer"), ("delete", "none", "api")]
 
 
 def test_a_token_knows_its_bearer() -> None:
@@ -252,7 +252,7 @@ async def test_a_right_token_never_waits() -> None:
 
 
 async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
-    """Else the details in the answer would tell for nothing whether a guess was right."""
+    """Otherwise the details in the response would reveal whether a guess was right."""
     sleeper = Sleeper()
     sleeper.wake()
     async with client_of(app_of(token="secret", sleep=sleeper)) as client:
@@ -318,7 +318,7 @@ async def test_the_host_is_checked_with_a_right_token_too(host: str, is_foreign:
 
 @pytest.mark.parametrize(("method", "path", "more"), [it[1:] for it in OPERATIONS if it[1] not in ("GET", "HEAD")])
 async def test_a_page_of_another_origin_changes_no_connection(method: str, path: str, more: dict[str, Any]) -> None:
-    desk = management_with_connection()
+    management = management_with_connection()
     headers = {"origin": "https://evil.example", **more.get("headers", {})}
-    answer = await ask(desk, method, path, **{**more, "headers": headers})
-    assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:origin.foreign", [])
+    answer = await ask(management, method, path, **{**more, "headers": headers})
+    assert (answer.status_code, answer.json()["error"], management.requests) == (403, "api:origin.foreign", [])

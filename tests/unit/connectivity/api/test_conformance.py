@@ -30,11 +30,11 @@ DOCUMENTS = {"POST /api/2/connections", "PUT /api/2/connections/{connection_id}"
 
 
 async def _at_once(seconds: float) -> None:
-    """Wrong tokens do not wait here."""
+    """Disable the delays of wrong tokens."""
 
 
 def becomes_valid_on_the_way(case: schemathesis.Case[Any]) -> bool:
-    """Whether the query has values of wrong types that are valid once sent: `false` and `["false"]` are the same text."""
+    """Return whether invalid query values are valid once encoded: `false` and `["false"]` are one text."""
     schemas = {parameter.name: parameter.definition["schema"] for parameter in case.operation.query}
     wrong = {
         name: value

@@ -1,4 +1,4 @@
-"""Connections over HTTP: what is asked of `Management`, and how its answers are told."""
+"""Connections over HTTP: the calls of `Management`, and the responses made from its results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHOWN = {**DOCUMENT, "uri": "tcp://fleet:*****@broker.acme.example:1883"}
 NEW = {name: value for name, value in DOCUMENT.items() if name != "id"}
 
 
-async def sends(desk: FakeManagement | None, method: str, path: str, body: Any, **headers: str) -> Any:
+async def sends(management: FakeManagement | None, method: str, path: str, body: Any, **headers: str) -> Any:
     """A request with this body as JSON."""
     given = {"content-type": "application/json", **headers}
-    return await ask(desk, method, path, content=json.dumps(body), headers=given)
+    return await ask(management, method, path, content=json.dumps(body), headers=given)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ async def test_a_list_that_is_asked_for_in_unknown_words_is_refused(query: str, 
 
 
 async def test_a_connection_is_created_and_notified_where_it_is() -> None:
-    desk = FakeManagement()
-    answer = await sends(desk, "POST", ALL, NEW)
+    management = FakeManagement()
+    answer = await sends(management, "POST", ALL, NEW)
     assert answer.status_code == 201
     assert (answer.headers["location"], answer.headers["etag"]) == (f"{ALL}/made-1", '"rev:1"')
     assert answer.json() == {**SHOWN, "id": "made-1"}
-    assert desk.requests == [("create", NEW, "api")]
+    assert management.requests == [("create", NEW, "api")]
 
 
 async def test_an_id_that_is_taken_is_a_conflict() -> None:
@@ -78,18 +78,18 @@ async def test_an_id_that_is_taken_is_a_conflict() -> None:
 
 async def test_every_problem_of_a_document_is_reported_at_once() -> None:
     answer = await sends(FakeManagement(), "POST", ALL, {**NEW, "uri": "nowhere", "clientCount": 0})
-    told = answer.json()
-    assert (answer.status_code, told["status"]) == (400, 400)
-    assert {it["path"] for it in told["problems"]} == {"uri", "clientCount"}
-    assert all(it.keys() == {"path", "found", "expected", "hint"} for it in told["problems"])
+    error = answer.json()
+    assert (answer.status_code, error["status"]) == (400, 400)
+    assert {it["path"] for it in error["problems"]} == {"uri", "clientCount"}
+    assert all(it.keys() == {"path", "found", "expected", "hint"} for it in error["problems"])
 
 
 async def test_case_46_a_connection_is_created_by_put_on_a_fresh_id() -> None:
-    desk = FakeManagement()
-    answer = await sends(desk, "PUT", ONE, NEW)
+    management = FakeManagement()
+    answer = await sends(management, "PUT", ONE, NEW)
     assert (answer.status_code, answer.headers["location"], answer.headers["etag"]) == (201, ONE, '"rev:1"')
     assert answer.json() == SHOWN
-    assert desk.requests == [("put", "site", NEW, "api")]
+    assert management.requests == [("put", "site", NEW, "api")]
 
 
 async def test_a_connection_is_changed_by_put() -> None:
@@ -117,9 +117,11 @@ async def test_the_api_does_not_change_a_connection_of_a_file(method: str) -> No
 
 
 async def test_that_it_is_stored_and_could_not_be_opened_gets_an_error() -> None:
-    desk = management_with_connection()
-    desk.refuses["put"] = OperationRefused(Fault(504, "connectivity:connection.failed", "bad credentials", "Retried."))
-    answer = await sends(desk, "PUT", ONE, DOCUMENT)
+    management = management_with_connection()
+    management.refuses["put"] = OperationRefused(
+        Fault(504, "connectivity:connection.failed", "bad credentials", "Retried.")
+    )
+    answer = await sends(management, "PUT", ONE, DOCUMENT)
     assert (answer.status_code, answer.json()) == (
         504,
         {
@@ -149,11 +151,11 @@ async def test_a_connection_is_retrieved_with_its_revision() -> None:
 async def test_an_earlier_revision_is_retrieved(
     headers: dict[str, str], moment: RevisionSelector | None, revision: int
 ) -> None:
-    desk = management_with_connection()
-    await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
-    answer = await ask(desk, "GET", ONE, headers=headers)
+    management = management_with_connection()
+    await sends(management, "PUT", ONE, {**DOCUMENT, "name": "later"})
+    answer = await ask(management, "GET", ONE, headers=headers)
     assert (answer.status_code, answer.headers["etag"]) == (200, f'"rev:{revision}"')
-    assert desk.requests[-1] == ("definition", "site", moment)
+    assert management.requests[-1] == ("definition", "site", moment)
 
 
 @pytest.mark.parametrize(
@@ -177,16 +179,16 @@ async def test_an_unknown_or_invalid_past_revision_is_refused(headers: dict[str,
 
 
 async def test_the_revisions_are_listed() -> None:
-    desk = management_with_connection()
-    await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
-    assert [it["revision"] for it in (await ask(desk, "GET", f"{ONE}/revisions")).json()] == [2, 1]
+    management = management_with_connection()
+    await sends(management, "PUT", ONE, {**DOCUMENT, "name": "later"})
+    assert [it["revision"] for it in (await ask(management, "GET", f"{ONE}/revisions")).json()] == [2, 1]
 
 
 async def test_a_connection_is_deleted() -> None:
-    desk = management_with_connection()
-    answer = await ask(desk, "DELETE", ONE)
-    assert (answer.status_code, answer.content, desk.stored) == (204, b"", {})
-    assert (await ask(desk, "DELETE", ONE)).status_code == 404
+    management = management_with_connection()
+    answer = await ask(management, "DELETE", ONE)
+    assert (answer.status_code, answer.content, management.stored) == (204, b"", {})
+    assert (await ask(management, "DELETE", ONE)).status_code == 404
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
@@ -225,12 +227,12 @@ async def test_an_invalid_connection_id_is_refused(connection_id: str, method: s
     ],
 )
 async def test_each_of_the_five_commands_is_carried_out(command: str, method: str) -> None:
-    desk = management_with_connection()
+    management = management_with_connection()
     content, headers = f"connectivity.commands:{command}", {"content-type": "text/plain; charset=utf-8"}
-    answer = await ask(desk, "POST", f"{ONE}/command", content=content, headers=headers)
+    answer = await ask(management, "POST", f"{ONE}/command", content=content, headers=headers)
     assert (answer.status_code, answer.content) == (200, b"")
-    assert desk.requests == [(method, "site", "api")]
-    assert (await ask(desk, "POST", f"{ALL}/none/command", content=content, headers=headers)).status_code == 404
+    assert management.requests == [(method, "site", "api")]
+    assert (await ask(management, "POST", f"{ALL}/none/command", content=content, headers=headers)).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -241,10 +243,10 @@ async def test_each_of_the_five_commands_is_carried_out(command: str, method: st
     ],
 )
 async def test_any_other_command_is_invalid(command: str) -> None:
-    desk = management_with_connection()
-    answer = await ask(desk, "POST", f"{ONE}/command", content=command, headers={"content-type": "text/plain"})
+    management = management_with_connection()
+    answer = await ask(management, "POST", f"{ONE}/command", content=command, headers={"content-type": "text/plain"})
     assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:command.invalid")
-    assert desk.requests == []
+    assert management.requests == []
 
 
 async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
@@ -256,21 +258,21 @@ async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
 
 
 async def test_case_48_a_failed_dry_run_returns_its_report_and_stores_nothing() -> None:
-    desk = FakeManagement()
-    desk.refuses["test"] = OperationRefused(
+    management = FakeManagement()
+    management.refuses["test"] = OperationRefused(
         Fault(504, "connectivity:connection.failed", "connection refused"), report={"sources": []}
     )
-    answer = await sends(desk, "POST", ALL + "?dry-run=true", NEW)
+    answer = await sends(management, "POST", ALL + "?dry-run=true", NEW)
     assert (answer.status_code, answer.json()["error"]) == (504, "connectivity:connection.failed")
     assert answer.json()["report"] == {"sources": []}
-    assert desk.stored == {}
+    assert management.stored == {}
 
 
 async def test_a_connection_is_tried_as_it_is() -> None:
-    desk = FakeManagement()
-    answer = await sends(desk, "POST", ALL + "?dry-run=true", DOCUMENT)
+    management = FakeManagement()
+    answer = await sends(management, "POST", ALL + "?dry-run=true", DOCUMENT)
     assert (answer.status_code, answer.json()) == (200, {"status": "open"})
-    assert (desk.requests, desk.stored) == ([("test", DOCUMENT, None)], {})
+    assert (management.requests, management.stored) == ([("test", DOCUMENT, None)], {})
 
 
 @pytest.mark.parametrize(
@@ -286,10 +288,10 @@ async def test_a_connection_is_tried_as_it_is() -> None:
     ],
 )
 async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: SampleMessage | None) -> None:
-    desk = FakeManagement()
+    management = FakeManagement()
     trial = {"connection": DOCUMENT, "sample": sample}
-    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
-    assert (answer.status_code, desk.requests) == (200, [("test", DOCUMENT, expected)])
+    answer = await sends(management, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
+    assert (answer.status_code, management.requests) == (200, [("test", DOCUMENT, expected)])
 
 
 @pytest.mark.parametrize(
@@ -311,10 +313,10 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
     ],
 )
 async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
-    desk = FakeManagement()
-    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
+    management = FakeManagement()
+    answer = await sends(management, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
     assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
-    assert desk.requests == []
+    assert management.requests == []
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", ONE), ("POST", ALL + "?dry-run=true")], ids=["PUT", "dry run"])
@@ -326,13 +328,13 @@ async def test_all_missing_fields_are_reported_at_once(method: str, path: str) -
 
 
 async def test_a_sample_without_a_dry_run_creates_nothing() -> None:
-    desk = FakeManagement()
-    answer = await sends(desk, "POST", ALL, {"connection": DOCUMENT}, **{"content-type": CONNECTION_TEST})
-    assert (answer.status_code, desk.requests) == (415, [])
+    management = FakeManagement()
+    answer = await sends(management, "POST", ALL, {"connection": DOCUMENT}, **{"content-type": CONNECTION_TEST})
+    assert (answer.status_code, management.requests) == (415, [])
 
 
 async def test_a_misspelt_dry_run_creates_nothing() -> None:
-    desk = FakeManagement()
-    answer = await sends(desk, "POST", ALL + "?dryrun=true", NEW)
-    assert (answer.status_code, desk.requests) == (400, [])
+    management = FakeManagement()
+    answer = await sends(management, "POST", ALL + "?dryrun=true", NEW)
+    assert (answer.status_code, management.requests) == (400, [])
     assert "did you mean dry-run?" in answer.json()["description"]

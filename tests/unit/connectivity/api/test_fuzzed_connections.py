@@ -1,4 +1,4 @@
-"""Whatever a connection says that comes over HTTP: it is stored, or refused with the place of what is wrong. Never a 500.
+"""Random connection documents over HTTP: each is stored, or refused with the path of the error.
 
 Management is the real one here, and so is the journal; brokers are not.
 """
@@ -63,17 +63,17 @@ async def put(document: dict[str, Any]) -> None:
                     assert (await client.get(PATH)).json() == after
                     return
                 assert answer.status_code in (400, 409), answer.text
-                told = answer.json()
-                assert told["error"]
-                assert told["message"]
-                assert all(problem["path"] and problem["found"] for problem in told.get("problems", ()))
+                error = answer.json()
+                assert error["error"]
+                assert error["message"]
+                assert all(problem["path"] and problem["found"] for problem in error.get("problems", ()))
                 assert after == before.json()
         finally:
             await bench.store.close()
 
 
 def _written(document: dict[str, Any]) -> bytes:
-    """As it travels. Under its own id it would be refused for that alone."""
+    """Encode a document with the ID of its path, as another ID would be refused for that alone."""
     return json.dumps({**document, "id": "site"}).encode()
 
 

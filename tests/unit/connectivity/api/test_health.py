@@ -56,8 +56,8 @@ async def test_without_the_token_a_probe_learns_the_status_and_nothing_else() ->
     app = app_of(readiness=lambda: (True, {"status": "ready", "connections": {"site": {}}}), token="secret")
     async with client_of(app) as client:
         assert (await client.get("/health/ready")).json() == {"status": "ready"}
-        told = await client.get("/health/ready", headers={"authorization": "Bearer secret"})
-    assert told.json() == {"status": "ready", "connections": {"site": {}}}
+        response = await client.get("/health/ready", headers={"authorization": "Bearer secret"})
+    assert response.json() == {"status": "ready", "connections": {"site": {}}}
 
 
 async def test_where_only_this_machine_gets_a_foreign_page_learns_the_status_alone() -> None:
@@ -85,5 +85,5 @@ async def test_metrics_are_openmetrics_where_that_is_asked_for(accept: str, cont
 @pytest.mark.parametrize(
     "accept", ["application/openmetrics-text; version=x", "text/plain; version=", "text/plain;version=9.9"]
 )
-async def test_an_odd_accept_header_is_no_mistake_of_ours(accept: str) -> None:
+async def test_an_invalid_accept_header_is_not_an_internal_error(accept: str) -> None:
     assert (await get("/metrics", accept=accept)).status_code == 200

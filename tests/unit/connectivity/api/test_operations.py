@@ -25,32 +25,32 @@ async def test_open_subscriptions_are_listed() -> None:
 async def test_as_many_subscriptions_are_listed_as_are_wanted_and_the_number_of_all_is_reported(
     query: str, limit: int
 ) -> None:
-    desk = FakeManagement()
-    answer = await ask(desk, "GET", f"{SUBSCRIPTIONS}{query}")
-    assert (answer.headers["x-total-count"], desk.requests) == ("5", [("subscriptions", limit)])
-    assert (await ask(desk, "GET", f"{SUBSCRIPTIONS}?limit=0")).status_code == 400
+    management = FakeManagement()
+    answer = await ask(management, "GET", f"{SUBSCRIPTIONS}{query}")
+    assert (answer.headers["x-total-count"], management.requests) == ("5", [("subscriptions", limit)])
+    assert (await ask(management, "GET", f"{SUBSCRIPTIONS}?limit=0")).status_code == 400
 
 
 async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> None:
-    desk = FakeManagement()
-    answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/ab")
-    assert (answer.status_code, desk.requests) == (204, [("cancel", "ab", "api")])
-    answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/x")
+    management = FakeManagement()
+    answer = await ask(management, "DELETE", f"{SUBSCRIPTIONS}/ab")
+    assert (answer.status_code, management.requests) == (204, [("cancel", "ab", "api")])
+    answer = await ask(management, "DELETE", f"{SUBSCRIPTIONS}/x")
     assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:subscription.notfound")
 
 
 @pytest.mark.parametrize("prefix", ["x" * 201, "%00", "a%20b", "ä"])
 async def test_an_invalid_subscription_id_prefix_is_refused_without_a_lookup(prefix: str) -> None:
-    desk = FakeManagement()
-    assert (await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/{prefix}")).status_code == 400
-    assert desk.requests == []
+    management = FakeManagement()
+    assert (await ask(management, "DELETE", f"{SUBSCRIPTIONS}/{prefix}")).status_code == 400
+    assert management.requests == []
 
 
 @pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=7", 7), ("?limit=10000", 10_000)])
 async def test_the_audit_log_is_shown_up_to_a_limit(query: str, limit: int) -> None:
-    desk = FakeManagement()
-    answer = await ask(desk, "GET", f"/api/2/audit{query}")
-    assert (answer.status_code, answer.json()[0]["by"], desk.requests) == (200, "anna", [("audit", limit)])
+    management = FakeManagement()
+    answer = await ask(management, "GET", f"/api/2/audit{query}")
+    assert (answer.status_code, answer.json()[0]["by"], management.requests) == (200, "anna", [("audit", limit)])
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "10001", "9" * 40, "x", ""])
@@ -62,13 +62,13 @@ async def test_a_limit_that_is_invalid_is_refused(limit: str) -> None:
 
 @cache
 def erasing(token: str | None) -> tuple[FastAPI, Erasures]:
-    """One application for all tests: to make one takes longer than most of them."""
+    """Make an application and its erasures once, as this takes longer than most tests."""
     kept = Erasures()
     return app_of(erasures=kept, token=token), kept
 
 
 async def erase(content: bytes | None, token: str | None = None, **headers: str) -> tuple[httpx.Response, Erasures]:
-    """POST `content`, or GET. The erasures are those of this request."""
+    """POST `content`, or GET; return the response, and the erasures with this request."""
     app, kept = erasing(token)
     kept.requests = []
     async with client_of(app) as client:
@@ -129,7 +129,7 @@ async def test_a_page_in_a_browser_cannot_erase_anything() -> None:
         ("", True),
     ],
 )
-async def test_a_name_that_somebody_made_resolve_to_this_machine_gets_at_nothing(
+async def test_a_foreign_host_name_that_resolves_to_this_machine_is_refused(
     content: bytes | None, host: str, is_foreign: bool
 ) -> None:
     answer, kept = await erase(content, host=host)

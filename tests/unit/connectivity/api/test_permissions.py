@@ -1,4 +1,4 @@
-"""Checking permissions over HTTP: what is asked, of whom, and what is refused."""
+"""Permission checks over HTTP: the requests passed on, their subjects, and refusals."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ def guarded() -> FastAPI:
     return shared_app(tokens=TOKENS)
 
 
-async def check(who: str, desk: FakeManagement, query: str = "", **more: Any) -> httpx.Response:
+async def check(who: str, management: FakeManagement, query: str = "", **more: Any) -> httpx.Response:
     token = next(it["token"] for it in TOKENS if it["name"] == who)
     headers = {"authorization": f"Bearer {token}"}
-    return await ask(desk, "POST", PATH + query, guarded(), headers=headers, **(more or {"json": CHECKS}))
+    return await ask(management, "POST", PATH + query, guarded(), headers=headers, **(more or {"json": CHECKS}))
 
 
 async def test_the_subjects_of_the_token_are_asked_about() -> None:
-    desk = FakeManagement()
-    answer = await check("bert", desk)
+    management = FakeManagement()
+    answer = await check("bert", management)
     assert (answer.status_code, answer.json(), answer.headers["content-type"]) == (
         200,
         {"canRead": False},
         "application/json",
     )
-    assert desk.requests == [("check", PermissionRequest(("acme:bert", "acme:staff"), TEXT))]
+    assert management.requests == [("check", PermissionRequest(("acme:bert", "acme:staff"), TEXT))]
 
 
-async def test_an_admin_asks_about_others_by_name() -> None:
-    desk = FakeManagement()
-    assert (await check("root", desk, "?as=acme:anna&as=acme:bert")).status_code == 200
-    assert desk.requests == [("check", PermissionRequest(("acme:anna", "acme:bert"), TEXT, "root"))]
-    assert (await check("bert", desk, "?as=acme:anna")).json()["error"] == "api:forbidden"
+async def test_an_admin_checks_permissions_of_other_subjects() -> None:
+    management = FakeManagement()
+    assert (await check("root", management, "?as=acme:anna&as=acme:bert")).status_code == 200
+    assert management.requests == [("check", PermissionRequest(("acme:anna", "acme:bert"), TEXT, "root"))]
+    assert (await check("bert", management, "?as=acme:anna")).json()["error"] == "api:forbidden"
 
 
-async def test_a_token_without_subjects_has_nobody_to_ask_about() -> None:
+async def test_a_token_without_subjects_cannot_check_its_own_permissions() -> None:
     answer = await check("nina", FakeManagement())
     assert (answer.status_code, answer.json()["error"]) == (403, "api:subjects.missing")
 
@@ -63,10 +63,10 @@ async def test_a_token_without_subjects_has_nobody_to_ask_about() -> None:
     [(b"{", "json.invalid"), (b"[]", "api:body.invalid"), (b"5", "api:body.invalid"), (b'{"a":5}', "api:body.invalid")],
 )
 async def test_a_body_that_is_no_object_is_refused(content: bytes, code: str) -> None:
-    desk = FakeManagement()
+    management = FakeManagement()
     token = {"authorization": f"Bearer {TOKENS[0]['token']}", "content-type": "application/json"}
-    answer = await ask(desk, "POST", PATH, guarded(), headers=token, content=content)
-    assert (answer.status_code, answer.json()["error"], desk.requests) == (400, code, [])
+    answer = await ask(management, "POST", PATH, guarded(), headers=token, content=content)
+    assert (answer.status_code, answer.json()["error"], management.requests) == (400, code, [])
 
 
 async def test_an_invalid_check_is_refused_with_the_code_of_the_protocol() -> None:

@@ -1,4 +1,4 @@
-"""What the `grants` of a token permit: subjects, streams, and operations on connections."""
+"""Permissions of a token's `grants`: subjects, streams, and operations on connections."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def with_subjects(*subjects: str) -> dict[str, Any]:
 
 def own() -> FakeManagement:
     """A connection with a subject that the token may grant."""
-    desk = FakeManagement()
-    desk._store(with_subjects())
-    return desk
+    management = FakeManagement()
+    management._store(with_subjects())
+    return management
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def own() -> FakeManagement:
     ["acme:admin", "acme:fleet-2", "depot", "depots:a", " depot:a", "Depot:a", "{{ header:a }}", "acme:{{ header:a }}"],
 )
 async def test_a_subject_that_a_token_may_not_grant_is_refused_by_name(subject: str) -> None:
-    for method, path, desk in (
+    for method, path, management in (
         ("POST", "/api/2/connections", None),
         ("POST", "/api/2/connections?dry-run=true", None),
         ("PUT", "/api/2/connections/site", None),
         ("PUT", "/api/2/connections/site", own()),
     ):
-        answer = await ask(desk, method, path, granting(), headers=WRITER, json=with_subjects(subject))
+        answer = await ask(management, method, path, granting(), headers=WRITER, json=with_subjects(subject))
         assert (answer.status_code, answer.json()["error"]) == (403, "api:subject.forbidden")
         assert answer.json()["message"] == (
             f"sources[0].authorizationContext[1]: found \"{subject}\", which the 'grants' of the token 'writer' do not "
@@ -91,10 +91,10 @@ async def test_connections_with_subjects_that_a_token_may_not_grant_are_not_its_
         *(("POST", "/api/2/connections/site/command", {"headers": text, "content": it}) for it in COMMANDS),
     ]
     for method, path, sent in requests:
-        desk = management_with_connection()
-        answer = await ask(desk, method, path, granting(), **sent)
+        management = management_with_connection()
+        answer = await ask(management, method, path, granting(), **sent)
         assert (answer.status_code, answer.json()["error"]) == (403, "api:subject.forbidden"), (method, path, sent)
-        assert desk.stored == management_with_connection().stored
+        assert management.stored == management_with_connection().stored
 
 
 def test_a_stored_connection_that_is_invalid_has_unknown_subjects() -> None:
@@ -139,23 +139,23 @@ async def test_subjects_of_the_streamr_protocol_need_to_be_granted_too() -> None
 
 
 async def test_a_token_with_grants_cannot_choose_the_policy_of_a_stream() -> None:
-    """Who may read and write all that is stored in the stream would be its decision."""
-    desk = management_with_connection()
-    desk._store({**with_streams(of="acme:tanks"), "id": "streams"})
+    """Its policy would decide who can read and write all messages of the stream."""
+    management = management_with_connection()
+    management._store({**with_streams(of="acme:tanks"), "id": "streams"})
     for engine in ("Streamr", "ReactiveStreamsIO"):
         sent = with_streams(of="acme:own")
         sent["mappingDefinitions"]["s"] = {
             "mappingEngine": engine,
             "options": {"streams": {"tanks": {"policyId": "acme:own"}}},
         }
-        answer = await ask(desk, "PUT", "/api/2/connections/new", granting_streamr(), headers=WRITER, json=sent)
+        answer = await ask(management, "PUT", "/api/2/connections/new", granting_streamr(), headers=WRITER, json=sent)
         assert (answer.status_code, answer.json()["error"]) == (403, "api:stream.forbidden")
         assert answer.json()["message"] == (
             "mappingDefinitions.s.options.streams.tanks: found the policy \"acme:own\", which the token 'writer' "
             "may not assign to a stream."
         )
     sent = with_streams(of="acme:tanks")
-    answer = await ask(desk, "PUT", "/api/2/connections/new", granting_streamr(), headers=WRITER, json=sent)
+    answer = await ask(management, "PUT", "/api/2/connections/new", granting_streamr(), headers=WRITER, json=sent)
     assert answer.status_code == 201
 
 

@@ -42,7 +42,7 @@ JUDGED = [
 
 
 def refusal_of(headers: Headers, revision: int | None) -> OperationRefused | None:
-    """Why a change of this revision is refused. None: it is not."""
+    """Return why a change of this revision is refused, or None."""
     try:
         precondition_of(headers)(revision)
     except OperationRefused as refusal:
@@ -77,7 +77,7 @@ def test_tags_may_come_in_several_headers() -> None:
     assert [revision for revision, refusal in refusals.items() if refusal is not None] == [2]
 
 
-def test_nothing_said_about_the_past_is_the_present() -> None:
+def test_without_a_selector_no_past_revision_is_selected() -> None:
     assert parse_revision_selector(None, None) is None
 
 
@@ -118,10 +118,10 @@ async def test_one_of_two_concurrent_changes_to_a_revision_gets_412() -> None:
 
 
 async def test_a_delete_of_another_revision_deletes_nothing() -> None:
-    desk = management_with_connection()
-    assert (await ask(desk, "DELETE", ONE, headers={"if-match": '"rev:9"'})).status_code == 412
-    assert list(desk.stored) == ["site"]
-    assert (await ask(desk, "DELETE", ONE, headers={"if-match": '"rev:1"'})).status_code == 204
+    management = management_with_connection()
+    assert (await ask(management, "DELETE", ONE, headers={"if-match": '"rev:9"'})).status_code == 412
+    assert list(management.stored) == ["site"]
+    assert (await ask(management, "DELETE", ONE, headers={"if-match": '"rev:1"'})).status_code == 204
 
 
 async def test_a_create_only_put_does_not_change_an_existing_connection() -> None:

@@ -1,4 +1,4 @@
-"""What a request brings: bounds, media types, JSON."""
+"""HTTP requests: limits, media types, JSON."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ JSON = {"content-type": "application/json"}
 )
 @each_row(("method", "path"), [("POST", ALL), ("PUT", f"{ALL}/site"), ("POST", f"{ALL}?dry-run=true")])
 async def test_odd_json_is_refused_as_in_a_connection_file(content: bytes, method: str, path: str) -> None:
-    desk = management_with_connection()
-    answer = await ask(desk, method, path, content=content, headers=JSON)
+    management = management_with_connection()
+    answer = await ask(management, method, path, content=content, headers=JSON)
     assert (answer.status_code, answer.json()["error"]) == (400, "json.invalid")
     assert answer.json()["problems"]
-    assert desk.requests == []
+    assert management.requests == []
 
 
 @pytest.mark.parametrize("content", [b"[]", b"7", b"null", b'"text"'])
@@ -65,12 +65,12 @@ async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-async def test_a_body_beyond_the_bound_is_too_large_whether_or_not_it_says_so(is_told: bool) -> None:
+@pytest.mark.parametrize("has_content_length", [True, False])
+async def test_a_body_beyond_the_bound_is_too_large_whether_or_not_it_says_so(has_content_length: bool) -> None:
     content = json.dumps({"a": "x" * 100}).encode()
     async with client_of(app_of(max_body=64)) as client:
         answer = await client.post(
-            ALL, content=content if is_told else _parts(content[:50], content[50:]), headers=JSON
+            ALL, content=content if has_content_length else _parts(content[:50], content[50:]), headers=JSON
         )
         assert (answer.status_code, answer.json()["error"]) == (413, "api:body.toolarge")
         answer = await client.post(ALL, content=content[:64], headers=JSON)
@@ -99,15 +99,15 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     st.binary(max_size=200),
     st.sampled_from(["application/json", "text/plain", "application/vnd.connectivity.connection-test+json"]),
 )
-async def test_no_body_makes_a_mistake_of_ours(content: bytes, kind: str) -> None:
-    desk = management_with_connection()
+async def test_no_body_causes_an_internal_error(content: bytes, kind: str) -> None:
+    management = management_with_connection()
     for method, path in (
         ("POST", ALL),
         ("POST", f"{ALL}?dry-run=true"),
         ("PUT", f"{ALL}/site"),
         ("POST", f"{ALL}/site/command"),
     ):
-        answer = await ask(desk, method, path, content=content, headers={"content-type": kind})
+        answer = await ask(management, method, path, content=content, headers={"content-type": kind})
         assert 400 <= answer.status_code < 500
         assert answer.json()["status"] == answer.status_code
 
@@ -121,7 +121,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from([*DOCUMENT, "targets", "specificConfig", "mappingDefinitions", "tags", "clientCount"]), _JSON)
-async def test_no_member_of_a_document_makes_a_mistake_of_ours(name: str, value: object) -> None:
+async def test_no_member_of_a_document_causes_an_internal_error(name: str, value: object) -> None:
     answer = await ask(None, "POST", ALL, content=json.dumps({**DOCUMENT, name: value}), headers=JSON)
     assert answer.status_code in (201, 400, 409)
     if answer.status_code == 400:

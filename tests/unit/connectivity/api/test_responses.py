@@ -1,4 +1,4 @@
-"""How the API answers what it did not expect."""
+"""Responses of the API to unexpected requests and errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def test_any_value_that_json_has_is_written(value: Any) -> None:
     assert json.loads(bytes(JsonResponse(value).body)) == value
 
 
-async def test_a_mistake_of_our_own_is_logged_with_its_trace_and_answered_without() -> None:
-    desk = management_with_connection()
-    desk.refuses["definition"] = ZeroDivisionError("the password is pass-word")
+async def test_an_internal_error_is_logged_with_its_trace_and_answered_without_it() -> None:
+    management = management_with_connection()
+    management.refuses["definition"] = ZeroDivisionError("the password is pass-word")
     with capture_logs() as logged:
-        answer = await ask(desk, "GET", "/api/2/connections/site?fields=id")
+        answer = await ask(management, "GET", "/api/2/connections/site?fields=id")
     assert (answer.status_code, answer.json()["error"]) == (500, "internalerror")
     assert "pass-word" not in answer.text
     assert "Traceback" not in answer.text
@@ -31,8 +31,8 @@ async def test_a_mistake_of_our_own_is_logged_with_its_trace_and_answered_withou
 
 
 async def test_head_of_a_failure_has_no_body_either() -> None:
-    desk = management_with_connection()
-    desk.refuses["definition"] = ZeroDivisionError()
+    management = management_with_connection()
+    management.refuses["definition"] = ZeroDivisionError()
     with capture_logs():
-        answer = await ask(desk, "HEAD", "/api/2/connections/site")
+        answer = await ask(management, "HEAD", "/api/2/connections/site")
     assert (answer.status_code, answer.content) == (500, b"")

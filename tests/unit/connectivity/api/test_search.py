@@ -1,4 +1,4 @@
-"""Searching things over HTTP: what is asked of whoever searches, and in whose name."""
+"""Searching things over HTTP: the query that is passed on, and the subjects that it runs as."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def guarded() -> FastAPI:
 
 
 async def search(
-    path: str, who: str = "bert", desk: FakeManagement | None = None, **query: Any
+    path: str, who: str = "bert", management: FakeManagement | None = None, **query: Any
 ) -> tuple[httpx.Response, FakeManagement]:
-    """What one of the token's bearers is answered, and what was asked for it."""
-    desk = desk or FakeManagement()
+    """Search as a bearer of a token; return the response, and the management with its recorded requests."""
+    management = management or FakeManagement()
     token = next(it["token"] for it in TOKENS if it["name"] == who)
     given = {"as" if name == "as_" else name: value for name, value in query.items()}
     headers = {"authorization": f"Bearer {token}"}
-    return await ask(desk, "GET", path, guarded(), params=given, headers=headers), desk
+    return await ask(management, "GET", path, guarded(), params=given, headers=headers), management
 
 
-def asked(desk: FakeManagement) -> HttpSearch:
-    ((_, inquiry),) = desk.requests
+def recorded_search(management: FakeManagement) -> HttpSearch:
+    ((_, inquiry),) = management.requests
     assert isinstance(inquiry, HttpSearch)
     return inquiry
 
@@ -54,28 +54,28 @@ async def test_things_are_answered_with_a_cursor_only_where_there_is_more() -> N
 
 
 async def test_the_next_offset_is_shown_where_it_is_known() -> None:
-    desk = FakeManagement()
-    desk.next_offset = 5
-    answer, _ = await search(THINGS, desk=desk, option="limit(4,1)")
+    management = FakeManagement()
+    management.next_offset = 5
+    answer, _ = await search(THINGS, management=management, option="limit(4,1)")
     assert answer.json() == {"items": [{"thingId": "acme:lamp"}], "nextPageOffset": 5}
 
 
 async def test_a_count_is_a_number() -> None:
-    answer, desk = await search(COUNT, filter="exists(attributes/room)")
+    answer, management = await search(COUNT, filter="exists(attributes/room)")
     assert (answer.status_code, answer.json(), answer.headers["content-type"]) == (200, 7, "application/json")
-    assert asked(desk) == HttpSearch(("acme:bert", "acme:staff"), "exists(attributes/room)")
+    assert recorded_search(management) == HttpSearch(("acme:bert", "acme:staff"), "exists(attributes/room)")
 
 
 async def test_a_plan_is_shown_to_admins() -> None:
-    answer, desk = await search(f"{THINGS}/plan", "anna", filter="exists(attributes/room)", option="size(3)")
+    answer, management = await search(f"{THINGS}/plan", "anna", filter="exists(attributes/room)", option="size(3)")
     assert (answer.status_code, answer.json()["things"]) == (200, 7)
-    assert asked(desk) == HttpSearch(("acme:anna",), "exists(attributes/room)", "size(3)")
-    answer, desk = await search(f"{THINGS}/plan", "bert")
-    assert (answer.status_code, desk.requests) == (403, [])
+    assert recorded_search(management) == HttpSearch(("acme:anna",), "exists(attributes/room)", "size(3)")
+    answer, management = await search(f"{THINGS}/plan", "bert")
+    assert (answer.status_code, management.requests) == (403, [])
 
 
 async def test_everything_that_was_asked_is_asked() -> None:
-    _, desk = await search(
+    _, management = await search(
         THINGS,
         filter='eq(attributes/room,"a,b")',
         namespaces="acme.site, acme.lab,",
@@ -83,7 +83,7 @@ async def test_everything_that_was_asked_is_asked() -> None:
         option="size(3),sort(-attributes/size)",
         timeout="500ms",
     )
-    assert asked(desk) == HttpSearch(
+    assert recorded_search(management) == HttpSearch(
         subjects=("acme:bert", "acme:staff"),
         filter='eq(attributes/room,"a,b")',
         options="size(3),sort(-attributes/size)",
@@ -94,14 +94,14 @@ async def test_everything_that_was_asked_is_asked() -> None:
 
 
 async def test_repeated_parameters_are_put_together() -> None:
-    _, desk = await search(
+    _, management = await search(
         THINGS,
         filter=["exists(attributes/a)", "exists(attributes/b)"],
         namespaces=["acme.site", "acme.lab,acme.hut"],
         fields=["thingId", "attributes/a"],
         option=["size(3)", "sort(+attributes/a)"],
     )
-    assert asked(desk) == HttpSearch(
+    assert recorded_search(management) == HttpSearch(
         subjects=("acme:bert", "acme:staff"),
         filter="and(exists(attributes/a),exists(attributes/b))",
         options="size(3),sort(+attributes/a)",
@@ -111,16 +111,16 @@ async def test_repeated_parameters_are_put_together() -> None:
 
 
 async def test_nothing_that_was_not_asked_is_asked() -> None:
-    _, desk = await search(THINGS)
-    assert asked(desk) == HttpSearch(("acme:bert", "acme:staff"))
+    _, management = await search(THINGS)
+    assert recorded_search(management) == HttpSearch(("acme:bert", "acme:staff"))
 
 
 @pytest.mark.parametrize("namespaces", ["", ",", " , "])
 async def test_in_no_namespace_there_is_nothing(namespaces: str) -> None:
-    answer, desk = await search(THINGS, namespaces=namespaces)
-    assert (answer.json(), desk.requests) == ({"items": [], "nextPageOffset": -1}, [])
-    answer, desk = await search(COUNT, namespaces=namespaces)
-    assert (answer.json(), desk.requests) == (0, [])
+    answer, management = await search(THINGS, namespaces=namespaces)
+    assert (answer.json(), management.requests) == ({"items": [], "nextPageOffset": -1}, [])
+    answer, management = await search(COUNT, namespaces=namespaces)
+    assert (answer.json(), management.requests) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -128,45 +128,45 @@ async def test_in_no_namespace_there_is_nothing(namespaces: str) -> None:
 )
 @BOTH
 async def test_a_timeout_bounds_the_looking(path: str, text: str, seconds: float) -> None:
-    _, desk = await search(path, timeout=text)
-    assert asked(desk).seconds == seconds
+    _, management = await search(path, timeout=text)
+    assert recorded_search(management).seconds == seconds
 
 
 # --- in whose name
 
 
 @BOTH
-async def test_an_admin_asks_in_anybodys_name_and_else_in_that_of_the_token(path: str) -> None:
-    _, desk = await search(path, "anna", as_="acme:bert")
-    assert asked(desk).subjects == ("acme:bert",)
-    _, desk = await search(path, "root", as_=["acme:bert", "acme:staff", "acme:bert"])
-    assert asked(desk).subjects == ("acme:bert", "acme:staff")
-    assert asked(desk).instead == "root"
-    _, desk = await search(path, "anna")
-    assert (asked(desk).subjects, asked(desk).instead) == (("acme:anna",), None)
+async def test_an_admin_searches_as_any_subject_and_by_default_as_the_token(path: str) -> None:
+    _, management = await search(path, "anna", as_="acme:bert")
+    assert recorded_search(management).subjects == ("acme:bert",)
+    _, management = await search(path, "root", as_=["acme:bert", "acme:staff", "acme:bert"])
+    assert recorded_search(management).subjects == ("acme:bert", "acme:staff")
+    assert recorded_search(management).instead == "root"
+    _, management = await search(path, "anna")
+    assert (recorded_search(management).subjects, recorded_search(management).instead) == (("acme:anna",), None)
 
 
 @BOTH
 async def test_a_token_without_search_permission_is_refused_even_for_its_own_subject(path: str) -> None:
     for subject in ("acme:anna", "acme:bert"):
-        answer, desk = await search(path, "bert", as_=subject)
-        assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:forbidden", [])
+        answer, management = await search(path, "bert", as_=subject)
+        assert (answer.status_code, answer.json()["error"], management.requests) == (403, "api:forbidden", [])
 
 
 @BOTH
-@pytest.mark.parametrize(("who", "is_told"), [("root", True), ("nina", False)])
-async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_told: bool) -> None:
+@pytest.mark.parametrize(("who", "is_hinted"), [("root", True), ("nina", False)])
+async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_hinted: bool) -> None:
     """An empty answer would look like a world without things."""
-    answer, desk = await search(path, who)
-    assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:subjects.missing", [])
-    assert ("Name them with `as` (--as SUBJECT)." in answer.json()["message"]) is is_told
+    answer, management = await search(path, who)
+    assert (answer.status_code, answer.json()["error"], management.requests) == (403, "api:subjects.missing", [])
+    assert ("Name them with `as` (--as SUBJECT)." in answer.json()["message"]) is is_hinted
 
 
 @BOTH
 async def test_without_authentication_a_search_must_name_its_subject(path: str) -> None:
-    desk = FakeManagement()
-    assert (await ask(desk, "GET", f"{path}?as=acme:bert")).status_code == 200
-    assert asked(desk).subjects == ("acme:bert",)
+    management = FakeManagement()
+    assert (await ask(management, "GET", f"{path}?as=acme:bert")).status_code == 200
+    assert recorded_search(management).subjects == ("acme:bert",)
     assert (await ask(FakeManagement(), "GET", path)).status_code == 403
 
 
@@ -193,8 +193,8 @@ async def test_without_authentication_a_search_must_name_its_subject(path: str) 
     ],
 )
 async def test_an_invalid_search_parameter_is_refused_before_the_search(query: dict[str, Any], error: str) -> None:
-    answer, desk = await search(THINGS, "anna", **query)
-    assert (answer.status_code, answer.json()["error"], desk.requests) == (400, error, [])
+    answer, management = await search(THINGS, "anna", **query)
+    assert (answer.status_code, answer.json()["error"], management.requests) == (400, error, [])
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ async def test_an_invalid_search_parameter_is_refused_before_the_search(query: d
 )
 @BOTH
 async def test_an_error_of_the_search_is_returned(path: str, fault: Fault) -> None:
-    desk = FakeManagement(refuses={"things": OperationRefused(fault), "count": OperationRefused(fault)})
-    answer, _ = await search(path, desk=desk)
+    management = FakeManagement(refuses={"things": OperationRefused(fault), "count": OperationRefused(fault)})
+    answer, _ = await search(path, management=management)
     assert (answer.status_code, answer.json()["error"]) == (fault.status, fault.error)
 
 
 async def test_an_empty_selector_selects_everything() -> None:
-    _, desk = await search(THINGS, fields="")
-    assert asked(desk).selection is None
+    _, management = await search(THINGS, fields="")
+    assert recorded_search(management).selection is None
 
 
 @BOTH

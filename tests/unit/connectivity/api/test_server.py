@@ -46,8 +46,8 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
-async def told(reader: asyncio.StreamReader) -> bytes:
-    """Everything until the other side closes."""
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
+    """Read everything until the server closes the connection."""
     async with asyncio.timeout(PATIENCE):
         return await reader.read()
 
@@ -73,14 +73,14 @@ async def test_several_requests_share_a_connection_and_no_response_names_the_ser
 async def test_a_head_that_does_not_arrive_is_not_waited_for(begun: bytes) -> None:
     async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
         writer.write(begun)
-        assert await told(reader) == b""
+        assert await read_to_end(reader) == b""
 
 
 async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
     async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
         writer.write(GET)
         assert (await answer(reader))[0] == 200
-        reading = asyncio.create_task(told(reader))
+        reading = asyncio.create_task(read_to_end(reader))
         for byte in b"GET /health/live HTTP/1.1\r\nx: " + b"y" * 10_000:
             writer.write(bytes([byte]))
             done, _ = await asyncio.wait([reading], timeout=0.02)
@@ -96,10 +96,10 @@ async def test_bytes_after_a_body_with_two_lengths_are_not_read_as_a_request() -
     head = b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     async with served() as port, connected(port) as (reader, writer):
         writer.write(head + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + GET)
-        said = await told(reader)
-    assert said.startswith(b"HTTP/1.1 400 ")
-    assert b"api:request.invalid" in said
-    assert said.count(b"HTTP/1.1 ") == 1
+        response = await read_to_end(reader)
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert b"api:request.invalid" in response
+    assert response.count(b"HTTP/1.1 ") == 1
 
 
 async def test_a_body_that_trickles_is_answered_with_408() -> None:
@@ -121,7 +121,7 @@ async def test_a_body_that_trickles_is_answered_with_408() -> None:
 async def test_invalid_http_gets_a_regular_error_response(garbage: bytes) -> None:
     async with served() as port, connected(port) as (reader, writer):
         writer.write(garbage + b"\r\n\r\n")
-        head, _, body = (await told(reader)).partition(b"\r\n\r\n")
+        head, _, body = (await read_to_end(reader)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b"application/json" in head
         assert json.loads(body)["error"] == "api:request.invalid"
@@ -130,7 +130,7 @@ async def test_invalid_http_gets_a_regular_error_response(garbage: bytes) -> Non
 async def test_garbage_after_a_request_ends_the_connection() -> None:
     async with served() as port, connected(port) as (reader, writer):
         writer.write(GET + b"\x00\x01\x02\r\n\r\n")
-        assert (await told(reader)).startswith(b"HTTP/1.1 200 ")
+        assert (await read_to_end(reader)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_connections_beyond_the_bound_are_closed_and_the_others_continue() -> None:
@@ -139,7 +139,7 @@ async def test_connections_beyond_the_bound_are_closed_and_the_others_continue()
             writer.write(GET)
             assert (await answer(reader))[0] == 200
         async with connected(port) as (reader, _):
-            assert await told(reader) == b""
+            assert await read_to_end(reader) == b""
         first[1].write(GET)
         assert (await answer(first[0]))[0] == 200
 

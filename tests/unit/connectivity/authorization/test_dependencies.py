@@ -1,4 +1,4 @@
-"""What depends on what: a change finds those whom it concerns, and everybody's turn comes."""
+"""Dependencies: a change finds the affected subscribers, and all of them get a turn."""
 
 from __future__ import annotations
 

@@ -130,8 +130,8 @@ def test_metadata_is_visible_with_the_readable_parts_of_a_thing() -> None:
         },
         "2030-01-01T00:00:00.000000Z",
     )
-    said = {"attributes": {"a": {"k": 1}, "b": {"k": 2}}, "features": {"f": {"k": 3}}}
-    thing = {"attributes": {"a": 1, "b": 2}, "features": {"f": {}}, "_metadata": said}
+    metadata = {"attributes": {"a": {"k": 1}, "b": {"k": 2}}, "features": {"f": {"k": 3}}}
+    thing = {"attributes": {"a": 1, "b": 2}, "features": {"f": {}}, "_metadata": metadata}
     assert enforcer.view(thing, "thing:/", ["a:reader"])["_metadata"] == {
         "attributes": {"a": {"k": 1}},
         "features": {"f": {"k": 3}},

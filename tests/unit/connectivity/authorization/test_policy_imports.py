@@ -56,7 +56,7 @@ def test_effective_entries_agree_with_a_slow_reading_of_the_documentation() -> N
 
 
 def test_the_sources_of_an_entry_are_all_that_its_references_reach() -> None:
-    """Who may not read one of them must not bring it into another policy."""
+    """A subject that cannot read one of them must not import it into another policy."""
 
     def entry(**more: Any) -> dict[str, Any]:
         return {"subjects": {}, "resources": {}, "importable": "implicit", **more}
@@ -78,8 +78,8 @@ def test_the_sources_of_an_entry_are_all_that_its_references_reach() -> None:
         "a:c": {"policyId": "a:c", "imports": {}, "entries": {"Z": entry(importable="explicit")}},
     }
     found = {each.label: each.sources for each in effective_entries(policies["a:a"], policies.get)}
-    brought = (("a:b", "X"), ("a:b", "Y"), ("a:c", "Z"))
-    assert found == {"X": (("a:a", "X"), *brought), "imported-a:b-X": brought}
+    imported = (("a:b", "X"), ("a:b", "Y"), ("a:c", "Z"))
+    assert found == {"X": (("a:a", "X"), *imported), "imported-a:b-X": imported}
 
 
 def test_imported_entries_whose_labels_are_the_same_text_both_apply() -> None:

@@ -1,4 +1,4 @@
-"""Quotas: which rule applies to whom, what exceeds it, and how the use is counted again."""
+"""Quotas: the rule for each subject, the limits, and counting the use again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is judged again, and when: connectivity.authorization.revalidation."""
+"""Repeated permission checks, and their times: connectivity.authorization.revalidation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def change(time: str) -> Change:
 
 
 class BanRegistry(AccessRevalidation[str]):
-    """Somebody is forgotten who is banned."""
+    """An access revalidation that forgets banned subjects."""
 
     def __init__(self, authorities: PolicyChangeNotifier) -> None:
         super().__init__(authorities, lambda: datetime.fromisoformat(self.time))
@@ -54,7 +54,7 @@ class BanRegistry(AccessRevalidation[str]):
             else:
                 self.note(judged)
 
-    def come(self, who: str, *upon: EntityId) -> None:
+    def judge_by(self, who: str, *upon: EntityId) -> None:
         self.upon[who] = frozenset(upon)
         self.note(who)
 
@@ -65,126 +65,126 @@ def authorities() -> PolicyChangeNotifier:
 
 
 @pytest.fixture
-def court(authorities: PolicyChangeNotifier) -> BanRegistry:
+def bans(authorities: PolicyChangeNotifier) -> BanRegistry:
     return BanRegistry(authorities)
 
 
-def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChangeNotifier, court: BanRegistry) -> None:
+def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChangeNotifier, bans: BanRegistry) -> None:
     assert len(authorities._listeners) == 0
-    court.come("ada", A)
-    court.come("eve", A)
-    court.forget("ada")
+    bans.judge_by("ada", A)
+    bans.judge_by("eve", A)
+    bans.forget("ada")
     assert len(authorities._listeners) == 1
-    assert ("ada" in court, "eve" in court) == (False, True)
-    court.forget("eve")
+    assert ("ada" in bans, "eve" in bans) == (False, True)
+    bans.forget("eve")
     assert len(authorities._listeners) == 0
 
 
-def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChangeNotifier, court: BanRegistry) -> None:
-    court.come("ada", A)
-    court.come("eve", B)
+def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChangeNotifier, bans: BanRegistry) -> None:
+    bans.judge_by("ada", A)
+    bans.judge_by("eve", B)
     authorities.notify([], [A])
-    assert court.judged == ["ada"]
-    court.banned.add("eve")
+    assert bans.judged == ["ada"]
+    bans.banned.add("eve")
     authorities.notify([], [B])
     authorities.notify([], [B])
-    assert court.judged == ["ada", "eve"]
+    assert bans.judged == ["ada", "eve"]
 
 
 def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
-    authorities: PolicyChangeNotifier, court: BanRegistry
+    authorities: PolicyChangeNotifier, bans: BanRegistry
 ) -> None:
-    court.come("ada", LAMP, A)
+    bans.judge_by("ada", LAMP, A)
     authorities.notify([], [LAMP])
-    assert court.judged == []
-    court.upon["ada"] = frozenset({LAMP, B})
+    assert bans.judged == []
+    bans.upon["ada"] = frozenset({LAMP, B})
     authorities.notify([], [LAMP])
-    assert court.judged == ["ada"]
+    assert bans.judged == ["ada"]
     authorities.notify([], [A])
-    assert court.judged == ["ada"]
+    assert bans.judged == ["ada"]
 
 
-def test_who_expires_is_judged_before_anything_newer_is_sent(
-    authorities: PolicyChangeNotifier, court: BanRegistry
+def test_an_expiring_subject_is_checked_before_anything_newer_is_sent(
+    authorities: PolicyChangeNotifier, bans: BanRegistry
 ) -> None:
-    court.expires = {"ada": NOON, "eve": "2030-01-15T13:00:00.000000Z"}
+    bans.expires = {"ada": NOON, "eve": "2030-01-15T13:00:00.000000Z"}
     for who in ("ada", "bob", "eve"):
-        court.come(who, A)
+        bans.judge_by(who, A)
     authorities.notify([change("2030-01-15T11:59:59.999999Z")])
-    assert court.judged == []
-    del court.expires["ada"]
+    assert bans.judged == []
+    del bans.expires["ada"]
     authorities.notify([change(NOON)])
-    assert court.judged == ["ada"]
-    court.forget("eve")
-    court.come("bob", A)
+    assert bans.judged == ["ada"]
+    bans.forget("eve")
+    bans.judge_by("bob", A)
     authorities.notify([change("2030-01-15T14:00:00.000000Z")])
-    assert court.judged == ["ada"], "nobody else expires"
+    assert bans.judged == ["ada"], "nobody else expires"
 
 
-def test_who_has_expired_is_judged_within_a_second_though_nothing_changes(
-    court: BanRegistry, monkeypatch: pytest.MonkeyPatch
+def test_an_expired_subject_is_checked_within_a_second_without_a_change(
+    bans: BanRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the end of a subscription would tell that somebody has changed something."""
-    court.expires = {"ada": NOON, "eve": "2030-01-15T13:00:00.000000Z"}
+    """Otherwise the end of a subscription would reveal a change."""
+    bans.expires = {"ada": NOON, "eve": "2030-01-15T13:00:00.000000Z"}
     for who in ("ada", "eve"):
-        court.come(who, A)
-    monkeypatch.setattr(court._all, "turn", lambda _: [])
-    court.sweep()
-    assert court.judged == []
-    court.time = "2030-01-15T12:00:00Z"
-    del court.expires["ada"]
-    court.sweep()
-    court.sweep()
-    assert court.judged == ["ada"]
+        bans.judge_by(who, A)
+    monkeypatch.setattr(bans._all, "turn", lambda _: [])
+    bans.sweep()
+    assert bans.judged == []
+    bans.time = "2030-01-15T12:00:00Z"
+    del bans.expires["ada"]
+    bans.sweep()
+    bans.sweep()
+    assert bans.judged == ["ada"]
 
 
-def test_times_of_expiry_are_kept_once_however_often_they_are_noted(court: BanRegistry) -> None:
+def test_times_of_expiry_are_kept_once_however_often_they_are_noted(bans: BanRegistry) -> None:
     """Each is noted again about once a minute, and sessions come and go for years before a subject expires."""
-    court.expires = {f"peer-{number}": NOON for number in range(500)} | {"ada": NOON}
-    court.come("ada", A)
+    bans.expires = {f"peer-{number}": NOON for number in range(500)} | {"ada": NOON}
+    bans.judge_by("ada", A)
     for number in range(500):
-        court.come(f"peer-{number}", A)
-        court.note("ada")
-        court.forget(f"peer-{number}")
-    assert len(court._expiring) < 100
+        bans.judge_by(f"peer-{number}", A)
+        bans.note("ada")
+        bans.forget(f"peer-{number}")
+    assert len(bans._expiring) < 100
     for number in range(500):
-        court.expires["ada"] = f"2030-01-15T12:00:{number % 60:02}.000000Z"
-        court.note("ada")
-    assert len(court._expiring) < 100
-    court._changed((), court.expires["ada"])
-    assert court.judged == ["ada"]
+        bans.expires["ada"] = f"2030-01-15T12:00:{number % 60:02}.000000Z"
+        bans.note("ada")
+    assert len(bans._expiring) < 100
+    bans._changed((), bans.expires["ada"])
+    assert bans.judged == ["ada"]
 
 
-def test_everybody_is_judged_in_a_round(court: BanRegistry) -> None:
+def test_everybody_is_judged_in_a_round(bans: BanRegistry) -> None:
     for number in range(90):
-        court.come(str(number), A)
+        bans.judge_by(str(number), A)
     for _ in range(ROUND):
-        court.sweep()
-    assert set(court.judged) == set(map(str, range(90)))
+        bans.sweep()
+    assert set(bans.judged) == set(map(str, range(90)))
 
 
-def test_a_failed_check_is_repeated_with_the_next_ones(authorities: PolicyChangeNotifier, court: BanRegistry) -> None:
+def test_a_failed_check_is_repeated_with_the_next_ones(authorities: PolicyChangeNotifier, bans: BanRegistry) -> None:
     for who in ("ada", "eve", "joe"):
-        court.come(who, LAMP, A)
-    court.is_unreadable = True
+        bans.judge_by(who, LAMP, A)
+    bans.is_unreadable = True
     authorities.notify([], [LAMP])
-    court.sweep()
-    court.forget("joe")
-    assert court.judged == []
-    court.is_unreadable = False
-    court.sweep()
-    assert sorted(court.judged) == ["ada", "eve"]
-    court.sweep()
-    assert len(court.judged) == 2
+    bans.sweep()
+    bans.forget("joe")
+    assert bans.judged == []
+    bans.is_unreadable = False
+    bans.sweep()
+    assert sorted(bans.judged) == ["ada", "eve"]
+    bans.sweep()
+    assert len(bans.judged) == 2
 
 
 def test_b10_a_damaged_state_delays_the_checks_of_no_other(
-    court: BanRegistry, authorities: PolicyChangeNotifier
+    bans: BanRegistry, authorities: PolicyChangeNotifier
 ) -> None:
     for name in ("ada", "bob", "eve"):
-        court.come(name, A)
-    court.damaged, court.banned = {"bob"}, {"ada", "eve"}
+        bans.judge_by(name, A)
+    bans.damaged, bans.banned = {"bob"}, {"ada", "eve"}
     with capture_logs() as lines:
-        court._changed({A}, NOON)
-    assert ("ada" in court, "bob" in court, "eve" in court) == (False, True, False)
+        bans._changed({A}, NOON)
+    assert ("ada" in bans, "bob" in bans, "eve" in bans) == (False, True, False)
     assert [(line["event"], line["count"]) for line in lines] == [("permission checks postponed", 1)]

@@ -1,4 +1,4 @@
-"""What has changed who may do what, and who is told of it."""
+"""Changes of permissions, and the watchers that are notified of them."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def test_changes_to_policies_or_policy_references_are_found_among_changes(
 
 
 def test_a_watcher_is_notified_until_it_leaves() -> None:
-    told: list[tuple[object, str]] = []
+    notifications: list[tuple[object, str]] = []
 
-    def tell(found: object, newest: str) -> None:
-        told.append((found, newest))
+    def record(found: object, newest: str) -> None:
+        notifications.append((found, newest))
 
     watched = PolicyChangeNotifier()
     watched.notify([change(A)])
-    watched.watch(tell)
+    watched.watch(record)
     watched.notify([change(A, time="2030"), change(LAMP, time="2031")])
     watched.notify([change(LAMP, path="/attributes", time="2032")])
     watched.notify([], [LAMP])
-    assert told == [({A, LAMP}, "2031"), (set(), "2032"), ({LAMP}, "")]
-    watched.leave(tell)
-    watched.leave(tell)
+    assert notifications == [({A, LAMP}, "2031"), (set(), "2032"), ({LAMP}, "")]
+    watched.leave(record)
+    watched.leave(record)
     watched.notify([change(A)])
-    assert len(told) == 3
+    assert len(notifications) == 3
     assert len(watched._listeners) == 0
 
 
@@ -60,9 +60,9 @@ def test_an_error_in_one_watcher_does_not_affect_the_others() -> None:
     def fail(_: object, __: str) -> None:
         raise ValueError("a mistake")
 
-    told: list[object] = []
+    notifications: list[object] = []
     watched = PolicyChangeNotifier()
     watched.watch(fail)
-    watched.watch(lambda found, _: told.append(found))
+    watched.watch(lambda found, _: notifications.append(found))
     watched.notify([change(A)])
-    assert told == [{A}]
+    assert notifications == [{A}]

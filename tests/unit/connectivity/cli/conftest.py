@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures of the command line's tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer.testing
 
 @pytest.fixture(scope="session", autouse=True)
 def _commands_made_once() -> Iterator[None]:
-    """Typer makes the tree of all commands for each call, which takes longer than most commands."""
+    """Build Typer's tree of commands once, as each call would take longer than most commands."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
         yield

@@ -1,4 +1,4 @@
-"""The command line against the API itself: what the one asks, the other answers. Only brokers are stand-ins here."""
+"""The command line against the real API: requests and responses fit together. Only the brokers are fakes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOKENS = [
 
 
 class Server(uvicorn.Server):
-    """One that leaves the signals to the tests."""
+    """A server without signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -55,7 +55,7 @@ class Shell:
         self._variables = {"CONNECTIVITY_URL": url, "CONNECTIVITY_TOKEN": ANNA}
 
     async def __call__(self, line: str, code: int = 0, **variables: str) -> Result:
-        """What becomes of a line; it ends with this exit code, without a trace and without a secret."""
+        """Run a command line; check its exit code, and that it prints no traceback and no secret."""
         words = [str(self.folder / word) if word.endswith((".yaml", ".json")) else word for word in line.split()]
         result = await asyncio.to_thread(CliRunner().invoke, app, words, env={**self._variables, **variables})
         assert result.exit_code == code, (line, result.output, result.exception)
@@ -98,7 +98,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     )
     parts = (None, bench.manager, inquirer)
     asked = application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)
-    # What the service logs would stand amid what commands print.
+    # Otherwise the log of the service would mix with the output of commands.
     with capture_logs(), socket.create_server(("127.0.0.1", 0)) as listening:
         server = Server(uvicorn.Config(asked, ws="none", log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve([listening]))
@@ -171,7 +171,7 @@ async def test_a_change_to_a_connection_of_a_file_is_refused_with_the_file_name(
 
 
 async def test_of_two_operators_the_second_gets_a_conflict(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one comes in between, after the plan was made."""
+    """Another change is made after the plan was computed."""
     shell.write("lamp.yaml")
     await shell("connections apply --yes lamp.yaml")
     shell.write("lamp.yaml", name="mine")

@@ -57,7 +57,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canned]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """`depot` with another QoS, and `fresh`."""
+    """A folder with `depot`, with another QoS, and `fresh`."""
     write(tmp_path, document("fresh"))
     changed = document("depot", uri=f"tcp://u:{SECRET}@h:1883")
     changed["sources"][0]["qos"] = 1
@@ -116,7 +116,7 @@ def test_apply_sends_the_revision_of_the_compared_connection(server: Canned, fol
     assert SECRET not in result.output
 
 
-def test_apply_asks_no_question_without_a_terminal(server: Canned, folder: Path) -> None:
+def test_apply_does_not_prompt_without_a_terminal(server: Canned, folder: Path) -> None:
     result = run("apply", folder)
     assert (result.exit_code, changing(server)) == (2, [])
     assert "Make these changes (1 new, 1 changed)? Add --yes" in result.stderr
@@ -309,7 +309,7 @@ def test_a_sample_that_is_no_text_goes_as_base64_and_may_come_from_standard_inpu
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
         (
             Reply(
@@ -323,11 +323,11 @@ def test_a_sample_that_is_no_text_goes_as_base64_and_may_come_from_standard_inpu
     ],
 )
 def test_a_connection_test_with_a_problem_ends_with_1_and_shows_its_result(
-    found: Reply, told: str, server: Canned, folder: Path
+    found: Reply, message: str, server: Canned, folder: Path
 ) -> None:
     server.table[TRY] = found
     result = run("test", folder / "depot.json")
-    assert (result.exit_code, told in result.stderr) == (1, True)
+    assert (result.exit_code, message in result.stderr) == (1, True)
     as_json = run("test", folder / "depot.json", "--json")
     assert (as_json.exit_code, json.loads(as_json.stdout)) == (1, found.document)
 

@@ -1,4 +1,4 @@
-"""`connectivity connections …` against canned answers: what is asked, what is printed, how it ends."""
+"""`connectivity connections …` against canned responses: the requests, the output, and the exit codes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ PRINTED: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("line", PRINTED)
-def test_a_command_asks_the_api_and_prints_lines(line: str, server: Canned) -> None:
+def test_a_command_calls_the_api_and_prints_lines(line: str, server: Canned) -> None:
     asked, printed = PRINTED[line]
     result = run(*line.split())
     assert (result.exit_code, result.stdout.splitlines(), result.stderr) == (0, printed, "")
@@ -163,7 +163,7 @@ def test_metrics_are_shown_as_a_table_of_counters(server: Canned) -> None:
     assert responses.split() == ["target", "_responses", "published", "failure", "–", "–", "1", "–"]
 
 
-def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
+def test_an_empty_list_is_reported_as_empty(server: Canned) -> None:
     server.table |= {
         LISTED: Reply([]),
         IDS: Reply([]),
@@ -239,7 +239,7 @@ def test_address_and_token_come_from_the_nearest_place(
     settings = tmp_path / "settings.json"
     port = int(server.url.rpartition(":")[2])
     settings.write_text(json.dumps({"api": {"port": port, "token": "from-settings"}}))
-    nobody = f"http://127.0.0.1:{free_port()}"
+    unused_url = f"http://127.0.0.1:{free_port()}"
 
     def asked(url: str | None, variable: str | None, *arguments: object) -> str | None:
         for name, value in (("CONNECTIVITY_URL", url), ("CONNECTIVITY_TOKEN", variable)):
@@ -248,11 +248,11 @@ def test_address_and_token_come_from_the_nearest_place(
         return server.requests[-1].headers.get("authorization", " ").split(" ")[1]
 
     assert asked(server.url, "from-variable") == "from-variable"
-    assert asked(nobody, "from-variable", "--url", server.url, "--token-file", token) == "from-file"
+    assert asked(unused_url, "from-variable", "--url", server.url, "--token-file", token) == "from-file"
     assert asked(None, None, "--settings", settings) == "from-settings"
     assert asked(None, "from-variable", "--settings", settings) == "from-variable"
-    assert asked(nobody, None, "--url", server.url, "--settings", settings) == "from-settings"
-    # Settings that nobody named say where the service of this machine is, not who is asked elsewhere.
+    assert asked(unused_url, None, "--url", server.url, "--settings", settings) == "from-settings"
+    # Settings that were not named give the address of the local service only.
     monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "of-this-machine")
     assert asked(None, None, "--url", server.url) == ""
     monkeypatch.setenv("CONNECTIVITY_API__PORT", str(port))
@@ -345,7 +345,7 @@ def test_following_prints_an_object_a_line_as_it_comes_and_ends_with_130(server:
 
 
 def on_terminal(server: Canned, *arguments: str, columns: int, **variables: str) -> str:
-    """What a program prints whose output is a terminal of this width."""
+    """Return the output of a program on a terminal of this width."""
     process = subprocess.run(
         [*at_terminal("connectivity"), *arguments],
         stdin=subprocess.DEVNULL,

@@ -53,12 +53,12 @@ def test_the_number_of_remembered_log_entries_is_bounded(monkeypatch: pytest.Mon
     assert [new["message"] for new in seen.new(logs(1))] == ["m1"], "forgotten"
 
 
-def following(server: Canned, told: list[str], clock: Clock) -> Iterator[str]:
+def following(server: Canned, notices: list[str], clock: Clock) -> Iterator[str]:
     def sleep(seconds: float) -> None:
         clock.advance(seconds)
 
     service = ServiceClient(parse_service_address(server.url), seconds=30.0)
-    for found in follow_log(service, "depot", 1.0, told.append, sleep, clock.now):
+    for found in follow_log(service, "depot", 1.0, notices.append, sleep, clock.now):
         yield found["message"]
 
 
@@ -75,11 +75,11 @@ def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
         Reply(logs(2)),
         Reply(logs(2, 3)),
     ]
-    told: list[str] = []
+    notices: list[str] = []
     with canned({LOGS: answers}) as server:
-        assert list(islice(following(server, told, clock), 3)) == ["m1", "m2", "m3"]
+        assert list(islice(following(server, notices, clock), 3)) == ["m1", "m2", "m3"]
         assert len(server.requests) == len(answers)
-    away, back = told
+    away, back = notices
     assert "waiting" in away
     assert "available again" in back
 

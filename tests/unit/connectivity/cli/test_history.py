@@ -60,31 +60,33 @@ def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> Non
 
 
 def test_an_erased_thing_is_erased_again_with_a_note_about_the_earlier_erasure(settings: Path) -> None:
-    """Deliberately: what has come since goes too, and what somebody has put back."""
+    """A repeated erasure also removes later data, and data restored from a backup."""
     first = run("erase", LAMP, "--yes", "--settings", settings)
     assert (first.exit_code, "before" in first.stdout) == (0, False)
     run("erase", "acme.site:lamp-8", "--yes", "--settings", settings)
     at = json.loads(run("erasures", "--json", "--settings", settings).stdout)[0]["requested_at"]
     again = run("erase", LAMP, "--yes", "--settings", settings)
-    told = f"acme.site:lamp-7 was erased before, as number 1 at {at}: the erasure is repeated and covers later data\n"
-    assert (again.exit_code, again.stdout.endswith(told), again.stderr) == (0, True, "")
+    message = (
+        f"acme.site:lamp-7 was erased before, as number 1 at {at}: the erasure is repeated and covers later data\n"
+    )
+    assert (again.exit_code, again.stdout.endswith(message), again.stderr) == (0, True, "")
     assert [it["id"] for it in json.loads(run("erasures", "--json", "--settings", settings).stdout)] == [1, 2, 3]
     machine = run("erase", LAMP, "--yes", "--json", "--settings", settings)
     assert json.loads(machine.stdout)["id"] == 4
     assert "was erased before, as number 3 at" in machine.stderr
 
 
-def test_the_policy_of_the_same_id_is_left_and_said_to_be(settings: Path) -> None:
+def test_the_policy_of_the_same_id_is_kept_and_reported(settings: Path) -> None:
     journal = Journal.open(settings.parent / "data" / "journal.db")
     journal.append([*history(LAMP._replace(type=EntityType.POLICY), 2), *history(ODD, 1)])
     journal.append(history(ODD._replace(type=EntityType.POLICY), 1))
     journal.close()
-    told = (
+    message = (
         "its policy with the same ID remains, with the subjects that it names; unless other things need it, erase it, too: "
         "connectivity history erase acme.site:lamp-7 --type policy\n"
     )
-    assert run("erase", LAMP, "--yes", "--settings", settings).stdout.endswith(told)
-    assert run("erase", LAMP, "--yes", "--json", "--settings", settings).stderr.endswith(told)
+    assert run("erase", LAMP, "--yes", "--settings", settings).stdout.endswith(message)
+    assert run("erase", LAMP, "--yes", "--json", "--settings", settings).stderr.endswith(message)
     odd = run("erase", ODD, "--yes", "--settings", settings)
     assert odd.stdout.endswith("connectivity history erase 'acme.site:it'\"'\"'s $one' --type policy\n")
     policy = run("erase", LAMP, "--type", "policy", "--yes", "--settings", settings)

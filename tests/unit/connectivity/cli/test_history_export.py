@@ -45,8 +45,8 @@ def test_an_export_reports_its_result_as_text_or_json(settings: Path, monkeypatc
     monkeypatch.setattr(HistoryExport, "run", written)
     shown = run("acme:lamp", "--out", "it.parquet", "--settings", settings)
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "it.parquet: 3 events, 2 bytes\n", "")
-    said = json.loads(run("--out", "it.parquet", "--force", "--json", "--settings", settings).stdout)
-    assert said == {"file": "it.parquet", "rows": 3, "bytes": 1, "first_revision": 1, "last_revision": 3}
+    output = json.loads(run("--out", "it.parquet", "--force", "--json", "--settings", settings).stdout)
+    assert output == {"file": "it.parquet", "rows": 3, "bytes": 1, "first_revision": 1, "last_revision": 3}
 
 
 def test_a_terminal_sees_how_far_it_is(
@@ -63,7 +63,7 @@ def test_a_file_without_events_is_reported(settings: Path, monkeypatch: pytest.M
 
 @pytest.mark.extra("lake")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["acme:lam"], "acme:lam: found no thing or policy or stream with this ID, expected one with a history\n"),
         (["acme:lamp", "--type", "policy"], "acme:lamp: found no policy with this ID, expected one with a history\n"),
@@ -74,13 +74,13 @@ def test_a_file_without_events_is_reported(settings: Path, monkeypatch: pytest.M
     ],
 )
 def test_an_entity_that_is_invalid_is_reported_and_nothing_written(
-    arguments: list[str], said: str, settings: Path, tmp_path: Path
+    arguments: list[str], message: str, settings: Path, tmp_path: Path
 ) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(EntityId(EntityType.THING, "acme", "lamp"), 1)])
     journal.close()
     result = run(*arguments, "--out", tmp_path / "it.parquet", "--settings", settings)
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", said)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
     assert not (tmp_path / "it.parquet").exists()
 
 
@@ -140,7 +140,7 @@ def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.M
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_mistake_of_ours_is_not_hidden(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_not_hidden(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 

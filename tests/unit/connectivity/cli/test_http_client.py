@@ -1,4 +1,4 @@
-"""Asking a running service: where it is, who asks, and what is said when there is no answer."""
+"""Requests to a running service: its address, the token, and the error when there is no response."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_answer_that_trickles_is_not_waited_for() -> None:
         sent: list[int] = []
         over = threading.Event()
 
-        def drip() -> None:
+        def send_slowly() -> None:
             client, _ = listening.accept()
             with client:
                 try:
@@ -108,7 +108,7 @@ def test_an_answer_that_trickles_is_not_waited_for() -> None:
                 except OSError:
                     return
 
-        dripping = threading.Thread(target=drip)
+        dripping = threading.Thread(target=send_slowly)
         dripping.start()
         with pytest.raises(ServiceUnreachable, match="no complete response in time"):
             ServiceClient(place, seconds=0.5).get("connections")

@@ -200,7 +200,7 @@ def test_an_argument_that_is_not_utf_8_is_refused_by_its_name(arguments: list[st
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What the service would have been started with; it ends with exit code 3."""
+    """Record the settings that the service would start with; it ends with exit code 3."""
     found: list[Settings] = []
 
     def main(settings: Settings, file: Path) -> int:
@@ -244,7 +244,7 @@ HEAVY = (
     "starlette",
     "spark_store.journal.journal",
 )
-"""What a command that asks or checks must not wait for: brokers, store, lake, web server."""
+"""Modules that a command must not import to query or check: brokers, store, lake, web server."""
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_an_error_ends_with_what_to_do_next(
 
 
 def test_a_folder_without_connection_files_is_an_error(tmp_path: Path) -> None:
-    """A wrong folder must not pass where nobody looks at the output."""
+    """A wrong folder must fail, also where the output is not read."""
     ended = CliRunner().invoke(app, ["validate", str(tmp_path)])
     assert ended.exit_code == 1
     assert f"{tmp_path}: found no connection files, expected *.json, *.yaml or *.yml" in ended.stderr

@@ -1,4 +1,4 @@
-"""What several commands are given."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_question_is_asked_on_a_terminal_alone(
     with pytest.raises(typer.Exit) as no:
         confirm("Really?", yes=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
-    with pytest.raises(typer.Exit) as nobody:
+    with pytest.raises(typer.Exit) as unanswered:
         confirm("Really?", yes=False)
-    assert (no.value.exit_code, nobody.value.exit_code) == (1, 2)
+    assert (no.value.exit_code, unanswered.value.exit_code) == (1, 2)
     assert capsys.readouterr().err == "Really? Add --yes to confirm.\n"

@@ -1,4 +1,4 @@
-"""What a shell completes: ids of connections, quickly or not at all, and never a complaint."""
+"""Shell completion of connection IDs: quick or not at all, and without an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDS = "GET /api/2/connections?ids-only=true"
 
 
 def asked(words: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which bash asks what to offer for the last of these words."""
+    """Return the environment in which bash requests completions for the last of these words."""
     return {
         "_CONNECTIVITY_COMPLETE": "complete_bash",
         "COMP_WORDS": f"connectivity {words}",
@@ -28,13 +28,13 @@ def asked(words: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class Shell:
-    """Asks for completions within this process."""
+    """Return the completions, computed within this process."""
 
     def __init__(self, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
         self._patch, self._captured = patch, captured
 
     def ask(self, words: str, variables: Mapping[str, str]) -> tuple[str, str]:
-        """What is written to stdout and stderr."""
+        """Request completions; return stdout and stderr."""
         self._captured.readouterr()
         with self._patch.context() as patch:
             # The program's name is part of the variable's. It is made of these two; under `python -m pytest` it would

@@ -75,15 +75,15 @@ def test_nested_status_fields_are_shown_as_separate_fields() -> None:
     }  # fmt: skip
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, *said: dict[str, Any]) -> list[list[str]]:
-    """What a pipeline process would say; how it is called."""
+def answers(monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> list[list[str]]:
+    """Replace the pipeline process by one with these events; return its recorded calls."""
     called: list[list[str]] = []
 
     def answer(_: object, action: str, *options: str, on_event: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         called.append([action, *options])
-        for line in said:
+        for line in events:
             on_event(line)
-        return {name: value for name, value in said[-1].items() if name != "event"}
+        return {name: value for name, value in events[-1].items() if name != "event"}
 
     monkeypatch.setattr(pipeline_process, "answer", answer)
     return called
@@ -153,8 +153,8 @@ def test_differences_are_a_table_and_end_with_1(settings: Path, monkeypatch: pyt
         "4 newer events not compared yet: a running pipeline merges them into `latest` within minutes",
         "1 erasure not carried out in the lake yet: the pipeline does that while it runs",
     ]
-    said = json.loads(run("verify", "--json", "--settings", settings).stdout)
-    assert (said["found"], said["differences"][0]["seq"]) == (3, 7)
+    report = json.loads(run("verify", "--json", "--settings", settings).stdout)
+    assert (report["found"], report["differences"][0]["seq"]) == (3, 7)
 
 
 def test_an_index_that_is_being_made_is_no_difference(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What `apply` would do, decided from documents and from what the service has."""
+"""The plan of `apply`, computed from documents and the state of the service."""
 
 from __future__ import annotations
 

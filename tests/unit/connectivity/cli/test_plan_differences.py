@@ -1,4 +1,4 @@
-"""What differs between two documents of one connection: the vectors, and documents that are none."""
+"""Differences between two documents of one connection: the vectors, and invalid documents."""
 
 from __future__ import annotations
 

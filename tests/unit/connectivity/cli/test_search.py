@@ -91,7 +91,7 @@ def test_no_more_are_asked_for_than_wanted_and_it_is_notified_that_there_are_mor
 
 
 @answered(Reply({"items": []}), Reply({"items": []}))
-def test_nothing_is_said_in_words_or_as_an_empty_list(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
+def test_an_empty_result_is_a_sentence_or_an_empty_list(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     assert run(monkeypatch, things).stdout == "no things\n"
     assert run(monkeypatch, things, "--json").stdout == "[]\n"
 
@@ -117,7 +117,7 @@ def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "told"),
+    ("answer", "code", "message"),
     [
         (fault(400, "rql.expression.invalid", "Invalid filter expression: eq("), 1, "Invalid filter expression: eq("),
         (fault(403, "api:subjects.missing", "Your token has no subjects."), 4, "Your token has no subjects."),
@@ -127,12 +127,12 @@ def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, t
     ],
 )
 def test_a_failed_search_reports_its_error_and_exits_with_its_code(
-    monkeypatch: pytest.MonkeyPatch, answer: Reply, code: int, told: str
+    monkeypatch: pytest.MonkeyPatch, answer: Reply, code: int, message: str
 ) -> None:
     table: dict[str, Answers] = {"GET /api/2/search/things?filter=eq%28&option=size%28200%29": answer}
     with canned(table) as service:
         result = run(monkeypatch, service, "eq(", code=code)
-    assert told in result.stderr
+    assert message in result.stderr
     assert result.stdout == ""
 
 

@@ -36,11 +36,11 @@ def test_a_new_key_is_printed_and_each_is_another() -> None:
 def test_a_new_key_is_put_at_the_head_of_a_file_and_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     assert run("new-key", "--file", file).exit_code == 0
-    said = run("new-key", "--file", file).stdout
+    output = run("new-key", "--file", file).stdout
     newest, _ = read_key_file(file, "x")
-    assert key_id(newest) in said
+    assert key_id(newest) in output
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert not any(line in said for line in file.read_text().split())
+    assert not any(line in output for line in file.read_text().split())
     assert run("new-key", "--file", tmp_path / "nowhere" / "keys").exit_code == 2
 
 

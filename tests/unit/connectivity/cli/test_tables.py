@@ -1,4 +1,4 @@
-"""What the API answers, made ready for people."""
+"""Responses of the API as tables for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs an extra says so, before it fails."""
+"""A feature without its extra reports the missing extra first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 
 @pytest.fixture
 def _core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No extra is installed."""
+    """Hide all extras of the package."""
 
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)

@@ -1,4 +1,4 @@
-"""What settings are written as."""
+"""Quantities in settings: sizes and durations."""
 
 from __future__ import annotations
 

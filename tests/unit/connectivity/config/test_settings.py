@@ -199,7 +199,7 @@ def test_a_host_that_others_reach_needs_a_token(host: str, monkeypatch: pytest.M
     assert load_settings().api.host == host
 
 
-def test_a_host_that_others_reach_needs_a_token_that_nobody_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_others_reach_needs_a_token_that_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API__HOST", "0.0.0.0")
     for length in (1, 15):
         monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "x" * length)

@@ -123,7 +123,7 @@ def test_3_2_an_empty_list_of_response_types_stays_empty() -> None:
 
 
 def test_the_document_of_a_connection_means_the_same_connection() -> None:
-    """What the API shows can be read again, defaults and all."""
+    """A document of the API can be read again, including defaults."""
     written = connection(sources=[{"addresses": ["a"], "authorizationContext": ["x"]}])
     again = Connection.model_validate(masked_document(written) | {"uri": written.uri.get_secret_value()})
     assert again == written

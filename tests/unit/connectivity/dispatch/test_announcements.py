@@ -41,7 +41,7 @@ def test_case_the_announced_subject_is_sent_the_announcement_with_a_new_correlat
 
 
 @pytest.mark.parametrize(
-    ("topic", "subjects", "is_told"),
+    ("topic", "subjects", "is_notified"),
     [
         (TOPIC, (GUEST,), True),
         (TOPIC, (OWNER,), False),
@@ -50,10 +50,12 @@ def test_case_the_announced_subject_is_sent_the_announcement_with_a_new_correlat
         ("_/_/things/live/messages", (GUEST,), False),
     ],
 )
-def test_targets_are_selected_by_subject_and_namespace(topic: str, subjects: tuple[str, ...], is_told: bool) -> None:
+def test_targets_are_selected_by_subject_and_namespace(
+    topic: str, subjects: tuple[str, ...], is_notified: bool
+) -> None:
     harness = ConnectionHarness(targets=[a_target(topic, *subjects)])
     harness.assembly.announcements.announce(ANNOUNCEMENT)
-    assert len(harness.answers()) == is_told
+    assert len(harness.answers()) == is_notified
 
 
 def test_every_connection_is_sent_the_announcement() -> None:
@@ -64,7 +66,7 @@ def test_every_connection_is_sent_the_announcement() -> None:
     assert (len(harness.answers()), len(other.answers())) == (2, 1)
 
 
-def asking(*labels: str, **headers: Any) -> PolicyAnnouncement:
+def announcement_with_labels(*labels: str, **headers: Any) -> PolicyAnnouncement:
     return replace(ANNOUNCEMENT, headers={"response-required": False, "requested-acks": list(labels), **headers})
 
 
@@ -75,7 +77,7 @@ def awaited(harness: ConnectionHarness) -> int:
 async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> None:
     harness = ConnectionHarness(targets=[a_target()])
     with capture_logs() as lines:
-        harness.assembly.announcements.announce(asking("site:seen", timeout="1ms"))
+        harness.assembly.announcements.announce(announcement_with_labels("site:seen", timeout="1ms"))
         await until(lambda: awaited(harness) == 0)
     answers = harness.answers()
     assert len(answers) == MAX_ATTEMPTS
@@ -85,7 +87,7 @@ async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> N
 
 async def test_9_05_a_source_that_declares_the_label_acknowledges_it() -> None:
     harness = ConnectionHarness(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
-    harness.assembly.announcements.announce(asking("site:seen", timeout="50s"))
+    harness.assembly.announcements.announce(announcement_with_labels("site:seen", timeout="50s"))
     (announcement,) = harness.answers()
     assert awaited(harness) == 1
     headers = {"correlation-id": announcement["headers"]["correlation-id"]}
@@ -107,13 +109,13 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
     harness = ConnectionHarness(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:told"}])
     harness.link.confirms = False
-    harness.assembly.announcements.announce(asking("site:told"))
+    harness.assembly.announcements.announce(announcement_with_labels("site:told"))
     harness.link.confirm(1, PublishFailed("busy"))
     await until(lambda: len(harness.answers()) == 2)
     assert awaited(harness) == 1, "a failure that may go well later"
     harness.link.confirm()
     await until(lambda: awaited(harness) == 0)
-    harness.assembly.announcements.announce(asking("site:told"))
+    harness.assembly.announcements.announce(announcement_with_labels("site:told"))
     harness.link.confirm(1, PublishFailed("too large", status=413))
     await until(lambda: awaited(harness) == 0)
     assert len(harness.answers()) == 3, "what can never be taken is not sent again"
@@ -126,7 +128,7 @@ def test_an_acknowledgement_that_was_not_requested_is_ignored() -> None:
 
 def test_labels_of_the_service_itself_are_not_waited_for() -> None:
     harness = ConnectionHarness(targets=[a_target()])
-    harness.assembly.announcements.announce(asking("twin-persisted"))
+    harness.assembly.announcements.announce(announcement_with_labels("twin-persisted"))
     assert (len(harness.answers()), awaited(harness)) == (1, 0)
 
 
@@ -134,7 +136,7 @@ async def test_announcements_beyond_the_limit_are_sent_once(monkeypatch: pytest.
     monkeypatch.setattr(module, "MAX_PENDING_ANNOUNCEMENTS", 1)
     harness = ConnectionHarness(targets=[a_target()])
     for _ in range(2):
-        harness.assembly.announcements.announce(asking("site:seen", timeout="50s"))
+        harness.assembly.announcements.announce(announcement_with_labels("site:seen", timeout="50s"))
     assert (len(harness.answers()), awaited(harness)) == (2, 1)
 
 

@@ -114,7 +114,7 @@ UNCREATABLE: list[Any] = [
     {"attributes": {"large": "x" * 103_000}},
     5,
 ]
-"""Values of things that nobody may create who has no permission yet."""
+"""Values of things that a subject without permissions must not create."""
 
 POLICIES = [
     {"entries": {}},
@@ -146,7 +146,7 @@ def thing_commands() -> Iterator[bytes]:
 
 
 def creations() -> Iterator[bytes]:
-    """Also those that would succeed but for their tags."""
+    """Yield commands that create things, also ones that fail only because of their entity tags."""
     for value in UNCREATABLE:
         for headers in (*ALWAYS, *WRITES):
             yield command("create", "/", value, **headers)
@@ -229,7 +229,7 @@ def about(payload: bytes, name: str) -> bytes:
 async def answered(
     harness: ConnectionHarness, payloads: list[bytes], name: str, **options: Any
 ) -> list[tuple[Any, ...]]:
-    """Everything that is published in answer to payloads about an entity, as it is but for the ID."""
+    """Return all responses to payloads about an entity, with the ID masked."""
     harness.forget()
     harness.deliver(*(about(payload, name) for payload in payloads), **options)
     await until(lambda: len(harness.outcomes) == len(payloads))
@@ -322,7 +322,7 @@ async def test_replays_and_searches_of_hidden_and_missing_things_answer_alike() 
     harness = await site(REVOKED)
     found = []
     for name in (THERE, MISSING):
-        said = []
+        responses = []
         topics = {
             "streaming": about(streaming("subscribeForPersistedEvents", {}), name),
             "policies": about(
@@ -341,8 +341,8 @@ async def test_replays_and_searches_of_hidden_and_missing_things_answer_alike() 
             request["value"] = {"subscriptionId": key, "demand": 5}
             harness.deliver(json.dumps(request).encode(), source=1)
             await until(lambda: len(harness.answers()) > 1)
-            said += [json.dumps(each).replace(key, "KEY").replace(name, THERE) for each in harness.answers()]
-        found.append([_without_correlation(text) for text in said])
+            responses += [json.dumps(each).replace(key, "KEY").replace(name, THERE) for each in harness.answers()]
+        found.append([_without_correlation(text) for text in responses])
     assert found[0] == found[1]
 
 

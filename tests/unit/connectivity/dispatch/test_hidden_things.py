@@ -1,4 +1,4 @@
-"""A subject that can read no part of a thing learns nothing of it, in whatever way it asks."""
+"""A subject that can read no part of a thing learns nothing of it, by any request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def site_with(resources: list[dict[str, Any]]) -> tuple[ConnectionHarness,
 
 
 @pytest.mark.parametrize("resources", UNDONE)
-async def test_who_can_read_nothing_but_the_id_retrieves_and_finds_nothing(resources: list[dict[str, Any]]) -> None:
+async def test_a_subject_that_can_read_only_the_id_retrieves_and_finds_nothing(resources: list[dict[str, Any]]) -> None:
     harness, _ = await site_with(resources)
     for path, headers in (("/", {}), ("/attributes", {}), ("/", {"at_historical_revision": 1}), ("/", {"fields": "a"})):
         answer = await harness.ask(command("retrieve", path, **headers), source=1)
@@ -71,7 +71,7 @@ async def test_who_can_read_nothing_but_the_id_retrieves_and_finds_nothing(resou
 
 
 @pytest.mark.parametrize("resources", UNDONE)
-async def test_who_can_read_nothing_but_the_id_replays_no_history(resources: list[dict[str, Any]]) -> None:
+async def test_a_subject_that_can_read_only_the_id_replays_no_history(resources: list[dict[str, Any]]) -> None:
     harness, _ = await site_with(resources)
     harness.forget()
     harness.deliver(streaming("subscribeForPersistedEvents", {}, correlation_id="s"), source=1)
@@ -83,7 +83,7 @@ async def test_who_can_read_nothing_but_the_id_replays_no_history(resources: lis
 
 
 @pytest.mark.parametrize("resources", UNDONE)
-async def test_who_can_read_nothing_but_the_id_gets_no_event(resources: list[dict[str, Any]]) -> None:
+async def test_a_subject_that_can_read_only_the_id_gets_no_event(resources: list[dict[str, Any]]) -> None:
     harness, watching = await site_with(resources)
     await harness.ask(command("modify", "/attributes/on", False))
     await harness.ask(command("modify", "/", {"attributes": {"on": 1}}))

@@ -1,4 +1,4 @@
-"""Whoever takes an id over does not see its past, in any protocol.
+"""The new owner of an ID does not see its earlier history, in any protocol.
 
 Alice's lamp has revisions 1 to 4 and is then deleted, with its policy. Bob creates both again: revision 5 and later are his.
 """
@@ -69,10 +69,10 @@ async def replay(harness: ConnectionHarness, by: int, *, on: str = "things/twin"
     asked = {"subscriptionId": answer["value"]["subscriptionId"], "demand": 50}
     harness.deliver(document(f"{topic}request", value=asked), source=by)
     await until(lambda: harness.answers()[-1]["topic"].rpartition("/")[2] in ("complete", "failed"))
-    *told, end = harness.answers()[1:]
+    *messages, end = harness.answers()[1:]
     if end["topic"].endswith("failed"):
         return str(end["value"]["error"]["error"])
-    return [message["value"]["item"]["revision"] for message in told]
+    return [message["value"]["item"]["revision"] for message in messages]
 
 
 async def test_a_policy_of_a_deleted_things_id_does_not_open_its_history() -> None:
@@ -153,7 +153,7 @@ async def rsio_site() -> RsioHarness:
 
 
 async def read(harness: RsioHarness, by: int, publisher: str) -> list[Frame]:
-    """What a new session receives from one publisher, until its end."""
+    """Subscribe in a new session; return the received frames until the end of the stream."""
     address = f"{publisher}-{by}"
     harness.send(address, H, rsio.subscribe(publisher, 1, 100), source=by)
     await until(lambda: isinstance(harness.frames(address)[-1], OnComplete | OnError))

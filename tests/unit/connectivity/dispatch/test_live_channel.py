@@ -20,7 +20,7 @@ def test_a_sent_signal_has_explicit_headers_about_its_acknowledgements() -> None
 
 def test_a_response_is_routed_by_the_headers_of_its_request() -> None:
     """A responder can neither redirect nor suppress the response."""
-    said = {
+    headers = {
         "correlation-id": "c-1",
         "reply-to": "theirs",
         "response-required": False,
@@ -30,7 +30,7 @@ def test_a_response_is_routed_by_the_headers_of_its_request() -> None:
         "more": "x",
     }
     answer = forwarded_response(
-        MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', said), BLINK
+        MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', headers), BLINK
     )
     assert answer.headers == {**BLINK.headers, "content-type": "text/plain", "more": "x"}
 

@@ -83,7 +83,7 @@ async def test_a_reference_is_known_before_it_is_durable(by: int, status: int) -
     assert [answer["status"] for answer in site.harness.answers()] == [204, status]
 
 
-async def test_a_policy_that_does_not_exist_can_be_named_and_is_created_by_anybody() -> None:
+async def test_a_missing_policy_can_be_named_and_is_created_by_any_subject() -> None:
     site = Site()
     await site.fill()
     assert await site.send(command("modify", "/policyId", "acme.site:later", name="bait"), by=2) == 204

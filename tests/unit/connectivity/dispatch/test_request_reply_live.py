@@ -114,7 +114,7 @@ STRANGER = "acme:stranger"
     ],
     ids=["without a target", "another topic", "another namespace", "a target that cannot read", "a source that cannot"],
 )
-async def test_a_response_by_who_did_not_receive_the_message_or_cannot_read_it_is_not_delivered(
+async def test_a_response_of_a_client_that_did_not_receive_or_cannot_read_the_message_is_not_delivered(
     targets: list[dict[str, Any]], subject: str
 ) -> None:
     harness = await collected()
@@ -253,7 +253,7 @@ async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
     assert {ack["status"] for ack in harness.answers()[0]["value"].values()} == {408}
 
 
-async def let_read(harness: ConnectionHarness, resource: str) -> None:
+async def grant_read(harness: ConnectionHarness, resource: str) -> None:
     """Let the stranger read a part of the lamp."""
     entry = {
         "subjects": {"acme:stranger": {"type": "test"}},
@@ -277,7 +277,7 @@ async def let_read(harness: ConnectionHarness, resource: str) -> None:
 )
 async def test_a_sender_without_permission_gets_an_error_and_nothing_is_sent(payload: bytes, error: str) -> None:
     harness = await collected(source(**NACKS), source("strange", "acme:stranger"))
-    await let_read(harness, "thing:/features")
+    await grant_read(harness, "thing:/features")
     other = other_connection(harness, target(MESSAGES, COMMANDS, EVENTS))
     harness.deliver(payload, source=1)
     assert await harness.ended(1) == [DROPPED]
@@ -558,7 +558,7 @@ async def test_a_condition_on_an_unreadable_field_sends_nothing_to_the_device() 
     harness = await turned_on()
     other = other_connection(harness, target(COMMANDS))
     strange = ConnectionHarness(source("in", "acme:stranger"), beside=harness, id="strange")
-    await let_read(harness, "thing:/policyId")
+    await grant_read(harness, "thing:/policyId")
     answer = await strange.ask(query(path="/policyId"))
     assert (answer["status"], answer["value"]["error"]) == (412, "things:condition.failed")
     assert other.answers() == []

@@ -33,7 +33,7 @@ NOT_THESE = target(f"{EVENTS}?filter=eq(attributes/on,77)", issuedAcknowledgemen
 BLIND = {**ISSUING, "authorizationContext": ["acme:stranger"]}
 
 
-def asking(*labels: str, value: Any = True, **headers: Any) -> bytes:
+def turn_with_labels(*labels: str, value: Any = True, **headers: Any) -> bytes:
     return turn(value, correlation_id="c-1", requested_acks=["twin-persisted", *labels], **headers)
 
 
@@ -62,7 +62,7 @@ async def test_case_97_an_ordinary_change_is_acknowledged_when_it_is_durable() -
 async def test_case_98_a_subscriber_acknowledges_the_event_that_it_was_sent() -> None:
     """The event has the labels that its reader may give."""
     harness, other = await site_and_follower()
-    harness.deliver(asking(SEEN))
+    harness.deliver(turn_with_labels(SEEN))
     await sent(other, 1)
     (event,) = events(other)
     assert event["headers"]["requested-acks"] == [SEEN]
@@ -76,7 +76,7 @@ async def test_case_98_a_subscriber_acknowledges_the_event_that_it_was_sent() ->
 async def test_an_issued_label_is_given_when_the_broker_has_confirmed() -> None:
     harness, other = await site_and_follower(ISSUING)
     other.link.confirms = False
-    harness.deliver(asking(SENT))
+    harness.deliver(turn_with_labels(SENT))
     await sent(other, 1)
     await pause()
     assert (harness.answers(), harness.outcomes) == ([], [])
@@ -91,7 +91,7 @@ async def test_case_103_a_connection_with_a_filter_that_excludes_the_event_ackno
     kept_by: dict[str, Any],
 ) -> None:
     harness, other = await site_and_follower(kept_by)
-    harness.deliver(asking(SENT, SEEN))
+    harness.deliver(turn_with_labels(SENT, SEEN))
     assert await harness.ended(1) == [SETTLED]
     assert (harness.answers()[0]["status"], statuses(harness)) == (200, {"twin-persisted": 201, SENT: 200, SEEN: 200})
     assert is_weak(harness, SENT)
@@ -105,14 +105,14 @@ async def test_case_103_a_target_without_a_topic_of_events_is_acknowledged_weakl
 ) -> None:
     live = target("_/_/things/live/messages", issuedAcknowledgementLabel="{{ connection:id }}:sent")
     harness, _other = await site_and_follower(live, *besides)
-    harness.deliver(asking(SENT))
+    harness.deliver(turn_with_labels(SENT))
     assert await harness.ended(1) == [SETTLED]
     assert is_weak(harness, SENT)
 
 
 async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that_caused_the_event() -> None:
     _site, other = await site_and_follower(ISSUING)
-    other.deliver(asking(SENT, SEEN, timeout="5s"))
+    other.deliver(turn_with_labels(SENT, SEEN, timeout="5s"))
     await other.store.barrier()
     await pause()
     assert other.outcomes == []
@@ -124,7 +124,7 @@ async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that
 async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
     harness, other = await site_and_follower(NOT_THESE, {**ISSUING, "address": "b"})
     other.link.confirms = False
-    harness.deliver(asking(SENT, SEEN))
+    harness.deliver(turn_with_labels(SENT, SEEN))
     await sent(other, 1)
     await pause()
     other.deliver(acknowledgement())
@@ -139,7 +139,7 @@ async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
 async def test_a_target_with_an_unresolved_address_acknowledges_weakly() -> None:
     """Its address has no value, which is only known when it is to be sent."""
     harness, _other = await site_and_follower({**ISSUING, "address": "{{ header:device }}"})
-    harness.deliver(asking(SENT))
+    harness.deliver(turn_with_labels(SENT))
     assert await harness.ended(1) == [SETTLED]
     assert is_weak(harness, SENT)
 
@@ -149,7 +149,7 @@ async def test_case_100_after_a_failure_the_event_is_sent_again_to_those_that_fa
     harness, other = await site_and_follower(ISSUING)
     third = await add_follower(other, ISSUING, id="third")
     other.link.confirms = False
-    payload = asking(SENT, "third:sent", timeout="5s")
+    payload = turn_with_labels(SENT, "third:sent", timeout="5s")
     harness.handle(harness.delivery(payload, "d1"))
     assert await sent(other, 1) == await sent(third, 1) == [2]
     await pause()
@@ -171,7 +171,7 @@ async def test_case_100_after_a_failure_the_event_is_sent_again_to_those_that_fa
 
 async def test_case_99_a_silent_subscriber_is_sent_the_event_again_at_most_five_times() -> None:
     harness, other = await site_and_follower()
-    payload = asking(SEEN, timeout="3s")
+    payload = turn_with_labels(SEEN, timeout="3s")
     for time in range(1, 7):
         harness.handle(harness.delivery(payload, "d1", redelivered=time > 1))
         assert await sent(other, time) == [2] * time
@@ -186,7 +186,7 @@ async def test_case_99_a_silent_subscriber_is_sent_the_event_again_at_most_five_
 
 async def test_case_100_a_refusal_of_the_subscriber_does_not_requeue_the_delivery() -> None:
     harness, other = await site_and_follower()
-    harness.deliver(asking(SEEN))
+    harness.deliver(turn_with_labels(SEEN))
     await sent(other, 1)
     other.deliver(acknowledgement(status=400))
     assert await harness.ended(1) == [DROPPED]
@@ -195,7 +195,7 @@ async def test_case_100_a_refusal_of_the_subscriber_does_not_requeue_the_deliver
 
 async def test_case_102_a_label_that_its_sender_does_not_declare_is_refused() -> None:
     harness, other = await site_and_follower()
-    harness.deliver(asking(SEEN))
+    harness.deliver(turn_with_labels(SEEN))
     await sent(other, 1)
     other.deliver(acknowledgement("other:unseen"))
     await until(lambda: len(other.answers()) == 2)
@@ -213,7 +213,7 @@ async def test_case_104_a_refused_command_does_not_wait_for_acknowledgements() -
     payload = document("acme.site/lamp-7/policies/commands/modify", "/entries/READER", policy_of_a_reader)
     assert (await owner.ask(payload))["status"] == 201
     await add_follower(harness)
-    harness.deliver(asking(SEEN))
+    harness.deliver(turn_with_labels(SEEN))
     assert await harness.ended(1) == [DROPPED]
     (answer,) = harness.answers()
     assert (answer["topic"].rpartition("/")[2], answer["status"]) == ("errors", 403)
@@ -224,7 +224,7 @@ async def test_case_105_a_reply_target_for_responses_only_gets_no_failure() -> N
     harness = ConnectionHarness(source(**only))
     await harness.has_lamp()
     other = await add_follower(harness)
-    harness.deliver(asking(SEEN))
+    harness.deliver(turn_with_labels(SEEN))
     await sent(other, 1)
     other.deliver(acknowledgement(status=400))
     harness.deliver(command("retrieve", name="nowhere"))
@@ -235,7 +235,7 @@ async def test_case_105_a_reply_target_for_responses_only_gets_no_failure() -> N
 async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> None:
     harness, other = await site_and_follower(ISSUING)
     other.link.confirms = False
-    payload = asking(SENT, timeout="5s")
+    payload = turn_with_labels(SENT, timeout="5s")
     harness.handle(harness.delivery(payload, "d1"))
     await sent(other, 1)
     await pause()
@@ -251,7 +251,7 @@ async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> 
 
 async def test_a_label_of_a_connection_without_event_targets_is_waited_for() -> None:
     harness, other = await site_and_follower(target("_/_/things/live/events"))
-    harness.deliver(asking(SEEN))
+    harness.deliver(turn_with_labels(SEEN))
     await harness.store.barrier()
     await pause()
     assert harness.outcomes == []
@@ -271,7 +271,7 @@ async def test_a_deletion_is_acknowledged_like_any_event() -> None:
 async def test_a_target_with_an_unavailable_broker_fails_at_the_timeout_and_gets_the_event_later() -> None:
     harness, other = await site_and_follower(ISSUING)
     other.outbox.detach()
-    harness.deliver(asking(SENT, timeout="5s"))
+    harness.deliver(turn_with_labels(SENT, timeout="5s"))
     await harness.store.barrier()
     await pause()
     harness.clock.advance(5)
@@ -290,7 +290,7 @@ async def test_an_event_without_its_extra_fields_is_skipped_logged_and_a_failure
     harness, other = await site_and_follower(extra)
     monkeypatch.setattr(SubjectView, "readable_thing", lambda _seen, _selection: None)
     with capture_logs() as lines:
-        harness.deliver(asking(SENT))
+        harness.deliver(turn_with_labels(SENT))
         await until(lambda: cursor(other).skipped == 1)
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["signal.enrichment.failed"]
     assert (other.answers(), other.count("out", "failed")) == ([], 1)

@@ -1,4 +1,4 @@
-"""What a backup says, and what the command ends with where there is none. The copying is tested with the store."""
+"""Output and exit codes of the backup command. The tests of the store cover the copying."""
 
 from __future__ import annotations
 

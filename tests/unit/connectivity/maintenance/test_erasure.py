@@ -167,7 +167,7 @@ async def test_an_erasure_reads_the_watermark_off_the_event_loop_and_covers_conc
 
 
 async def test_a_number_that_the_lake_has_done_does_not_come_again(data_folder: DataFolder) -> None:
-    """The journal was put back from a backup; what the lake did then is not what is asked for now."""
+    """After the journal is restored from a backup, an earlier erasure in the lake is not this erasure."""
     await data_folder.store.submit(history(LAMP, 3))
     data_folder.lake.pipeline.mkdir(parents=True)
     publish_watermark(data_folder.lake.watermark, Watermark(3, erased=4, erased_at="2030"))

@@ -1,4 +1,4 @@
-"""What the words of an export mean, and what its errors end a command with."""
+"""Options of an export, and the exit codes of its errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelectio
 
 
 @each_row(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
         (
             ExportRequest("lamp-7"),
@@ -88,10 +88,10 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelectio
         (ExportRequest(begin="2030-01-15T12:00:01Z", end=TIME), "expected a start that is not after the end"),
     ],
 )
-def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: ExportRequest, said: str) -> None:
+def test_invalid_options_end_with_exit_code_2_and_a_reason(wanted: ExportRequest, message: str) -> None:
     with pytest.raises(CommandFailed) as refused:
         selection(wanted, NOW)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert len(str(refused.value)) < 600
     assert refused.value.exit_code == 2
 

@@ -1,4 +1,4 @@
-"""The search index made beside everything else: commands go on, failures are outlived, what is wanted anew is made anew."""
+"""The search index is built in the background: commands continue, and a failed build is repeated on request."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ async def test_it_is_logged_how_it_continues_and_nothing_where_nothing_is_missin
         await harness.complete()
         await wait_until(lambda: [it for it in logs if it["event"] == "search index built"])
         await harness.jobs.stop()
-        said = len(logs)
+        logged = len(logs)
         harness.indexer = IndexBuilder(harness.store)
         harness.start()
         await harness.store.submit([change(LAMP, 1)])
         await harness.store.barrier()
     assert logs[0] == {"event": "search index build in progress", "log_level": "info", "indexed": 2, "entities": THINGS}
-    assert len(logs) == said
+    assert len(logs) == logged
 
 
-async def test_it_is_made_again_when_somebody_wants_it(harness: JournalWithIndexer) -> None:
+async def test_the_index_is_built_again_on_request(harness: JournalWithIndexer) -> None:
     harness.start()
     await harness.complete()
     await harness.store.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))

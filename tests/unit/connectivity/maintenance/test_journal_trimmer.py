@@ -1,4 +1,4 @@
-"""What the journal lets go of, and what it never does."""
+"""Trimming of the journal: which events are removed, and which never are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOT = timedelta(minutes=1)
 
 
 def second(number: float) -> datetime:
-    """When the event of this number happened."""
+    """Return the time of the event with this number."""
     return datetime(2030, 1, 15, tzinfo=UTC) + timedelta(seconds=number, milliseconds=250)
 
 
@@ -103,7 +103,7 @@ async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(both: 
 
 
 def other(number: int) -> Event:
-    """What happened instead, in a past that has parted from the lake's."""
+    """Return an event of a history that differs from the lake's."""
     return event(LAMP, number)._replace(value=b'"other"')
 
 
@@ -120,20 +120,20 @@ async def test_a_journal_restored_from_an_old_backup_keeps_events_missing_in_the
     journal.append([Change((other(number),), (snapshot(LAMP, number),)) for number in range(7, newest + 1)])
     cold = LakeHistory(lake)
     store = Store(journal, cold=lambda: cold)
-    told: list[bool] = []
-    trimmer = JournalTrimmer(store, lake, HOT, lambda: second(10**6), on_round=told.append)
+    rounds: list[bool] = []
+    trimmer = JournalTrimmer(store, lake, HOT, lambda: second(10**6), on_round=rounds.append)
     with structlog.testing.capture_logs() as logs:
         assert await trimmer.round() == 0
         assert await trimmer.round() == 0
     assert [it["event"] for it in logs] == ["journal not trimmed"]
     assert "do not match" in logs[0]["reason"]
-    assert told == [False, False]
+    assert rounds == [False, False]
     assert journal.oldest() == OldestEvent(1, event(LAMP, 1).timestamp)
     await store.close()
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"revision": 8}, "a different revision"),
         ({"timestamp": "2030-01-15T00:00:09.250001Z"}, "a different timestamp"),
@@ -141,10 +141,10 @@ async def test_a_journal_restored_from_an_old_backup_keeps_events_missing_in_the
         ({"value": None, "action": "deleted"}, "a different action, value"),
     ],
 )
-def test_a_comparison_of_two_different_events_names_the_differing_fields(changed: dict[str, Any], said: str) -> None:
+def test_a_comparison_of_two_different_events_names_the_differing_fields(changed: dict[str, Any], message: str) -> None:
     mine = NumberedEvent(9, event(LAMP, 9))
     assert difference(mine, mine, None) is None
-    assert said in (difference(mine, NumberedEvent(9, event(LAMP, 9)._replace(**changed)), None) or "")
+    assert message in (difference(mine, NumberedEvent(9, event(LAMP, 9)._replace(**changed)), None) or "")
     assert "with the number 8" in (difference(mine, NumberedEvent(8, event(LAMP, 9)), None) or "")
 
 

@@ -19,8 +19,8 @@ from tests.support.lake.pipeline_tables import write_lake
 
 
 def die(folder: Path, steps: int) -> tuple[bool, int]:
-    """Trim, and be killed behind so many steps; whether there was nothing left to do before, and the newest revision of
-    `LATE` that was said to be durable."""
+    """Trim, with a kill after so many steps; return whether trimming was complete before, and the newest revision of
+    `LATE` that was reported as durable."""
     command = [sys.executable, "-m", "tests.support.kill_series.trimming_store", str(folder)]
     durable = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -32,7 +32,7 @@ def die(folder: Path, steps: int) -> tuple[bool, int]:
             if word == "trimmed":
                 steps -= 1
             if steps == 0:
-                # What it has said before it dies counts, so the rest is read too.
+                # Output from before the kill is valid too, so the rest is read.
                 process.kill()
     return process.returncode == 0, durable
 

@@ -95,7 +95,7 @@ def test_an_altered_secret_stops_it_too(folder: Path) -> None:
     add_key(folder / KEY_FILE_NAME, OLD)
     add_key(folder / KEY_FILE_NAME, NEW)
     with_journal(folder, lambda it: it.execute("UPDATE connections SET id = 'depot-9' WHERE id = 'depot-8'"))
-    # The id that a sealed text is bound to stands in the document; here somebody has put another document's text in.
+    # A sealed text is bound to the ID in its document; here another document's text was put in.
     row = stored(folder)[0]
     moved = json.dumps({**json.loads(str(row.document)), "id": "depot-9"})
     with_journal(folder, lambda it: it.execute("UPDATE connections SET document = ? WHERE revision = 1", (moved,)))

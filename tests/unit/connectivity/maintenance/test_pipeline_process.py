@@ -1,4 +1,4 @@
-"""The pipeline as the service sees it: a process that is started, heard, restarted and stopped. No Spark here."""
+"""The pipeline process of the service: it is started, read, restarted and stopped. No Spark here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def settings(folder: Path, **more: Any) -> Settings:
 
 
 def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """What runs instead of the pipeline."""
+    """Replace the pipeline by this script."""
     program = f"{PREAMBLE}\n{text}"
     monkeypatch.setattr(module, "command", lambda *_: [sys.executable, "-c", program])
     monkeypatch.setattr(module, "PAUSE_MIN", 0.01)
@@ -128,12 +128,12 @@ async def test_of_a_pipeline_that_was_killed_the_signal_is_the_reason(
 
 
 @pytest.mark.parametrize(
-    "said", ["say('following', seq=9, newest=9)", "say('following', seq=7, newest=9); say('batch')"]
+    "output", ["say('following', seq=9, newest=9)", "say('following', seq=7, newest=9); say('batch')"]
 )
 async def test_pauses_stay_short_after_a_batch_and_where_nothing_waits(
-    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch, said: str
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    script(monkeypatch, f"{said}; sys.exit(1)")
+    script(monkeypatch, f"{output}; sys.exit(1)")
     lines = await until_ended(pipeline, 2)
     assert {line["pause"] for line in lines if line["event"] == "pipeline ended"} == {0.01}
 
@@ -159,7 +159,7 @@ async def test_maintenance_that_failed_is_shown_until_it_has_gone_well(
         assert pipeline.details == "following"
 
 
-async def test_a_pipeline_that_cannot_run_here_is_said_once(
+async def test_a_pipeline_that_cannot_run_here_is_reported_once(
     pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "say('failed', reason='expected Java 17'); sys.exit(4)")
@@ -204,13 +204,13 @@ async def test_the_pipeline_restarts_after_any_failed_run(
     pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "say('following')\nsys.stdin.read()")
-    hear, heard = pipeline._read_line, []
+    read_line, received = pipeline._read_line, []
 
     def mistaken(line: str, run: Any) -> None:
-        heard.append(line)
-        if len(heard) < 3:
+        received.append(line)
+        if len(received) < 3:
             raise RuntimeError("not expected")
-        hear(line, run)
+        read_line(line, run)
 
     monkeypatch.setattr(pipeline, "_read_line", mistaken)
     with capture_logs() as lines:
@@ -276,7 +276,7 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
     monitor.watch_lake(made.lag)
     try:
         journal.append(history(LAMP, 5))
-        assert b"connectivity_lake_lag" not in generate_latest(monitor.registry), "nobody has looked yet"
+        assert b"connectivity_lake_lag" not in generate_latest(monitor.registry), "not read yet"
         assert b"connectivity_lake_lag_events 5.0" in await monitor.scrape()
         made._lake.pipeline.mkdir(parents=True)
         publish_watermark(made._lake.watermark, Watermark(3))
@@ -395,7 +395,7 @@ def test_a_preview_returns_the_output_of_the_process(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "event"),
     [
         ('{"event": "batch", "seq": 7}', {"event": "batch", "seq": 7}),
         ('{"event": "half', None),
@@ -404,15 +404,15 @@ def test_a_preview_returns_the_output_of_the_process(tmp_path: Path, monkeypatch
         ("", None),
     ],
 )
-def test_a_line_is_the_pipelines_own_or_somebody_elses(line: str, said: dict[str, Any] | None) -> None:
-    assert parse_event(line) == said
+def test_only_lines_of_the_pipeline_are_parsed_as_events(line: str, event: dict[str, Any] | None) -> None:
+    assert parse_event(line) == event
 
 
 def test_an_answer_may_be_no_while_each_line_is_received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "say('difference', entity='acme:lamp'); say('verified', differences=1); sys.exit(1)")
-    heard: list[dict[str, Any]] = []
-    assert answer(settings(tmp_path), "verify", on_event=heard.append) == {"differences": 1}
-    assert [it["event"] for it in heard] == ["difference", "verified"]
+    events: list[dict[str, Any]] = []
+    assert answer(settings(tmp_path), "verify", on_event=events.append) == {"differences": 1}
+    assert [it["event"] for it in events] == ["difference", "verified"]
 
 
 @pytest.mark.extra("lake")

@@ -1,4 +1,4 @@
-"""Looking after policies: what is due is carried out once, told, and found again by the next process."""
+"""Expiry of policy subjects: each is carried out and announced once, also by the next process."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_case_60_a_subject_goes_at_its_time_with_an_event(setup: ExpirySet
 
 
 async def test_a_subject_is_announced_once_before_each_expiry(setup: ExpirySetup) -> None:
-    """Also when the policy changes meanwhile; another expiry is told anew."""
+    """Also when the policy changes meanwhile; another expiry is announced again."""
     await setup.write(announcement={"beforeExpiry": "20m"})
     for minute in (30, 39):
         setup.at(7, minute)
@@ -146,7 +146,7 @@ async def test_all_that_is_due_at_once_is_carried_out(setup: ExpirySetup) -> Non
 
 
 async def test_an_expiry_due_during_downtime_is_handled_at_the_next_start(tmp_path: Path) -> None:
-    """Nothing but the journal's file knows of it; who was told is known as well."""
+    """Only the journal's file keeps it, together with the announcements that were sent."""
     first = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     await first.write(announcement={"beforeExpiry": "30m", "whenDeleted": True})
     await first.expiry.round()

@@ -26,8 +26,8 @@ from tests.support.oracles import search_index as indexed
 
 FOLDED = """
 import json
-for said in ({"event": "spark"}, {"event": "rebuilt", "changed": 3}):
-    print(json.dumps(said))
+for event in ({"event": "spark"}, {"event": "rebuilt", "changed": 3}):
+    print(json.dumps(event))
 print("Java has something to say")
 """
 
@@ -40,7 +40,7 @@ def data_folder(tmp_path: Path) -> DataFolder:
 
 
 def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """What runs instead of the pipeline."""
+    """Replace the pipeline by this script."""
     monkeypatch.setattr(module, "command", lambda *_: [sys.executable, "-c", text])
 
 
@@ -53,12 +53,12 @@ def test_both_halves_are_made_again_and_counted(data_folder: DataFolder, monkeyp
     before = states(data_folder)
     tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-4'")
     script(monkeypatch, FOLDED)
-    told: list[str] = []
-    outcome = rebuild(settings(data_folder), tell=told.append)
+    messages: list[str] = []
+    outcome = rebuild(settings(data_folder), tell=messages.append)
     assert (outcome.exit_code, outcome.reason) == (0, None)
     assert outcome.changed["latest"] == {"changed": 3}
     assert outcome.changed["journal"]["changed"] == 1
-    assert told == ["journal: 10 entities"]
+    assert messages == ["journal: 10 entities"]
     assert states(data_folder) == before
 
 
@@ -137,17 +137,17 @@ def test_in_a_folder_without_a_journal_there_is_nothing_to_rebuild_and_nothing_i
     assert not (tmp_path / "other").exists()
 
 
-def test_a_journal_of_an_earlier_version_is_brought_up_to_date_before_the_pipeline_asks_it(
+def test_a_journal_of_an_earlier_version_is_upgraded_before_the_pipeline_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks what was erased, and changes nothing."""
+    """The process reads the erasures, and changes nothing."""
     place = Lake(tmp_path)
     with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None)) as file:
         migrate(file, "journal.db", STEPS[:-1])
     add_events(tmp_path, [], 0)
     imported = "from pathlib import Path; from spark_store.journal.reader import JournalReader"
-    asks = f"{imported}; JournalReader.open(Path({str(place.journal)!r})).close()"
-    script(monkeypatch, asks)
+    reader_script = f"{imported}; JournalReader.open(Path({str(place.journal)!r})).close()"
+    script(monkeypatch, reader_script)
     outcome = rebuild(Settings(data_dir=tmp_path))
     assert (outcome.exit_code, outcome.reason) == (0, None)
 

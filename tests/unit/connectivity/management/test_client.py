@@ -132,7 +132,7 @@ async def test_links_get_the_limits_and_report_committed_offsets_to_the_store(mo
     await running.supervisor.close()
 
 
-async def test_a_mistake_of_our_own_while_connecting_is_reported_and_tried_again(
+async def test_an_internal_error_while_connecting_is_reported_and_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running = Running()
@@ -167,7 +167,7 @@ async def test_a_link_that_dies_is_made_again_and_its_sources_continue() -> None
 
 
 async def test_messages_a_dead_link_has_not_confirmed_are_sent_again_first_and_in_order() -> None:
-    """The broker brings the commands again too: they are answered again, and not executed again."""
+    """The broker delivers the commands again too: they are answered again, and not executed again."""
     running = await Running.opened()
     running.broker.withheld_confirms = 3
     running.send(*numbered(1, 2, 3))
@@ -204,7 +204,7 @@ async def test_answers_that_become_ready_without_a_link_wait_for_the_next_one() 
 
 
 async def test_an_answer_outlives_any_number_of_links_that_fall_silent() -> None:
-    """A broker that hangs up may mean the message; one that says nothing any more does not."""
+    """A disconnect by the broker may be about the message; a silent broker is not."""
     running = await Running.opened()
     silent = MAX_FAILED_LINKS + 2
     running.broker.withheld_confirms = silent
@@ -245,7 +245,7 @@ async def test_case_33_a_connection_that_was_closed_in_between_has_forgotten_its
     assert running.answers()[1]["value"]["error"]["status"] == 404
 
 
-async def test_without_failover_a_lost_link_is_not_made_again_until_somebody_opens_it() -> None:
+async def test_without_failover_a_lost_link_stays_closed_until_an_operator_opens_it() -> None:
     running = await Running.opened(failoverEnabled=False)
     with capture_logs() as lines:
         running.broker.cut("the cable was cut")
@@ -272,7 +272,7 @@ async def test_without_failover_a_first_try_that_fails_is_the_only_one() -> None
 async def test_a_link_that_fails_to_publish_is_closed_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What waits goes out as soon as there is a link, so that is where an internal error shows."""
+    """Waiting messages are sent once there is a link, so an internal error shows there."""
     running = await Running.opened(pauses=Backoff(0.001, 0.002))
     closed: list[bool] = []
     mistakes = iter([ZeroDivisionError("internal error")])
@@ -303,7 +303,7 @@ async def test_a_link_that_fails_to_publish_is_closed_and_replaced(
     assert "connecting: serving failed: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
-async def test_a_source_that_stops_by_a_mistake_of_our_own_gets_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_source_that_stops_by_an_internal_error_gets_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:
     handle = Dispatcher.handle
     mistakes: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""A connection on trial, with a broker that says what it is told to say. What real brokers say is in their own tests.
+"""Connection tests with a fake broker, whose findings are preset. Real brokers have tests of their own.
 
 Case numbers are those of the cases for connections.
 """
@@ -44,7 +44,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 class Broker:
-    """Says what it is told to say, and remembers whom it was asked about."""
+    """A fake broker with preset findings, which records the connections it was asked about."""
 
     def __init__(self) -> None:
         self.messages: ProbeReport | Exception = ProbeReport(
@@ -78,18 +78,18 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return made
 
 
-async def tried(document: Any = DOCUMENT, sample: SampleMessage | None = None, **more: Any) -> dict[str, Any]:
+async def report_of(document: Any = DOCUMENT, sample: SampleMessage | None = None, **more: Any) -> dict[str, Any]:
     return await run_connection_test(parse(document), sample, **more)
 
 
 async def refusal(document: Any, sample: SampleMessage | None = None, **more: Any) -> OperationRefused:
     with pytest.raises(OperationRefused) as refused:
-        await tried(document, sample, **more)
+        await report_of(document, sample, **more)
     return refused.value
 
 
 async def test_the_report_shows_the_status_of_each_address(broker: Broker) -> None:
-    report = await tried()
+    report = await report_of()
     assert report == {
         "connection": "open",
         "clients": [{"status": "open", "details": "connected"}],
@@ -105,8 +105,8 @@ async def test_the_report_shows_the_status_of_each_address(broker: Broker) -> No
 
 async def test_7_1_the_connection_test_has_a_name_of_its_own_each_time(broker: Broker) -> None:
     """The connection's own id counts where its broker and its templates ask for it."""
-    await tried()
-    await tried()
+    await report_of()
+    await report_of()
     (known, first), (again, second) = broker.requests
     assert (known.id, again.id) == ("site", "site")
     assert first != second
@@ -114,7 +114,7 @@ async def test_7_1_the_connection_test_has_a_name_of_its_own_each_time(broker: B
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "code", "told"),
+    ("error", "status", "code", "status_text"),
     [
         (NotConnected(Detail.REFUSED, "nobody"), 504, "connectivity:connection.failed", "misconfigured"),
         (NotConnected(Detail.UNKNOWN_HOST, "nowhere"), 504, "connectivity:connection.failed", "misconfigured"),
@@ -132,15 +132,15 @@ async def test_7_1_the_connection_test_has_a_name_of_its_own_each_time(broker: B
     ids=str,
 )
 async def test_case_48_a_broker_that_does_not_let_us_in(
-    broker: Broker, error: Exception, status: int, code: str, told: str
+    broker: Broker, error: Exception, status: int, code: str, status_text: str
 ) -> None:
     broker.messages = error
     refused = await refusal(DOCUMENT)
     assert (refused.fault.status, refused.fault.error) == (status, code)
     assert refused.report is not None
     details = str(error) if isinstance(error, LinkError) else "connecting: failed: RuntimeError"
-    assert refused.report["clients"] == [{"status": told, "details": details}]
-    assert refused.report["connection"] == told
+    assert refused.report["clients"] == [{"status": status_text, "details": details}]
+    assert refused.report["connection"] == status_text
     assert details in refused.fault.message
     assert refused.report["sources"] == []
 
@@ -172,7 +172,7 @@ async def test_7_8_a_missing_source_queue_fails_the_connection_test(broker: Brok
 async def test_7_8_a_missing_target_exchange_is_reported_and_does_not_fail_the_connection_test(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no exchange 'out'")
     broker.messages = ProbeReport([[AddressCheck("site/up")]], [], [AddressCheck("out", missing)])
-    report = await tried()
+    report = await report_of()
     assert report["connection"] == "open"
     assert [(each["status"], each["details"]) for each in report["targets"]] == [
         ("misconfigured", "missing address: no exchange 'out'")
@@ -202,7 +202,7 @@ async def test_the_report_lists_settings_without_effect_and_deviations_from_the_
         "sources": [{**SOURCE, "replyTarget": {"enabled": False, "address": "a"}}],
         "targets": [{**TARGET, "topics": ["_/_/things/twin/events?namespace=acme"]}],
     }
-    report = await tried(document)
+    report = await report_of(document)
     assert (
         report["clients"][0]["details"] == "connected: the broker's certificate is not checked; no shared subscriptions"
     )
@@ -212,7 +212,7 @@ async def test_the_report_lists_settings_without_effect_and_deviations_from_the_
 
 async def test_a_sample_is_mapped_whether_the_broker_answers_or_not(broker: Broker) -> None:
     sample = SampleMessage(command("delete"))
-    report = await tried(DOCUMENT, sample)
+    report = await report_of(DOCUMENT, sample)
     assert report["sample"]["signals"][0]["topic"] == "acme.site/lamp-7/things/twin/commands/delete"
     broker.messages = NotConnected(Detail.REFUSED, "nobody")
     refused = await refusal(DOCUMENT, sample)
@@ -226,7 +226,7 @@ async def test_an_abandoned_connection_test_disconnects_from_the_broker(
 ) -> None:
     broker.answers.clear()
     sample = None if give_up else SampleMessage(b"", source=7)
-    trying = asyncio.create_task(tried(DOCUMENT, sample))
+    trying = asyncio.create_task(report_of(DOCUMENT, sample))
     if give_up:
         await wait_until(lambda: broker.requests)
         give_up(trying)
@@ -237,7 +237,7 @@ async def test_an_abandoned_connection_test_disconnects_from_the_broker(
 
 @pytest.mark.parametrize("kind", ["mqtt", "mqtt-5", "amqp-091", "kafka"])
 async def test_7_6_a_silent_server_ends_the_connection_test_with_a_timeout(kind: str) -> None:
-    """By the brokers' own files; nobody has to answer for that."""
+    """The response depends on the files of the brokers only."""
     links: set[asyncio.StreamWriter] = set()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

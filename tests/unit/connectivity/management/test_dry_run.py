@@ -42,7 +42,7 @@ SENT = {"line": "north", "reply-to": "answers"}
 async def rehearsed(
     payload: bytes, headers: Mapping[str, str] = SENT, address: str | None = None, **source: Any
 ) -> dict[str, Any]:
-    """What becomes of a message at a source that differs from the usual one in `source`."""
+    """Return the dry-run report of a message at a source with these changed members."""
     definitions = source.pop("mappingDefinitions", {})
     connection = parse(
         {
@@ -197,7 +197,7 @@ def test_a_payload_is_shown_as_json_text_or_base64(written: bytes, shown: object
     assert payload_as_json(written) == shown
 
 
-async def test_an_address_may_be_said() -> None:
+async def test_an_address_may_be_given() -> None:
     assert (await rehearsed(command("delete"), address="site/up/7"))["address"] == "site/up/7"
 
 
@@ -212,7 +212,7 @@ SAY_AN_ADDRESS = (
 )
 
 
-async def test_a_sample_refused_at_a_filter_asks_for_an_address() -> None:
+async def test_a_sample_refused_at_a_filter_requires_an_address() -> None:
     sent = command("modify", "/attributes/on", True, name="mixer-7")
     at_filter = (await rehearsed(sent, **ONE_DEVICE))["error"]
     assert at_filter["error"] == "connectivity:connection.id.enforcement.failed"

@@ -1,4 +1,4 @@
-"""What operators are told: codes and statuses."""
+"""Error codes and statuses that operators receive."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_a_refusal_has_its_status_and_code(fault: Fault, status: int, code: str)
     assert (fault.status, fault.error) == (status, code)
 
 
-def test_more_than_one_problem_is_said_to_be() -> None:
+def test_several_problems_are_all_reported() -> None:
     assert interface.invalid([OTHER]).message == f"{OTHER}."
     assert "1 more" in interface.invalid([OTHER, LABEL]).message

@@ -1,4 +1,4 @@
-"""What operators ask is checked, stored and done in that order, and what was answered is durable."""
+"""Requests of operators are checked, stored and carried out in that order, and results are durable."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ async def test_a_deleted_connection_is_not_found_and_its_id_continues_its_revisi
 
 
 async def test_a_deleted_connection_leaves_no_places_though_a_file_is_broken(bench: Bench) -> None:
-    """Whatever is in the file, it is not what was deleted."""
+    """The broken file cannot contain the deleted connection."""
     await put(bench, "depot")
     bench.write("annex.json", "{")
     with capture_logs():
@@ -569,7 +569,7 @@ async def test_a_file_override_stored_despite_a_store_error_is_applied(
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out without saying so"])
 async def test_wherever_the_disk_fails_nothing_is_half_done(bench: Bench, late: bool) -> None:
-    """What is shown is what is stored, and what was answered as stored is."""
+    """The shown state is the stored one, and every change reported as stored is there."""
     await put(bench, "depot")
     outcomes: set[object] = set()
     for number in range(1, 16):

@@ -1,4 +1,4 @@
-"""What is asked to be tried out is checked like what is to be kept, and handed on under its own id. Nothing is kept."""
+"""A connection test checks its document like a new connection, and keeps nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
 
 
-class Tried:
+class RecordingTest:
     """Notes what it is given to try out."""
 
     def __init__(self) -> None:
@@ -39,24 +39,26 @@ class Tried:
 
 
 @pytest.fixture
-def tried(bench: Bench) -> Tried:
-    bench.manager._connection_test = made = Tried()
+def recording(bench: Bench) -> RecordingTest:
+    bench.manager._connection_test = made = RecordingTest()
     return made
 
 
 async def test_case_16_a_target_that_issues_a_label_of_its_connection_may_be_tried_out(
-    bench: Bench, tried: Tried
+    bench: Bench, recording: RecordingTest
 ) -> None:
     for label in ("depot-7:delivered", "{{ connection:id }}:delivered"):
         given = document(targets=[{**TARGET, "issuedAcknowledgementLabel": label}], id="depot-7")
         assert await bench.manager.test(given) == {"connection": "open"}
-    assert [each.id for each in tried.connections] == ["depot-7", "depot-7"]
+    assert [each.id for each in recording.connections] == ["depot-7", "depot-7"]
     assert await bench.manager.definitions() == []
 
 
-async def test_7_1_a_connection_test_of_a_document_without_an_id_uses_an_unused_id(bench: Bench, tried: Tried) -> None:
+async def test_7_1_a_connection_test_of_a_document_without_an_id_uses_an_unused_id(
+    bench: Bench, recording: RecordingTest
+) -> None:
     await bench.manager.test(document())
-    [connection] = tried.connections
+    [connection] = recording.connections
     assert connection.id.endswith("-dry-run")
 
 
@@ -69,13 +71,13 @@ async def test_7_1_a_connection_test_of_a_document_without_an_id_uses_an_unused_
     ids=["case_44", "case_45"],
 )
 async def test_case_44_45_labels_are_judged_before_anybody_is_asked(
-    bench: Bench, tried: Tried, targets: list[str], status: int, code: str
+    bench: Bench, recording: RecordingTest, targets: list[str], status: int, code: str
 ) -> None:
     given = [
         {**TARGET, "address": f"out/{index}", "issuedAcknowledgementLabel": it} for index, it in enumerate(targets)
     ]
     assert error_of(await refused(bench.manager.test(document(targets=given, id="depot-7")))) == (status, code)
-    assert tried.connections == []
+    assert recording.connections == []
 
 
 async def test_few_are_tried_at_the_same_time_and_the_others_wait(bench: Bench) -> None:

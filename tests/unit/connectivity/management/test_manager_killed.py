@@ -1,4 +1,4 @@
-"""What operators were told is stored survives SIGKILL, at whatever moment it comes."""
+"""Every change reported as stored survives a SIGKILL at any moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Operator:
         prepare(folder)
 
     def killed_after(self, answers: int, seed: int) -> list[str]:
-        """Work until so many more commands were answered, be killed, and have the verdict."""
+        """Work until so many more commands are answered, then kill the process; return the checker's verdict."""
         before = self._answers()
         with self.errors.open("ab") as errors:
             process = subprocess.Popen(

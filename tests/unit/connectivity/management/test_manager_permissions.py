@@ -1,4 +1,4 @@
-"""What documents sent to the API may name, and what a caller may have."""
+"""Permissions of a caller, and the names that documents sent to the API may contain."""
 
 from __future__ import annotations
 

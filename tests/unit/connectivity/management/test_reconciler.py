@@ -1,4 +1,4 @@
-"""What files say, compared with what was known before; pure, so in tables."""
+"""Connection files compared with the known connections; pure, so in tables."""
 
 from __future__ import annotations
 

@@ -24,15 +24,15 @@ from tests.support.wait import wait_until
 class FakeSupervisor:
     """Notes what is done with a connection."""
 
-    def __init__(self, connection: Connection, told: list[str]) -> None:
+    def __init__(self, connection: Connection, actions: list[str]) -> None:
         self.connection = connection
-        self._told = told
+        self._actions = actions
 
     def open(self) -> None:
-        self._told.append(f"open {self.connection.id}")
+        self._actions.append(f"open {self.connection.id}")
 
     async def close(self, drain: float = 0.0) -> None:
-        self._told.append(f"close {self.connection.id}")
+        self._actions.append(f"close {self.connection.id}")
 
 
 class Bench:
@@ -48,7 +48,7 @@ class Bench:
         )
 
     async def _keep_notes(self, _notes: Sequence[FileNote]) -> None:
-        """Nothing outlives the process here."""
+        """Keep the notes in memory only."""
 
     def _known(self, may_be_open: Callable[[str], bool]) -> None:
         self.may_be_open = may_be_open
@@ -92,7 +92,7 @@ async def test_every_open_connection_of_the_folder_is_opened(bench: Bench) -> No
 
 
 async def test_a_connection_that_is_closed_is_reported_also_while_another_file_is_broken(bench: Bench) -> None:
-    """What nobody knows may be in the broken file, and be open."""
+    """A missing connection may be in the unreadable file, and open."""
     bench.write("one.json", document())
     bench.write("two.json", document(connectionStatus="closed"))
     await bench.changes()
@@ -179,7 +179,7 @@ async def test_a_link_that_leads_nowhere_hides_no_other_file(bench: Bench) -> No
 
 
 async def test_a_connection_can_be_found_until_it_is_closed(bench: Bench) -> None:
-    """Whoever stops the service while a connection is being closed must drain that one too."""
+    """Stopping the service while a connection closes must drain that one too."""
     bench.write("one.json", document())
     await bench.changes()
     found: list[list[str]] = []
@@ -225,7 +225,7 @@ async def test_another_name_or_tag_makes_no_link_again(bench: Bench) -> None:
 
 
 async def test_a_changed_secret_opens_the_connections_again_that_refer_to_it(bench: Bench) -> None:
-    """Nobody has to touch the document."""
+    """The document does not have to change."""
     bench.write("password", "first")
     bench.write("a.json", document(uri="tcp://ada:${file:password}@127.0.0.1:1883"))
     bench.write("b.json", document())

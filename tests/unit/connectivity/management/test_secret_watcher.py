@@ -31,7 +31,7 @@ class Secrets:
         self.watcher = SecretWatcher(bench.registry, bench.manager.revalidate)
 
     async def changes(self) -> list[str]:
-        """What a round changes."""
+        """Check the secrets once; return the resulting actions."""
         await self.watcher.look()
         return await self.bench.settled()
 

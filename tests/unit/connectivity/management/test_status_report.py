@@ -1,4 +1,4 @@
-"""What the status of a connection says of its clients, sources and targets. The broker lives inside the process."""
+"""The status of a connection's clients, sources and targets, with an in-process broker."""
 
 from __future__ import annotations
 

@@ -67,20 +67,20 @@ class SubscriptionsSetup:
 
 
 async def test_no_more_are_listed_than_are_wanted_and_all_are_counted() -> None:
-    desk = SubscriptionsSetup()
-    first = desk.subscribe()
-    desk.subscribe()
-    assert [row["id"] for row in desk.table.subscriptions(1)] == [first[:SHOWN]]
-    assert desk.table.subscription_count() == 2
+    setup = SubscriptionsSetup()
+    first = setup.subscribe()
+    setup.subscribe()
+    assert [row["id"] for row in setup.table.subscriptions(1)] == [first[:SHOWN]]
+    assert setup.table.subscription_count() == 2
 
 
 async def test_a_row_shows_the_connection_of_a_subscription_and_its_progress() -> None:
-    desk = SubscriptionsSetup()
-    key = desk.subscribe()
-    await desk.request(key, 30)
-    await desk.request(key, 12)
-    desk.pass_time(7)
-    (row,) = desk.rows()
+    setup = SubscriptionsSetup()
+    key = setup.subscribe()
+    await setup.request(key, 30)
+    await setup.request(key, 12)
+    setup.pass_time(7)
+    (row,) = setup.rows()
     assert row == {
         "id": key[:8],
         "connection": "rabbit",
@@ -92,49 +92,49 @@ async def test_a_row_shows_the_connection_of_a_subscription_and_its_progress() -
 
 
 async def test_requested_elements_that_cannot_be_sent_are_shown_as_demand() -> None:
-    desk = SubscriptionsSetup()
-    desk.reply.is_stalled = True
-    key = desk.subscribe()
-    await desk.request(key, 150)
-    desk.pass_time(7)
-    (row,) = desk.rows()
+    setup = SubscriptionsSetup()
+    setup.reply.is_stalled = True
+    key = setup.subscribe()
+    await setup.request(key, 150)
+    setup.pass_time(7)
+    (row,) = setup.rows()
     assert (row["demand"], row["sent"]) == (50, 100)
     assert row["idle"] == 0, "elements that wait for their broker are no idleness"
 
 
 async def test_a_demand_without_end_is_shown_as_the_greatest() -> None:
-    desk = SubscriptionsSetup()
-    desk.reply.is_stalled = True
-    await desk.request(desk.subscribe(), UNBOUNDED)
-    assert desk.rows()[0]["demand"] == UNBOUNDED
+    setup = SubscriptionsSetup()
+    setup.reply.is_stalled = True
+    await setup.request(setup.subscribe(), UNBOUNDED)
+    assert setup.rows()[0]["demand"] == UNBOUNDED
 
 
 async def test_an_id_is_never_shown_whole() -> None:
-    """Whoever knows it can use the subscription."""
-    desk = SubscriptionsSetup()
-    key = desk.subscribe()
+    """A client that knows the ID can use the subscription."""
+    setup = SubscriptionsSetup()
+    key = setup.subscribe()
     assert len(key) > 2 * SHOWN
     with capture_logs() as logs:
-        assert key not in str(desk.rows())
-        assert key not in str(await desk.refusal(f"{key}x"))
-        desk.cancel(key)
+        assert key not in str(setup.rows())
+        assert key not in str(await setup.refusal(f"{key}x"))
+        setup.cancel(key)
     assert key not in str(logs)
     assert [(line["subscription"], line["by"]) for line in logs] == [(key[:SHOWN], "anna")]
 
 
 async def test_an_ended_subscription_is_not_in_the_table() -> None:
-    desk = SubscriptionsSetup()
-    await desk.request(desk.subscribe(), UNBOUNDED)
-    desk.subscribe()
-    assert [row["sent"] for row in desk.rows()] == [0]
+    setup = SubscriptionsSetup()
+    await setup.request(setup.subscribe(), UNBOUNDED)
+    setup.subscribe()
+    assert [row["sent"] for row in setup.rows()] == [0]
 
 
 async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_reported() -> None:
-    desk = SubscriptionsSetup()
-    first, second = desk.subscribe(), desk.subscribe()
-    await desk.request(first, 1)
-    desk.cancel(first[:SHOWN])
-    failed = desk.reply.signals[-1]
+    setup = SubscriptionsSetup()
+    first, second = setup.subscribe(), setup.subscribe()
+    await setup.request(first, 1)
+    setup.cancel(first[:SHOWN])
+    failed = setup.reply.signals[-1]
     assert isinstance(failed, Failed)
     assert (failed.key, failed.reason, failed.headers) == (
         first,
@@ -147,42 +147,42 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_reported(
         SubscriptionKind.SEARCH: (410, "thing-search:subscription.cancelled"),
         SubscriptionKind.LIVE: (410, "streaming.subscription.cancelled"),
     }
-    assert [row["id"] for row in desk.rows()] == [second[:SHOWN]]
+    assert [row["id"] for row in setup.rows()] == [second[:SHOWN]]
 
 
 async def test_cancelling_a_subscription_without_demand_ends_it_immediately() -> None:
     """Otherwise it would stay until its client says something."""
-    desk = SubscriptionsSetup()
-    key = desk.subscribe()
-    desk.cancel(key[:SHOWN])
-    assert desk.reply.names == ["Created", "Failed"]
-    assert desk.rows() == []
+    setup = SubscriptionsSetup()
+    key = setup.subscribe()
+    setup.cancel(key[:SHOWN])
+    assert setup.reply.names == ["Created", "Failed"]
+    assert setup.rows() == []
 
 
 async def test_cancelling_a_subscription_withdraws_unsent_elements() -> None:
-    desk = SubscriptionsSetup()
-    desk.reply.is_stalled = True
-    key = desk.subscribe()
-    await desk.request(key, 150)
-    desk.cancel(key[:SHOWN])
-    assert [posting.withdrawn for posting in desk.reply.postings] == [False, True, False]
-    await desk.request(key, 1)
-    assert desk.reply.names == ["Created", "Next", "Failed", "Failed"]
+    setup = SubscriptionsSetup()
+    setup.reply.is_stalled = True
+    key = setup.subscribe()
+    await setup.request(key, 150)
+    setup.cancel(key[:SHOWN])
+    assert [posting.withdrawn for posting in setup.reply.postings] == [False, True, False]
+    await setup.request(key, 1)
+    assert setup.reply.names == ["Created", "Next", "Failed", "Failed"]
 
 
 async def test_an_unknown_prefix_is_refused() -> None:
-    desk = SubscriptionsSetup()
-    key = desk.subscribe()
-    assert (await desk.refusal("?"))[:2] == (404, "connectivity:subscription.notfound")
-    assert (await desk.refusal(""))[:2] == (404, "connectivity:subscription.notfound")
-    desk.cancel(key[:SHOWN])
-    assert (await desk.refusal(key[:SHOWN]))[:2] == (404, "connectivity:subscription.notfound")
+    setup = SubscriptionsSetup()
+    key = setup.subscribe()
+    assert (await setup.refusal("?"))[:2] == (404, "connectivity:subscription.notfound")
+    assert (await setup.refusal(""))[:2] == (404, "connectivity:subscription.notfound")
+    setup.cancel(key[:SHOWN])
+    assert (await setup.refusal(key[:SHOWN]))[:2] == (404, "connectivity:subscription.notfound")
 
 
 async def test_a_prefix_of_several_subscriptions_is_refused_and_ends_no_subscription() -> None:
-    desk = SubscriptionsSetup()
-    desk.subscribe(key="stream-1"), desk.subscribe(key="stream-2")
-    assert (await desk.refusal("stream"))[:2] == (409, "connectivity:subscription.conflict")
-    assert len(desk.rows()) == 2
-    desk.cancel("stream-2")
-    assert [row["id"] for row in desk.rows()] == ["stream-1"]
+    setup = SubscriptionsSetup()
+    setup.subscribe(key="stream-1"), setup.subscribe(key="stream-2")
+    assert (await setup.refusal("stream"))[:2] == (409, "connectivity:subscription.conflict")
+    assert len(setup.rows()) == 2
+    setup.cancel("stream-2")
+    assert [row["id"] for row in setup.rows()] == ["stream-1"]

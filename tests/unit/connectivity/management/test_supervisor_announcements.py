@@ -1,4 +1,4 @@
-"""What a connection announces about itself to its own targets."""
+"""Announcements of a connection to its own targets."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ LINES = {
 }
 
 
-def heard(running: Running) -> list[dict[str, Any]]:
+def announcements(running: Running) -> list[dict[str, Any]]:
     return running.answers("events")
 
 
 def kinds(running: Running) -> list[str]:
-    return [message["topic"].rpartition("/")[2] for message in heard(running)]
+    return [message["topic"].rpartition("/")[2] for message in announcements(running)]
 
 
 async def test_a_connection_announces_that_it_is_open_and_that_it_is_about_to_close() -> None:
     running = Running(targets=[target(ANNOUNCED), target(address="silent")])
     running.supervisor.open()
-    await until(lambda: heard(running))
-    (opened,) = heard(running)
+    await until(lambda: announcements(running))
+    (opened,) = announcements(running)
     assert opened["topic"] == "_/site/connections/announcements/opened"
     assert (opened["path"], opened["value"]) == ("/", {"openedAt": "2030-01-15T07:30:00Z"})
     assert opened["headers"]["ditto-connection-id"] == "site"
     await running.supervisor.close(600)
     assert kinds(running) == ["opened", "closed"]
-    closed = heard(running)[1]
+    closed = announcements(running)[1]
     assert closed["value"] == {"closedAt": "2030-01-15T07:30:00Z"}
     assert closed["headers"]["correlation-id"] != opened["headers"]["correlation-id"]
     assert running.answers("silent") == []
@@ -72,7 +72,7 @@ async def test_a_connection_that_is_opened_again_announces_it_again() -> None:
     await running.supervisor.close(600)
     running.supervisor.open()
     await running.open_again()
-    await until(lambda: len(heard(running)) == 2)
+    await until(lambda: len(announcements(running)) == 2)
     assert kinds(running) == ["closed", "opened"]
 
 

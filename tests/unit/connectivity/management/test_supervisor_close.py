@@ -1,4 +1,4 @@
-"""A connection that is closed: what is on its way arrives, nothing new comes in, and it never takes for ever."""
+"""Closing a connection: messages on their way arrive, no new ones are read, and it ends in bounded time."""
 
 from __future__ import annotations
 

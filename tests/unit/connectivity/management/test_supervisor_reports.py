@@ -1,4 +1,4 @@
-"""What operators are shown of a connection that runs: its metrics and its log. The broker lives inside the process."""
+"""Metrics and log of a running connection, with an in-process broker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ pytestmark = pytest.mark.usefixtures("runs")
 
 
 def entries(running: Running, category: str) -> list[tuple[str, str]]:
-    """Type and level of the entries of a category, oldest first."""
+    """Return type and level of the entries of a category, oldest first."""
     logs = running.supervisor.logs_report()["connectionLogs"]
     return [(entry["type"], entry["level"]) for entry in logs if entry["category"] == category]
 
 
-def said(running: Running, category: str) -> list[str]:
+def log_messages(running: Running, category: str) -> list[str]:
     logs = running.supervisor.logs_report()["connectionLogs"]
     return [entry["message"] for entry in logs if entry["category"] == category]
 
 
 def counted(running: Running, kind: str, address: str, level: str = "success") -> dict[str, int]:
-    """What was counted at an address within the last minute, by type, where it was anything."""
+    """Return the counts of an address within the last minute, by type, without zeros."""
     found = running.supervisor.metrics_report()[f"{kind}Metrics"]["addressMetrics"][address]
     return {type: both[level]["PT1M"] for type, both in found.items() if both[level]["PT1M"]}
 
@@ -79,7 +79,7 @@ async def test_case_50_an_unreadable_payload_without_a_reply_address_is_acknowle
         await until(lambda: ("acknowledged", "success") in entries(running, "source"))
     assert entries(running, "source") == [("consumed", "success"), ("mapped", "failure"), ("acknowledged", "success")]
     assert entries(running, "response") == [("dispatched", "failure"), ("mapped", "success"), ("dropped", "success")]
-    assert said(running, "response")[-1] == "Signal dropped, target address unresolved"
+    assert log_messages(running, "response")[-1] == "Signal dropped, target address unresolved"
     assert counted(running, "source", "in", "failure") == {"mapped": 1}
     assert counted(running, "target", "_responses") == {"mapped": 1, "dropped": 1}
     assert running.supervisor.metrics_report()["containsFailures"] is True
@@ -92,7 +92,7 @@ async def test_the_log_says_why_a_link_was_lost_and_when_the_next_try_is() -> No
         await until(lambda: running.supervisor.status is Status.FAILED)
     await until(lambda: len(entries(running, "connection")) == 2)
     assert entries(running, "connection")[-1] == ("other", "failure")
-    words = said(running, "connection")[-1]
+    words = log_messages(running, "connection")[-1]
     assert words.startswith("Connection failed due to: connecting: the cable was cut. Will reconnect after PT")
 
 
@@ -102,7 +102,7 @@ async def test_the_log_says_that_a_connection_without_failover_is_not_tried_agai
     with capture_logs():
         running.supervisor.open()
         await until(lambda: not running.supervisor.clients[0].is_running)
-    assert said(running, "connection") == [
+    assert log_messages(running, "connection") == [
         "Connection failed due to: bad credentials: who are you. Will not reconnect."
     ]
 
@@ -111,7 +111,7 @@ async def test_of_several_clients_the_log_names_the_one_it_speaks_of() -> None:
     running = Running(clientCount=2)
     running.supervisor.open()
     await running.open_again()
-    assert sorted(said(running, "connection")) == [
+    assert sorted(log_messages(running, "connection")) == [
         "Connection successful (client 0)",
         "Connection successful (client 1)",
     ]
@@ -130,7 +130,7 @@ async def test_a_connection_that_is_opened_keeps_a_log_from_the_beginning() -> N
     running.supervisor.enable_logs()
     assert {"enabledSince", "enabledUntil"} < set(running.supervisor.logs_report())
     await running.open_again()
-    assert said(running, "connection") == ["Connection successful"]
+    assert log_messages(running, "connection") == ["Connection successful"]
 
 
 async def test_a_delivery_that_is_requeued_was_not_acknowledged() -> None:
@@ -143,7 +143,7 @@ async def test_a_delivery_that_is_requeued_was_not_acknowledged() -> None:
         running.harness.request_reply.pending.expire()
         await until(lambda: counted(running, "source", "in", "failure"))
     assert counted(running, "source", "in", "failure") == {"acknowledged": 1}
-    assert "Message was requeued for redelivery." in said(running, "source")
+    assert "Message was requeued for redelivery." in log_messages(running, "source")
 
 
 async def test_a_delivery_of_a_sender_without_authority_for_the_entity_fails_enforcement() -> None:
@@ -204,7 +204,7 @@ async def test_an_event_refused_by_the_broker_is_counted_as_a_publish_failure() 
         await running.harness.ask(turn(1))
         await until(lambda: counted(running, "target", "events", "failure"))
     assert "published" in counted(running, "target", "events", "failure")
-    assert said(running, "target")[-1] == "address events takes no messages"
+    assert log_messages(running, "target")[-1] == "address events takes no messages"
 
 
 async def test_elements_of_subscriptions_are_counted_under_responses() -> None:

@@ -131,9 +131,9 @@ def test_a_file_that_never_rests_is_read_every_few_rounds_and_loses_nothing(fold
     folder.write("a.json", [document(id="a")])
     folder.meanwhile = lambda: folder.write("a.json", [document(id="a", name=f"number {next(numbers)}")])
     found = [folder.look() for _ in range(3 * (MOST_ROUNDS + 1))]
-    told = [it for it in found if it is not None]
-    assert len(told) == 3
-    assert {problem.file.name for it in told for problem in it.problems} == {"a.json"}
+    reports = [it for it in found if it is not None]
+    assert len(reports) == 3
+    assert {problem.file.name for it in reports for problem in it.problems} == {"a.json"}
     folder.meanwhile = lambda: None
     last = folder.look()
     assert last is not None

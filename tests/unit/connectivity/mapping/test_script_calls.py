@@ -39,13 +39,13 @@ class Conversation:
 
     def sent(self) -> list[str]:
         """Return the arguments that are written now; loads as `+key`."""
-        data, said = self.calls.send(), []
+        data, orders = self.calls.send(), []
         while data:
             length = int.from_bytes(data[:LENGTH], "big")
             order = msgspec.msgpack.decode(data[LENGTH : LENGTH + length], type=Order)
-            said.append(order.argument if isinstance(order, Call) else f"+{order.key}")
+            orders.append(order.argument if isinstance(order, Call) else f"+{order.key}")
             data = data[LENGTH + length :]
-        return said
+        return orders
 
 
 def test_nothing_is_sent_before_the_process_is_ready() -> None:

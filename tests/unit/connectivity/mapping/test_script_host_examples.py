@@ -26,10 +26,10 @@ function mapToDittoProtocolMsg(headers, textPayload, bytePayload, contentType) {
     if (contentType !== 'application/json') {
         return null;
     }
-    const told = JSON.parse(textPayload);
+    const reading = JSON.parse(textPayload);
     const features = {
-        temperature: {properties: {value: parseFloat(told.temp)}},
-        humidity: {properties: {value: told.hum}},
+        temperature: {properties: {value: parseFloat(reading.temp)}},
+        humidity: {properties: {value: reading.hum}},
     };
     return Ditto.buildDittoProtocolMsg(
         'org.acme', headers['device_id'], 'things', 'twin', 'commands', 'modify', '/features', headers, features);

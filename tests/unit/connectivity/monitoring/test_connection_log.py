@@ -98,7 +98,7 @@ def test_a_large_log_leaves_out_the_oldest_entries(log: ConnectionLog, clock: Cl
 
 def test_a_log_that_is_off_has_no_entries_and_no_times(clock: Clock) -> None:
     log = ConnectionLog(clock.now)
-    log.write(CONSUMED, "nobody sees this")
+    log.write(CONSUMED, "not visible")
     assert log.read() == {"connectionLogs": []}
 
 

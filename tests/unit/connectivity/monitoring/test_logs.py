@@ -239,6 +239,6 @@ def test_no_line_shows_a_secret_that_is_in_use(log_format: str, capsys: pytest.C
     captured = capsys.readouterr().err
     assert secret not in captured
     assert "tcp://u:*****@h:1" in captured
-    for said in ("process ends", "thread ended", "exception could not be raised", "counting"):
-        assert said in captured
+    for message in ("process ends", "thread ended", "exception could not be raised", "counting"):
+        assert message in captured
     assert captured.count("ValueError") == 3

@@ -1,4 +1,4 @@
-"""Hostile scripts: each ends as a typed error within its limit, and costs no one else anything.
+"""Hostile scripts: each ends as a typed error within its limit, without an effect on others.
 
 Every script behaves for the message `good` and does its worst for `bad`. Two connections, each with a script process of its
 own: after the bad message the same script maps a good one as if nothing had been, and the other connection has not noticed.
@@ -126,7 +126,7 @@ async def host() -> AsyncIterator[ScriptHost]:
 
 
 def highest_resident(pid: int) -> int:
-    """KiB that a process has held at most."""
+    """Return the peak resident memory of a process in KiB."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 

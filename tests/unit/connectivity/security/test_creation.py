@@ -9,7 +9,7 @@ import pytest
 from connectivity.security.creation import UNRESTRICTED, CreationRule, CreationRules
 
 
-def test_everybody_may_create_everything_by_default() -> None:
+def test_every_subject_may_create_everything_by_default() -> None:
     assert UNRESTRICTED.may_create("thing", "acme", [])
     assert UNRESTRICTED.may_create("policy", "", ["edge:a"])
 

@@ -1,4 +1,4 @@
-"""How those who guess tokens are slowed down."""
+"""Delays after wrong tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process gives up for good."""
+"""System calls that a process gives up for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left to an event, by the rules that operators write."""
+"""The remaining lifetime of an event, by the retention rules of operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 86_400
 
 
 def left(retention: Any, seconds: float, namespace: str = "acme.plant", mode: SparkMode = SparkMode.EMBEDDED) -> int:
-    """What is left so many seconds after the event was stored."""
+    """Return the remaining seconds of an event, so long after it was stored."""
     kept = Settings.model_validate({"lake": {"retention": retention}}).lake.retention
     event = Event(EntityId(EntityType.THING, namespace, "x"), 7, STORED, "modified", "/", b"{}", b"{}")
     return RetentionTimes(kept, mode).remaining_seconds(event, AT + round(1000 * seconds))

@@ -76,7 +76,7 @@ def test_a_refusal_is_reported() -> None:
         ("{{ header:reply-to }}", "rsio/*/down", "rsio/a/b/down", False),
     ],
 )
-def test_answers_go_where_the_operator_has_said(target: str, pattern: str | None, address: str, expected: bool) -> None:
+def test_answers_go_to_the_configured_address(target: str, pattern: str | None, address: str, expected: bool) -> None:
     _, route = route_to(target)
     assert is_meant(address, AddressPattern(pattern) if pattern is not None else None, route) is expected
 

@@ -8,9 +8,9 @@ from mappings.mappers import codec_names
 
 
 def test_a_handler_is_found_by_the_name_of_its_codec() -> None:
-    desk = load_handler("streamr")
-    assert desk is not None
-    assert issubclass(desk, SessionHandler)
+    handler = load_handler("streamr")
+    assert handler is not None
+    assert issubclass(handler, SessionHandler)
 
 
 def test_most_protocols_need_no_handler() -> None:

@@ -216,7 +216,7 @@ class User:
 
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, User]:
-    """Deliveries with the header `user` are those of a user, as at a listener."""
+    """Users of deliveries by the header `user`, as at a listener."""
     known: dict[str, User] = {}
     deliver = MemoryLink._deliver
 
@@ -233,7 +233,7 @@ def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, User]:
 async def test_a_users_delivery_waits_for_one_turn_of_another_user_of_the_same_source(
     monkeypatch: pytest.MonkeyPatch, users: dict[str, User]
 ) -> None:
-    """Whatever the other has sent before, and although it has to rest after each turn."""
+    """For any number of deliveries of the other, and although it pauses after each turn."""
     handle = Dispatcher.handle
     processed: list[object] = []
 

@@ -115,7 +115,7 @@ async def test_a_user_who_competes_rests_after_a_turn_as_long_as_it_took() -> No
     assert world.turn(busy)
 
 
-async def test_nobody_competes_any_more_when_the_others_had_no_turn_for_a_while() -> None:
+async def test_a_source_competes_no_more_when_the_others_had_no_turn_for_a_while() -> None:
     world, busy, other = World(), UserTurns(), UserTurns()
     assert world.turn(other)
     await passes()

@@ -1,4 +1,4 @@
-"""What waits for a commit."""
+"""Changes that wait for a commit."""
 
 from __future__ import annotations
 

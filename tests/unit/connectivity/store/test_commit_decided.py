@@ -1,4 +1,4 @@
-"""What has been decided and is not durable yet."""
+"""Changes that are decided and not durable yet."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.support.temporary_journal import TemporaryJournal, followed
 T = TypeVar("T")
 
 
-class Reads(TemporaryJournal):
+class CountingJournal(TemporaryJournal):
     """Counts how often it is read."""
 
     reads = 0
@@ -26,9 +26,9 @@ class Reads(TemporaryJournal):
         return super().read(query)
 
 
-class Following:
+class FollowedTail:
     def __init__(self, most: int = 100, most_bytes: int = 1 << 20) -> None:
-        self.journal = Reads()
+        self.journal = CountingJournal()
         self.tail = EventTail(self.journal, most, most_bytes)
         self.woken = 0
 
@@ -44,14 +44,14 @@ class Following:
 
 
 @pytest.fixture
-def it() -> Following:
-    made = Following()
+def it() -> FollowedTail:
+    made = FollowedTail()
     made.commit(*history(LAMP, 3))
     made.tail.follow(made.wake)
     return made
 
 
-def test_a_subscriber_that_keeps_up_is_woken_and_reads_from_memory(it: Following) -> None:
+def test_a_subscriber_that_keeps_up_is_woken_and_reads_from_memory(it: FollowedTail) -> None:
     it.commit(change(LAMP, 4), change(POLICY, 1))
     it.commit(change(LAMP, 5))
     assert (it.woken, it.tail.newest) == (2, 6)
@@ -62,18 +62,18 @@ def test_a_subscriber_that_keeps_up_is_woken_and_reads_from_memory(it: Following
     assert it.tail.one(5) == followed(it.journal, POLICY, 1)
 
 
-def test_a_slow_subscriber_reads_the_journal_up_to_the_newest_reported_event(it: Following) -> None:
+def test_a_slow_subscriber_reads_the_journal_up_to_the_newest_reported_event(it: FollowedTail) -> None:
     it.commit(change(LAMP, 4))
     assert it.seqs(1) == [2, 3, 4]
     assert it.journal.reads == 1
     it.journal.append([change(LAMP, 5)])
-    assert it.seqs(1) == [2, 3, 4], "nobody has been told of the fifth"
+    assert it.seqs(1) == [2, 3, 4], "the fifth event has not been notified"
     it.tail.reach(5)
     assert it.seqs(3) == [4]
     assert it.seqs(4) == [5]
 
 
-def test_the_tail_skips_the_numbers_of_trimmed_events(it: Following) -> None:
+def test_the_tail_skips_the_numbers_of_trimmed_events(it: FollowedTail) -> None:
     it.journal.trim(2, LATER)
     it.journal.commit()
     assert it.seqs(0) == [3]
@@ -83,7 +83,7 @@ def test_the_tail_skips_the_numbers_of_trimmed_events(it: Following) -> None:
 
 
 def test_the_events_in_memory_are_limited_by_number_and_bytes() -> None:
-    for following, last in ((Following(most=8), 20), (Following(most_bytes=20), 40)):
+    for following, last in ((FollowedTail(most=8), 20), (FollowedTail(most_bytes=20), 40)):
         following.tail.follow(following.wake)
         for one in history(LAMP, last):
             following.commit(one)
@@ -93,7 +93,7 @@ def test_the_events_in_memory_are_limited_by_number_and_bytes() -> None:
         assert following.journal.reads == 1
 
 
-def test_the_tail_keeps_only_the_events_after_a_gap_in_memory(it: Following) -> None:
+def test_the_tail_keeps_only_the_events_after_a_gap_in_memory(it: FollowedTail) -> None:
     """After trouble with the disk: what was committed in between is read."""
     it.commit(change(LAMP, 4))
     it.journal.append([change(LAMP, 5)])
@@ -104,7 +104,7 @@ def test_the_tail_keeps_only_the_events_after_a_gap_in_memory(it: Following) -> 
 
 
 def test_the_tail_keeps_no_events_without_subscribers() -> None:
-    following = Following()
+    following = FollowedTail()
     following.commit(*history(LAMP, 3))
     assert (following.tail.is_followed, following.tail.newest, following.tail._events) == (False, 0, [])
     following.tail.follow(following.wake)
@@ -114,7 +114,7 @@ def test_the_tail_keeps_no_events_without_subscribers() -> None:
     assert (following.tail.is_followed, following.tail._events, following.woken) == (False, [], 1)
 
 
-def test_several_follow_and_each_may_leave(it: Following) -> None:
+def test_several_follow_and_each_may_leave(it: FollowedTail) -> None:
     others: list[int] = []
 
     def wake() -> None:
@@ -131,13 +131,13 @@ def test_several_follow_and_each_may_leave(it: Following) -> None:
     assert not it.tail.is_followed
 
 
-def test_catching_up_reports_events_committed_while_a_subscriber_joined(it: Following) -> None:
+def test_catching_up_reports_events_committed_while_a_subscriber_joined(it: FollowedTail) -> None:
     it.journal.append([change(LAMP, 4)])
     it.tail.catch_up()
     assert (it.woken, it.seqs(3)) == (1, [4])
 
 
-def test_forgetting_the_tail_makes_readers_use_the_journal_again(it: Following) -> None:
+def test_forgetting_the_tail_makes_readers_use_the_journal_again(it: FollowedTail) -> None:
     it.commit(change(LAMP, 4))
     before = it.tail.forgotten
     it.commit(change(LAMP, 5))

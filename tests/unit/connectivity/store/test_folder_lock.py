@@ -25,7 +25,7 @@ with lock_folder(Path(sys.argv[1])):
 
 
 def holder(folder: Path) -> subprocess.Popen[str]:
-    """Another process that holds the lock until its input ends."""
+    """Start a process that holds the lock until its input ends."""
     child = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder)],
         stdin=subprocess.PIPE,

@@ -39,7 +39,7 @@ POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 READER = "acme:reader"
 
 
-class Past:
+class PastSite:
     """A site whose clock moves ten seconds with every command."""
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +70,7 @@ class Past:
         return answer["value"].get("attributes", {}).get("on")
 
     async def move(self, last: int, *, forgotten: int = 0) -> None:
-        """Bring the whole history into the lake, trim the journal up to a number, let the lake forget revisions."""
+        """Write the whole history to the lake, trim the journal up to a number, and remove revisions from the lake."""
         things, policies = self.harness.history(LAMP), self.harness.history(POLICY)
         append_events(self.lake, list(enumerate([*policies, *things], 1)))
         await self.harness.store.trim(last, LATER)
@@ -79,8 +79,8 @@ class Past:
 
 
 @pytest.fixture
-async def lamp(tmp_path: Path, harnesses: list[ConnectionHarness]) -> Past:
-    made = Past(tmp_path)
+async def lamp(tmp_path: Path, harnesses: list[ConnectionHarness]) -> PastSite:
+    made = PastSite(tmp_path)
     assert (await made.ask(creation("lamp-7", OWNER)))["status"] == 201
     for number in range(2, 6):
         assert (await made.ask(turn(number, note=f"n-{number}")))["status"] in (201, 204)
@@ -96,14 +96,14 @@ NOT_FOUND = (404, "things:thing.notfound")
 
 
 @pytest.fixture(params=["in the journal", "across the border", "in the lake"])
-async def wherever(request: pytest.FixtureRequest, lamp: Past) -> Past:
+async def moved_lamp(request: pytest.FixtureRequest, lamp: PastSite) -> PastSite:
     if request.param != "in the journal":
         # The policy's one event has the first number.
         await lamp.move(3 if request.param == "across the border" else 99)
     return lamp
 
 
-async def test_row_01_a_revision_to_come_is_not_found(lamp: Past) -> None:
+async def test_row_01_a_revision_to_come_is_not_found(lamp: PastSite) -> None:
     answer = await lamp.retrieve(at_historical_revision=6)
     assert (answer["status"], answer["value"]["error"]) == HISTORY_NOT_FOUND
     assert answer["topic"] == "acme.site/lamp-7/things/twin/errors"
@@ -114,28 +114,28 @@ async def test_row_01_a_revision_to_come_is_not_found(lamp: Past) -> None:
     assert "history-retention-duration" in answer["value"]["description"]
 
 
-async def test_row_02_the_newest_revision_is_the_present(lamp: Past) -> None:
+async def test_row_02_the_newest_revision_is_the_present(lamp: PastSite) -> None:
     answer = await lamp.retrieve(at_historical_revision=5)
     assert answer["value"]["attributes"] == {"on": 5}
     assert "historical-headers" not in answer["headers"]
 
 
-async def test_row_03_the_state_after_each_revision(wherever: Past) -> None:
+async def test_row_03_the_state_after_each_revision(moved_lamp: PastSite) -> None:
     for revision in (4, 3, 2):
-        answer = await wherever.retrieve(at_historical_revision=revision)
+        answer = await moved_lamp.retrieve(at_historical_revision=revision)
         assert answer["value"]["attributes"] == {"on": revision}
         assert answer["headers"]["historical-headers"] == {"ditto-originator": OWNER, "note": f"n-{revision}"}
         assert answer["headers"]["entity-revision"] == revision
-    assert await wherever.on(at_historical_revision="1") is None
+    assert await moved_lamp.on(at_historical_revision="1") is None
 
 
-async def test_row_03_parts_and_fields_of_the_past(wherever: Past) -> None:
-    assert (await wherever.retrieve("/attributes/on", at_historical_revision=3))["value"] == 3
-    missing = await wherever.status(path="/attributes/on", at_historical_revision=1)
+async def test_row_03_parts_and_fields_of_the_past(moved_lamp: PastSite) -> None:
+    assert (await moved_lamp.retrieve("/attributes/on", at_historical_revision=3))["value"] == 3
+    missing = await moved_lamp.status(path="/attributes/on", at_historical_revision=1)
     assert missing == (404, "things:attributes.notfound")
     asked = command("retrieve", at_historical_revision=2)
     message = asked.replace(b'"path": "/"', b'"path": "/", "fields": "_revision,_modified,_created,attributes"')
-    answer = await wherever.ask(message)
+    answer = await moved_lamp.ask(message)
     assert answer["value"] == {
         "attributes": {"on": 2},
         "_revision": 2,
@@ -144,7 +144,7 @@ async def test_row_03_parts_and_fields_of_the_past(wherever: Past) -> None:
     }
 
 
-async def test_row_04_a_revision_deleted_by_retention_is_not_found(lamp: Past) -> None:
+async def test_row_04_a_revision_deleted_by_retention_is_not_found(lamp: PastSite) -> None:
     await lamp.move(99, forgotten=3)
     assert await lamp.status(at_historical_revision=2) == HISTORY_NOT_FOUND
     # Of revision 4 there is the event, but not what it changed.
@@ -152,7 +152,7 @@ async def test_row_04_a_revision_deleted_by_retention_is_not_found(lamp: Past) -
     assert await lamp.on(at_historical_revision=5) == 5
 
 
-async def test_row_04_a_snapshot_replaces_the_events_deleted_by_retention(lamp: Past) -> None:
+async def test_row_04_a_snapshot_replaces_the_events_deleted_by_retention(lamp: PastSite) -> None:
     events = lamp.harness.history(LAMP)
     append_snapshots(lamp.lake, [fold(events[:3])])
     await lamp.move(99, forgotten=3)
@@ -162,32 +162,32 @@ async def test_row_04_a_snapshot_replaces_the_events_deleted_by_retention(lamp: 
 
 
 @pytest.mark.parametrize("revision", [0, -1, -5])
-async def test_row_05_revisions_below_one_are_not_found(lamp: Past, revision: int) -> None:
+async def test_row_05_revisions_below_one_are_not_found(lamp: PastSite, revision: int) -> None:
     assert await lamp.status(at_historical_revision=revision) == HISTORY_NOT_FOUND
 
 
-async def test_row_06_an_instant_to_come_is_not_found(lamp: Past) -> None:
+async def test_row_06_an_instant_to_come_is_not_found(lamp: PastSite) -> None:
     answer = await lamp.retrieve(at_historical_timestamp="2031-01-01T00:00:00Z")
     assert (answer["status"], answer["value"]["error"]) == HISTORY_NOT_FOUND
     assert "at timestamp '2031-01-01T00:00:00Z'" in answer["value"]["message"]
 
 
-async def test_row_07_before_the_first_event_nothing_was_there(wherever: Past) -> None:
-    assert await wherever.status(at_historical_timestamp=WHEN[0]) == HISTORY_NOT_FOUND
-    assert await wherever.status(at_historical_timestamp=WHEN[1]) == HISTORY_NOT_FOUND
+async def test_row_07_before_the_first_event_nothing_was_there(moved_lamp: PastSite) -> None:
+    assert await moved_lamp.status(at_historical_timestamp=WHEN[0]) == HISTORY_NOT_FOUND
+    assert await moved_lamp.status(at_historical_timestamp=WHEN[1]) == HISTORY_NOT_FOUND
 
 
-async def test_row_08_the_event_of_that_instant_is_left_out(wherever: Past) -> None:
-    assert await wherever.on(at_historical_timestamp=WHEN[2]) is None
-    assert await wherever.on(at_historical_timestamp=WHEN[3]) == 2
-    assert await wherever.on(at_historical_timestamp=WHEN[4]) == 3
-    assert await wherever.on(at_historical_timestamp=WHEN[5]) == 4
-    answer = await wherever.retrieve(at_historical_timestamp=WHEN[6])
+async def test_row_08_the_event_of_that_instant_is_left_out(moved_lamp: PastSite) -> None:
+    assert await moved_lamp.on(at_historical_timestamp=WHEN[2]) is None
+    assert await moved_lamp.on(at_historical_timestamp=WHEN[3]) == 2
+    assert await moved_lamp.on(at_historical_timestamp=WHEN[4]) == 3
+    assert await moved_lamp.on(at_historical_timestamp=WHEN[5]) == 4
+    answer = await moved_lamp.retrieve(at_historical_timestamp=WHEN[6])
     assert answer["value"]["attributes"]["on"] == 5
     assert answer["headers"]["historical-headers"]["note"] == "n-5"
 
 
-async def test_row_09_a_snapshot_without_an_event_after_it_is_the_answer(lamp: Past) -> None:
+async def test_row_09_a_snapshot_without_an_event_after_it_is_the_answer(lamp: PastSite) -> None:
     events = lamp.harness.history(LAMP)
     append_snapshots(lamp.lake, [fold(events[:2]), fold(events[:4])])
     await lamp.move(99, forgotten=5)
@@ -196,14 +196,14 @@ async def test_row_09_a_snapshot_without_an_event_after_it_is_the_answer(lamp: P
     assert await lamp.status(at_historical_timestamp=WHEN[2]) == HISTORY_NOT_FOUND
 
 
-async def test_row_10_both_bounds_apply(wherever: Past) -> None:
-    assert await wherever.on(at_historical_revision=2, at_historical_timestamp=WHEN[5]) == 2
-    assert await wherever.on(at_historical_revision=4, at_historical_timestamp=WHEN[3]) == 2
-    assert await wherever.on(at_historical_revision=5, at_historical_timestamp=WHEN[3]) == 2
-    assert await wherever.status(at_historical_revision=9, at_historical_timestamp=WHEN[3]) == HISTORY_NOT_FOUND
+async def test_row_10_both_bounds_apply(moved_lamp: PastSite) -> None:
+    assert await moved_lamp.on(at_historical_revision=2, at_historical_timestamp=WHEN[5]) == 2
+    assert await moved_lamp.on(at_historical_revision=4, at_historical_timestamp=WHEN[3]) == 2
+    assert await moved_lamp.on(at_historical_revision=5, at_historical_timestamp=WHEN[3]) == 2
+    assert await moved_lamp.status(at_historical_revision=9, at_historical_timestamp=WHEN[3]) == HISTORY_NOT_FOUND
 
 
-async def test_row_11_an_entity_that_was_deleted_then_is_not_found(lamp: Past) -> None:
+async def test_row_11_an_entity_that_was_deleted_then_is_not_found(lamp: PastSite) -> None:
     await lamp.ask(command("delete"))
     value = {"policyId": str(POLICY), "attributes": {"on": "again"}}
     assert (await lamp.ask(command("create", value=value)))["status"] == 201
@@ -213,18 +213,18 @@ async def test_row_11_an_entity_that_was_deleted_then_is_not_found(lamp: Past) -
     assert await lamp.on(at_historical_revision=5) == 5
 
 
-async def test_row_12_an_entity_that_is_deleted_now_has_no_past(lamp: Past) -> None:
+async def test_row_12_an_entity_that_is_deleted_now_has_no_past(lamp: PastSite) -> None:
     await lamp.ask(command("delete"))
     assert await lamp.status(at_historical_revision=2) == NOT_FOUND
     assert await lamp.status(at_historical_revision=99) == NOT_FOUND
 
 
-async def test_row_13_a_revision_that_is_no_number_is_invalid(lamp: Past) -> None:
+async def test_row_13_a_revision_that_is_no_number_is_invalid(lamp: PastSite) -> None:
     assert await lamp.status(at_historical_revision="x") == (400, "header.invalid")
 
 
 @pytest.mark.parametrize("text", ["bad", "2030-01-15", "2030-01-15T07:30Z", "2030-01-15T07:30:00"])
-async def test_row_14_an_instant_that_is_invalid_is_invalid(lamp: Past, text: str) -> None:
+async def test_row_14_an_instant_that_is_invalid_is_invalid(lamp: PastSite, text: str) -> None:
     assert await lamp.status(at_historical_timestamp=text) == (400, "header.invalid")
     assert (await lamp.retrieve(at_historical_timestamp=text))["value"]["message"] == (
         f"The value '{text}' of the header 'at-historical-timestamp' is not a valid time (ISO-8601 with seconds and an "
@@ -232,13 +232,13 @@ async def test_row_14_an_instant_that_is_invalid_is_invalid(lamp: Past, text: st
     )
 
 
-async def test_row_15_a_past_state_is_not_found_without_read_permission_now(lamp: Past) -> None:
+async def test_row_15_a_past_state_is_not_found_without_read_permission_now(lamp: PastSite) -> None:
     for asked in ({"at_historical_revision": 2}, {"at_historical_revision": 99}, {"at_historical_timestamp": WHEN[3]}):
         assert await lamp.status(by=1, **asked) == NOT_FOUND
     assert await lamp.status(name="nobody", at_historical_revision=1) == NOT_FOUND
 
 
-async def test_row_15_the_current_policy_decides_which_parts_of_a_past_state_are_visible(lamp: Past) -> None:
+async def test_row_15_the_current_policy_decides_which_parts_of_a_past_state_are_visible(lamp: PastSite) -> None:
     resources = {"thing:/attributes/on": {"grant": ["READ"], "revoke": []}}
     open_now = policy(OWNER)
     open_now["entries"]["R"] = {"subjects": {READER: {"type": "t"}}, "resources": resources}
@@ -248,7 +248,7 @@ async def test_row_15_the_current_policy_decides_which_parts_of_a_past_state_are
     assert answer["value"] == {"thingId": str(LAMP), "attributes": {"on": 3}}
 
 
-async def test_row_16_other_commands_ignore_or_refuse_the_headers_of_historical_retrieve(lamp: Past) -> None:
+async def test_row_16_other_commands_ignore_or_refuse_the_headers_of_historical_retrieve(lamp: PastSite) -> None:
     assert (await lamp.ask(turn("now", at_historical_revision=2)))["status"] == 204
     ids = {"thingIds": [str(LAMP)]}
     several = document("acme.site/_/things/twin/commands/retrieve", value=ids, at_historical_revision=2)
@@ -256,7 +256,7 @@ async def test_row_16_other_commands_ignore_or_refuse_the_headers_of_historical_
     assert (answer["status"], answer["value"]["error"]) == (400, "header.notsupported")
 
 
-async def test_a_policy_has_a_past_as_well(lamp: Past) -> None:
+async def test_a_policy_has_a_past_as_well(lamp: PastSite) -> None:
     shared = policy(OWNER, READER)
     topic = "acme.site/lamp-7/policies/commands/"
     assert (await lamp.ask(document(topic + "modify", value={"policyId": str(POLICY), **shared})))["status"] == 204
@@ -270,7 +270,7 @@ async def test_a_policy_has_a_past_as_well(lamp: Past) -> None:
 # how it is found
 
 
-async def test_a_past_that_was_just_decided_is_answered_when_it_is_durable(lamp: Past) -> None:
+async def test_a_past_that_was_just_decided_is_answered_when_it_is_durable(lamp: PastSite) -> None:
     lamp.harness.disk.hold()
     deliveries = [turn(6), turn(7), command("retrieve", at_historical_revision=6, correlation_id="asked")]
     lamp.harness.deliver(*deliveries)
@@ -281,7 +281,7 @@ async def test_a_past_that_was_just_decided_is_answered_when_it_is_durable(lamp:
     ] == [{"on": 6}]
 
 
-async def test_an_instant_before_which_something_was_just_decided_waits_for_it(lamp: Past) -> None:
+async def test_an_instant_before_which_something_was_just_decided_waits_for_it(lamp: PastSite) -> None:
     lamp.harness.disk.hold()
     lamp.now += timedelta(seconds=10)
     lamp.harness.deliver(turn(6))
@@ -294,7 +294,7 @@ async def test_an_instant_before_which_something_was_just_decided_waits_for_it(l
     assert answer["value"]["attributes"] == {"on": 6}
 
 
-async def test_a_lake_that_cannot_be_read_is_reported(lamp: Past) -> None:
+async def test_a_lake_that_cannot_be_read_is_reported(lamp: PastSite) -> None:
     await lamp.harness.store.trim(4, LATER)
     answer = await lamp.retrieve(at_historical_revision=2)
     assert (answer["status"], answer["value"]["error"]) == (500, "internalerror")
@@ -304,7 +304,7 @@ async def test_a_lake_that_cannot_be_read_is_reported(lamp: Past) -> None:
 
 @pytest.mark.parametrize("short", [0, 1000])
 async def test_long_histories_start_at_the_nearest_state(
-    lamp: Past, monkeypatch: pytest.MonkeyPatch, short: int
+    lamp: PastSite, monkeypatch: pytest.MonkeyPatch, short: int
 ) -> None:
     monkeypatch.setattr(past_state, "SHORT", short)
     monkeypatch.setattr(past_state, "_PAGE", 2)
@@ -325,7 +325,7 @@ async def test_long_histories_start_at_the_nearest_state(
 
 
 async def test_a_creation_that_is_forgotten_is_known_from_the_present(
-    lamp: Past, monkeypatch: pytest.MonkeyPatch
+    lamp: PastSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(past_state, "SHORT", 0)
     await lamp.ask(command("modify", value={"policyId": str(POLICY), "attributes": {"on": "whole"}}))

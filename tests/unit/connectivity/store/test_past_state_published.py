@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 
 def messages(times: Sequence[int | None]) -> list[Change]:
-    """One for each time that a publisher names; None for none."""
+    """Return a message for each given publisher time; None for no time."""
     headers = [b"{}" if time is None else b'{"ts":%d}' % time for time in times]
     return [message(TANK, offset, headers=each) for offset, each in enumerate(headers, 1)]
 
 
-async def asked(
+async def retrieve_published(
     times: Sequence[int | None], instant: int, trimmed: int = 0, first: int = 1, journal: Journal | None = None
 ) -> int | None:
     """The answer, where the oldest messages are in the lake alone."""
@@ -66,7 +66,7 @@ async def asked(
 async def test_case_r11_and_r12_a_resend_from_a_time_starts_at_the_first_message_that_is_not_earlier(
     times: list[int | None], first: int | None, trimmed: int
 ) -> None:
-    assert await asked(times, 5, trimmed) == first
+    assert await retrieve_published(times, 5, trimmed) == first
 
 
 NOW = milliseconds(timestamp(3))
@@ -90,13 +90,13 @@ async def test_the_search_by_time_finds_the_same_message_as_a_full_scan(
         for offset, time in enumerate(times, 1)
         if offset >= first and (milliseconds(timestamp(offset)) if time is None else time) >= instant
     ]
-    assert await asked(times, instant, min(trimmed, len(times)), first) == (wanted[0] if wanted else None)
+    assert await retrieve_published(times, instant, min(trimmed, len(times)), first) == (wanted[0] if wanted else None)
 
 
 async def test_long_streams_are_looked_at_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past_state, "LEAST", 4)
     monkeypatch.setattr(past_state, "COLD", 16)
-    assert await asked([1] * 199 + [5], 5, 90) == 200
+    assert await retrieve_published([1] * 199 + [5], 5, 90) == 200
 
 
 def test_portions_grow_while_they_are_quick_and_shrink_while_they_are_not() -> None:

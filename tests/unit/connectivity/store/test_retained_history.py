@@ -1,4 +1,4 @@
-"""Where histories begin by now: from memory, never too low, and exactly as soon as somebody has looked."""
+"""The first retained revisions of histories: kept in memory, never too low, and exact after a look-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a protocol's sessions keep: known at once, in the file with the next commit, never less than was said."""
+"""Session state of a protocol: known at once, in the file with the next commit, never behind a response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SessionJournal:
         self.sessions = SessionRepository(self.store, "streamr")
 
     def written(self) -> list[SessionRow]:
-        """What is durable."""
+        """Return the durable rows."""
         with closing(sqlite3.connect(self.path)) as other:
             return sessions.of_protocol(other, "streamr")
 
@@ -96,7 +96,7 @@ async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(harnes
 
 
 async def test_a_row_that_is_kept_again_continues_from_where_it_is(harness: SessionJournal) -> None:
-    """Somebody subscribed a second time: what he was sent already does not come again."""
+    """After a second subscribe, elements that were sent already are not sent again."""
     harness.sessions.keep(row())
     harness.sessions.sent(row().at, 12)
     harness.sessions.keep(row(last=3)._replace(row=b"\x01"))

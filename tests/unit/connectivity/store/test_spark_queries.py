@@ -1,4 +1,4 @@
-"""Wide queries from an event loop: never in its way, and stopped by whoever leaves."""
+"""Spark queries from an event loop: they do not block it, and stop when the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Slow(SparkQueries):
 
 
 @contextlib.asynccontextmanager
-async def asking(slow: Slow) -> AsyncIterator[AsyncSparkQueries]:
+async def slow_queries(slow: Slow) -> AsyncIterator[AsyncSparkQueries]:
     wide = AsyncSparkQueries(slow)
     yield wide
     wide.close()
@@ -48,7 +48,7 @@ async def asking(slow: Slow) -> AsyncIterator[AsyncSparkQueries]:
 
 async def test_the_loop_continues_while_a_query_runs() -> None:
     slow = Slow()
-    async with asking(slow) as wide:
+    async with slow_queries(slow) as wide:
         query = asyncio.create_task(wide.run(QUERY, LIMITS))
         assert await asyncio.to_thread(slow.requests.wait, 30)
         slow.allowed.set()
@@ -57,7 +57,7 @@ async def test_the_loop_continues_while_a_query_runs() -> None:
 
 async def test_a_task_that_is_cancelled_stops_its_query(caplog: pytest.LogCaptureFixture) -> None:
     slow = Slow()
-    async with asking(slow) as wide:
+    async with slow_queries(slow) as wide:
         task = asyncio.create_task(wide.run(QUERY, LIMITS))
         await asyncio.to_thread(slow.requests.wait, 30)
         task.cancel()
@@ -76,7 +76,7 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
         raise QueryRefused("wrong")
 
     monkeypatch.setattr(slow, "run", refuse)
-    async with asking(slow) as wide:
+    async with slow_queries(slow) as wide:
         with pytest.raises(QueryRefused, match="wrong"):
             await wide.run(QUERY, LIMITS)
 

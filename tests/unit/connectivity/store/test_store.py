@@ -64,49 +64,49 @@ def fragile(tmp_path: Path) -> Journal:
 
 async def test_subscribers_are_woken_after_the_waiters_of_the_commit(store: Store, gate: Gate) -> None:
     await store.submit([change(LAMP, 1)])
-    told: list[object] = []
-    store.tail.follow(lambda: told.append(store.tail.newest))
+    notifications: list[object] = []
+    store.tail.follow(lambda: notifications.append(store.tail.newest))
     durable = store.submit([change(LAMP, 2), change(POLICY, 1)])
-    durable.add_done_callback(lambda _: told.append("durable"))
+    durable.add_done_callback(lambda _: notifications.append("durable"))
     await store.barrier()
-    await wait_until(lambda: len(told) == 2)
-    assert told == ["durable", 3]
+    await wait_until(lambda: len(notifications) == 2)
+    assert notifications == ["durable", 3]
     assert [found.event.revision for found in store.tail.after(1)] == [2, 1]
     gate.trouble = StoreUnavailable("the disk is full")
     with pytest.raises(StoreUnavailable):
         await store.submit([change(LAMP, 3)])
     gate.trouble = None
     await store.wait_available()
-    assert told == ["durable", 3, 3]
+    assert notifications == ["durable", 3, 3]
     await store.submit([change(LAMP, 3)])
-    await wait_until(lambda: len(told) == 4)
+    await wait_until(lambda: len(notifications) == 4)
     assert [found.seq for found in store.tail.after(1)] == [2, 3, 4]
 
 
 async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribers(store: Store, gate: Gate) -> None:
-    told: list[object] = []
+    notifications: list[object] = []
 
-    def tell(found: object, _: str) -> None:
-        told.append(found)
+    def record(found: object, _: str) -> None:
+        notifications.append(found)
 
-    store.policy_changes.watch(tell)
-    store.tail.follow(lambda: told.append("followers"))
-    store.submit([change(LAMP, 1), change(POLICY, 1)]).add_done_callback(lambda _: told.append("durable"))
+    store.policy_changes.watch(record)
+    store.tail.follow(lambda: notifications.append("followers"))
+    store.submit([change(LAMP, 1), change(POLICY, 1)]).add_done_callback(lambda _: notifications.append("durable"))
     await store.barrier()
-    await wait_until(lambda: len(told) == 3)
-    assert told == [{POLICY}, "durable", "followers"]
-    told.clear()
+    await wait_until(lambda: len(notifications) == 3)
+    assert notifications == [{POLICY}, "durable", "followers"]
+    notifications.clear()
     gate.trouble = StoreUnavailable("the disk is full")
     with pytest.raises(StoreUnavailable):
         await store.submit([change(POLICY, 2)])
     gate.trouble = None
     await store.wait_available()
-    assert {POLICY} not in told, "what is not durable has not happened"
+    assert {POLICY} not in notifications, "what is not durable has not happened"
     await store.execute(lambda _: None, forgets=LAMP)
-    assert {LAMP} in told, "what is erased is nobody's to read"
-    store.policy_changes.leave(tell)
+    assert {LAMP} in notifications, "an erased entity is readable by no subject"
+    store.policy_changes.leave(record)
     await store.submit([change(POLICY, 2)])
-    assert {POLICY} not in told
+    assert {POLICY} not in notifications
 
 
 # group commit
@@ -166,7 +166,7 @@ async def test_changes_of_event_loop_turns_that_follow_each_other_share_a_commit
 
 
 async def test_a_large_commit_is_written_and_reported_in_several_turns(store: Store) -> None:
-    """Whoever waits is notified in order, and a barrier after them all."""
+    """Waiters are notified in order, and a barrier after all of them."""
     turns = 0
     reported: list[tuple[int, int]] = []
 
@@ -251,7 +251,7 @@ async def test_a_barrier_waits_for_everything_before_it(store: Store, gate: Gate
 
 
 async def test_a_barrier_passes_when_a_change_before_it_cannot_be_stored(store: Store, gate: Gate) -> None:
-    """That is the business of whoever submitted it."""
+    """The caller that submitted it handles the error."""
     wrong, right = store.submit([change(LAMP, 7)]), store.submit([change(POLICY, 1)])
     await store.barrier()
     assert isinstance(wrong.exception(), RevisionConflict)
@@ -353,7 +353,7 @@ async def test_old_answers_are_forgotten_as_new_ones_come(gate: Gate) -> None:
 async def test_a_change_that_cannot_be_stored_fails_alone(
     store: Store, gate: Gate, wrong: Change, error: type[Exception]
 ) -> None:
-    """Those submitted with it in one call fail with it; those of other calls are stored; its state is forgotten."""
+    """Changes of the same call fail with it; other calls are stored; its state is forgotten."""
     before = store.submit([change(LAMP, 1)])
     failing = store.submit([change(POLICY, 1), wrong])
     after = store.submit([change(LAMP, 2)])
@@ -370,7 +370,7 @@ async def test_a_change_that_cannot_be_stored_fails_alone(
 
 
 async def test_a_failed_commit_never_happened(store: Store, gate: Gate) -> None:
-    """Waiters are told, states and answers that were decided are forgotten, later changes fail at once."""
+    """Waiters are notified, decided states and responses are forgotten, later changes fail at once."""
     await store.submit([change(LAMP, 1)])
     gate.is_open.clear()
     gate.trouble = StoreUnavailable("disk full: free space")
@@ -410,7 +410,7 @@ async def test_a_probe_finds_out_when_writing_works_again(store: Store, gate: Ga
 
 
 async def test_changes_that_do_not_fit_into_one_commit_are_stored_in_smaller_commits(store: Store, gate: Gate) -> None:
-    """Whoever was told that nothing was stored comes again with all of it, until it is."""
+    """A caller that was notified of a failed write repeats all of it until it is stored."""
     gate.room = 3
     first = 1
     while first <= 20:
@@ -443,7 +443,7 @@ async def test_a_failed_commit_without_a_waiter_logs_no_unretrieved_exception(
 async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_reported(
     fragile: Journal, late: bool
 ) -> None:
-    """For each n: whoever waits gets the truth, and after recovery the history goes on without gap and repeat."""
+    """For each n: waiters get the true outcome, and the recovered history continues without gap or repeat."""
     store = Store(fragile, HASTY)
     await store.submit([change(LAMP, 1)])
     newest, failures = 1, 0

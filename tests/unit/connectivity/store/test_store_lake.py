@@ -43,7 +43,7 @@ async def store(disk: Disk) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def trimmed(tmp_path: Path) -> AsyncIterator[Store]:
-    """Ten revisions of the lamp, the first six of them in the lake alone."""
+    """A store with ten revisions of the lamp, the first six of them in the lake only."""
     journal = TemporaryJournal()
     journal.append(history(LAMP, 10))
     append_events(Lake(tmp_path), list(enumerate(journal.events(LAMP, 1, 8, 8, MUCH), 1)))
@@ -54,7 +54,7 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def test_trimming_that_is_asked_for_while_a_step_runs_aside_is_done_after_it(store: Store, disk: Disk) -> None:
-    """Else whoever closes the store would wait for it for ever."""
+    """Otherwise closing the store would wait for ever."""
     await store.submit(history(LAMP, 5))
     is_running, may_end = threading.Event(), threading.Event()
 

@@ -86,7 +86,7 @@ class WrittenFile(NamedTuple):
     is_complete: bool
 
 
-class Past:
+class PastSearchSite:
     """A site with an up-to-date lake, and searches of its past."""
 
     def __init__(self, folder: Path, options: PastOptions) -> None:
@@ -129,12 +129,12 @@ class Past:
 
 
 @pytest.fixture
-async def make_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Past]]:
+async def make_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., PastSearchSite]]:
     monkeypatch.setattr(module, "query", lambda *arguments: arguments[-1])
-    made: list[Past] = []
+    made: list[PastSearchSite] = []
 
-    def make(**options: Any) -> Past:
-        made.append(Past(tmp_path / "data", PastOptions(**{"open_timeout": 30.0, **options})))
+    def make(**options: Any) -> PastSearchSite:
+        made.append(PastSearchSite(tmp_path / "data", PastOptions(**{"open_timeout": 30.0, **options})))
         return made[-1]
 
     yield make
@@ -143,7 +143,7 @@ async def make_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         await past.harness.close()
 
 
-async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Callable[..., Past]) -> None:
+async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Callable[..., PastSearchSite]) -> None:
     past = make_past()
     for number in range(5):
         await has_thing(past.harness, f"lamp-{number}", {"attributes": {"a": "now"}})
@@ -161,7 +161,7 @@ async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Cal
 
 
 async def test_the_current_policy_applies_when_collecting_and_for_every_page(
-    make_past: Callable[..., Past],
+    make_past: Callable[..., PastSearchSite],
 ) -> None:
     past = make_past()
     for number in range(3):
@@ -188,7 +188,7 @@ async def test_the_current_policy_applies_when_collecting_and_for_every_page(
 
 
 async def test_states_from_before_a_deletion_are_found_by_those_who_could_read_them_then(
-    make_past: Callable[..., Past],
+    make_past: Callable[..., PastSearchSite],
 ) -> None:
     past = make_past()
     await has_thing(past.harness, "lamp-1", policy=_shared())
@@ -213,7 +213,7 @@ async def test_states_from_before_a_deletion_are_found_by_those_who_could_read_t
 
 
 async def test_other_tasks_run_while_many_policies_are_looked_up(
-    make_past: Callable[..., Past], monkeypatch: pytest.MonkeyPatch
+    make_past: Callable[..., PastSearchSite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLICE_SECONDS", 0.0)
     candidate = Candidate("acme.site:lamp", 1, 0, 0, "{}", matches=True)
@@ -237,7 +237,7 @@ def _readable(name: str, **attributes: Any) -> dict[str, Any]:
     return {"thingId": f"acme.site:{name}", "attributes": attributes}
 
 
-async def test_design_8_32_a_lake_that_lags_too_long_is_503(make_past: Callable[..., Past]) -> None:
+async def test_design_8_32_a_lake_that_lags_too_long_is_503(make_past: Callable[..., PastSearchSite]) -> None:
     past = make_past(open_timeout=0.3)
     await has_thing(past.harness, "lamp-1")
     past.reach(0)
@@ -253,7 +253,7 @@ async def test_design_8_32_a_lake_that_lags_too_long_is_503(make_past: Callable[
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_design_8_32_a_timestamp_in_the_future_is_400(make_past: Callable[..., Past]) -> None:
+async def test_design_8_32_a_timestamp_in_the_future_is_400(make_past: Callable[..., PastSearchSite]) -> None:
     past = make_past()
     assert await past.ends(_text(CLOCK + timedelta(microseconds=1))) == (400, "header.invalid")
     assert await past.ends(_text(CLOCK)) == ("complete",)
@@ -275,7 +275,7 @@ def _text(instant: datetime) -> str:
     ids=lambda it: type(it).__name__,
 )
 async def test_a_failed_spark_query_fails_at_the_first_request(
-    make_past: Callable[..., Past], error: StoreError, expected: tuple[Any, ...]
+    make_past: Callable[..., PastSearchSite], error: StoreError, expected: tuple[Any, ...]
 ) -> None:
     past = make_past()
     past.spark.error = error
@@ -283,7 +283,7 @@ async def test_a_failed_spark_query_fails_at_the_first_request(
     await past.wait_for_open_files(0)
 
 
-async def test_the_size_of_a_result_is_limited(make_past: Callable[..., Past]) -> None:
+async def test_the_size_of_a_result_is_limited(make_past: Callable[..., PastSearchSite]) -> None:
     past = make_past(bound=SpoolLimits(records=1))
     for name in ("lamp-1", "lamp-2"):
         await has_thing(past.harness, name)
@@ -292,7 +292,7 @@ async def test_the_size_of_a_result_is_limited(make_past: Callable[..., Past]) -
     await past.wait_for_open_files(0)
 
 
-async def test_a_result_that_spark_has_cut_is_refused(make_past: Callable[..., Past]) -> None:
+async def test_a_result_that_spark_has_cut_is_refused(make_past: Callable[..., PastSearchSite]) -> None:
     past = make_past()
     await has_thing(past.harness, "lamp-1")
     past.spark.has("lamp-1")
@@ -301,7 +301,9 @@ async def test_a_result_that_spark_has_cut_is_refused(make_past: Callable[..., P
     await past.wait_for_open_files(0)
 
 
-def test_results_that_a_killed_service_left_behind_are_removed_at_the_start(make_past: Callable[..., Past]) -> None:
+def test_results_that_a_killed_service_left_behind_are_removed_at_the_start(
+    make_past: Callable[..., PastSearchSite],
+) -> None:
     past = make_past()
     with past.searches.result_folder() as folder:
         Path(folder, "part").touch()
@@ -310,7 +312,7 @@ def test_results_that_a_killed_service_left_behind_are_removed_at_the_start(make
 
 
 async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing(
-    make_past: Callable[..., Past],
+    make_past: Callable[..., PastSearchSite],
 ) -> None:
     past = make_past()
     past.spark.held = True
@@ -338,7 +340,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
     await past.wait_for_open_files(0)
 
 
-async def test_a_page_ends_at_its_limit_of_bytes(make_past: Callable[..., Past]) -> None:
+async def test_a_page_ends_at_its_limit_of_bytes(make_past: Callable[..., PastSearchSite]) -> None:
     past = make_past()
     for number in range(5):
         await has_thing(past.harness, f"lamp-{number}")

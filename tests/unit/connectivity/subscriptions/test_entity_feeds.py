@@ -17,7 +17,7 @@ ALICE, BOB = "acme:alice", "acme:bob"
 
 @pytest.fixture
 async def harness() -> ConnectionHarness:
-    """Alice's lamp has revisions 1 to 3 and was then created again by Bob: revisions 4 and 5."""
+    """A site where Alice's lamp has revisions 1 to 3, and Bob's new lamp of this ID 4 and 5."""
     made = ConnectionHarness(source("alice", ALICE), source("bob", BOB))
     for payload in (
         creation("lamp-7", ALICE),

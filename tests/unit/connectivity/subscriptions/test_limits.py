@@ -1,4 +1,4 @@
-"""How many subscriptions users and peers can open at a connection."""
+"""Limits of the subscriptions that users and peers can open at a connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_i
 
 
 def subscribe_often(bench: Bench, number: int, subjects: tuple[str, ...], reader: str | None = None) -> int:
-    """How many of so many subscriptions are opened."""
+    """Try so many subscriptions; return how many are opened."""
     reply = KeepingReply()
     peer = Subscriber(reply, subjects, "c-1", reader=reader)
     for _ in range(number):
@@ -80,7 +80,7 @@ async def test_subscriptions_beyond_a_quota_are_refused_until_one_ends(rule: Quo
     bench.subscribe()
 
 
-async def test_who_may_not_read_an_entity_neither_uses_nor_learns_the_quota_of_its_namespace() -> None:
+async def test_a_subject_that_cannot_read_an_entity_neither_uses_nor_learns_the_quota_of_its_namespace() -> None:
     feeds: list[Feed | Fault] = [*([NOT_FOUND] * 3), ListFeed([]), ListFeed([]), NOT_FOUND, ListFeed([])]
     bench = Bench(lambda: feeds.pop(0), quotas=[QuotaRule(namespaces=("*",), subscriptions=1)])
     signal, reply = Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), KeepingReply()

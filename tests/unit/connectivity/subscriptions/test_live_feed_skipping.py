@@ -59,7 +59,7 @@ async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(harne
 
 
 async def test_a_burst_alone_skips_no_events(harness: FollowedStore) -> None:
-    """Whatever the pause before it."""
+    """After a pause of any length."""
     harness.follow_with(LagTolerance(events=4))
     subscriber = harness.subscriber(may_skip=True)
     await harness.store_up_to(1)

@@ -424,13 +424,13 @@ async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
     order: list[str] = []
 
-    class Noting(KeepingReply):
+    class RecordingReply(KeepingReply):
         def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
             if isinstance(signal, Next):
                 order.append(self.connection_id)
             return super().post(signal, ended)
 
-    replies = [Noting("a"), Noting("b")]
+    replies = [RecordingReply("a"), RecordingReply("b")]
     for reply in replies:
         peer = Subscriber(reply, READER, reply.connection_id)
         bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)

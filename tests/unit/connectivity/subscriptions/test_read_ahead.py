@@ -1,4 +1,4 @@
-"""How many bytes all subscriptions of a receiver and of a connection may read ahead."""
+"""Limits of the bytes that all subscriptions of a receiver and of a connection read ahead."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ AGGREGATION = (SubscriptionKind.SEARCH, SearchQuery(aggregation=b'{"groupBy": {"
 @pytest.mark.parametrize(
     "asked", [HISTORY, LIVE, SEARCH, AGGREGATION], ids=["history", "live", "search", "aggregation"]
 )
-async def test_many_subscriptions_of_large_values_hold_the_bytes_of_the_budget_while_nobody_reads(
+async def test_many_subscriptions_of_large_values_hold_the_bytes_of_the_budget_while_no_client_reads(
     asked: tuple[SubscriptionKind, Query],
 ) -> None:
     harness = ConnectionHarness()

@@ -112,7 +112,7 @@ def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_pat
 
 
 def test_random_policies_include_every_kind_of_access() -> None:
-    """Whole, partial and no access must be frequent enough for the comparison to be meaningful."""
+    """Full, partial and no access must be frequent enough for a meaningful comparison."""
     random_source, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
     for _ in range(200):
         policies, things = a_world(random_source, Names())

@@ -1,4 +1,4 @@
-"""How users take turns at searches."""
+"""Turns of users at searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How subscriptions share the turns of the event loop."""
+"""Turns of subscriptions in the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.wait import wait_until
 
 
 async def test_few_subscriptions_read_pages_in_one_turn_of_the_event_loop() -> None:
-    """However many have demand: a filtered page takes about a millisecond."""
+    """For any number with demand: a filtered page takes about a millisecond."""
     turns = 0
     read: Counter[int] = Counter()
 

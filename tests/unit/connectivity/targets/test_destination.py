@@ -1,4 +1,4 @@
-"""Where a signal goes and with which headers; what a reply-target makes of it is told in the tests of outbound."""
+"""The address and the headers of an outbound signal; reply-targets have tests of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The open connections as they see each other. What is diverted where is told in the tests of replies."""
+"""The directory of open connections. The tests of reply targets cover diverted responses."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ async def test_an_event_that_the_broker_rejects_permanently_is_skipped_and_count
 
 @pytest.mark.usefixtures("hasty")
 async def test_events_after_a_temporary_rejection_are_sent_again_one_by_one() -> None:
-    """So the last thing that a reader hears is the newest."""
+    """So the last event that a reader receives is the newest."""
     harness, other = await site_and_follower()
     other.link.confirms = False
     await write_values(harness, 1, 2, 3)
@@ -188,18 +188,18 @@ async def test_a_closed_cursor_says_nothing() -> None:
     other.link.confirms = False
     await write_values(harness, 1)
     await sent(other, 1)
-    heard: list[Any] = []
+    received: list[Any] = []
     one = cursor(other)
-    one.listen(one.judged, heard.append)
+    one.listen(one.judged, received.append)
     other.close_connection()
     other.link.confirm()
-    assert (heard, one.seq) == ([], one.judged - 1)
+    assert (received, one.seq) == ([], one.judged - 1)
 
 
 async def test_a_new_link_does_not_get_a_refused_event_before_the_retry_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or a broker that hangs up about it would hear of nothing else."""
+    """Otherwise a broker that disconnects because of it would receive nothing else."""
     pauses = [0.0, 3600.0]
     monkeypatch.setattr(module, "back_off", lambda *_, **__: pauses.pop(0))
     harness, other = await site_and_follower()
@@ -226,7 +226,7 @@ async def test_an_event_refused_during_the_publish_call_is_retried_and_not_skipp
     await until(lambda: len(other.link.published) >= 2)
     other.link.refuses = None
     await until(lambda: cursor(other).seq == 6)
-    names = [said["topic"].split("/")[1] for said in other.answers()]
+    names = [event["topic"].split("/")[1] for event in other.answers()]
     assert list(dict.fromkeys(names)) == ["lamp-8", "lamp-9"]
     assert names[-2:] == ["lamp-8", "lamp-9"]
 

@@ -45,12 +45,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is retried by itself."""
+    """Disable automatic retries."""
     monkeypatch.setattr(module, "back_off", lambda *_, **__: 3600.0)
 
 
 async def unroutable(*more: str, **with_target: Any) -> tuple[ConnectionHarness, ConnectionHarness]:
-    """Lamps 7 to 9, and a connection that is sent their events; there is no queue for lamp-7 and for these."""
+    """Lamps 7 to 9 and a connection with their events; lamp-7 and the given ones have no queue."""
     harness = ConnectionHarness(source())
     for name in ("lamp-7", "lamp-8", "lamp-9"):
         await harness.has_lamp(name)
@@ -72,7 +72,7 @@ def received(harness: ConnectionHarness, name: str) -> list[int]:
 
 
 def is_done(harness: ConnectionHarness) -> bool:
-    """Whether the target of a connection needs nothing more."""
+    """Return whether the target of a connection has no event left."""
     it = cursor(harness)
     return not it.parked and it.seq == harness.store.tail.newest
 

@@ -52,7 +52,7 @@ async def service(before: ConnectionHarness) -> ConnectionHarness:
 
 
 async def forgotten(harness: ConnectionHarness) -> None:
-    """Nothing is in memory any more of what was stored."""
+    """Wait until all events are stored, then remove them from memory."""
     await until(lambda: harness.store.tail.newest == harness.journal.newest_seq())
     harness.store.tail.forget()
 
@@ -149,8 +149,8 @@ async def test_the_event_of_a_deletion_has_the_last_values_of_extra_fields_also_
         "matching": {"attributes": {"on": 1}},
     }
 
-    def followers(add_follower: ConnectionHarness) -> ConnectionHarness:
-        return ConnectionHarness(beside=add_follower, id="other", targets=targets)
+    def followers(beside: ConnectionHarness) -> ConnectionHarness:
+        return ConnectionHarness(beside=beside, id="other", targets=targets)
 
     other = await followers(harness).follow()
     other.outbox.detach()
@@ -210,9 +210,9 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
     await until(lambda: not places(harness))
     assert not cursors.has_targets
     await write_values(harness, 3)
-    anew = await add_follower(harness, target(EVENTS, address="c"))
+    reopened = await add_follower(harness, target(EVENTS, address="c"))
     await write_values(harness, 4)
-    assert await sent(anew, 1) == [5]
+    assert await sent(reopened, 1) == [5]
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
@@ -232,9 +232,9 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
         cursors.sweep()
         await until(lambda: not places(harness))
     await write_values(harness, 2)
-    anew = await add_follower(harness)
+    reopened = await add_follower(harness)
     await write_values(harness, 3)
-    assert await sent(anew, 1) == [len(harness.history())]
+    assert await sent(reopened, 1) == [len(harness.history())]
 
 
 async def test_an_open_connection_keeps_its_positions_when_its_document_is_unknown() -> None:
@@ -247,7 +247,7 @@ async def test_an_open_connection_keeps_its_positions_when_its_document_is_unkno
 async def test_trimmed_events_are_skipped_counted_and_reported_to_the_operator() -> None:
     harness, other = await site_and_follower()
     skipped: list[Any] = []
-    harness.event_publisher.on_skip = lambda *told: skipped.append(told)
+    harness.event_publisher.on_skip = lambda *report: skipped.append(report)
     other.outbox.detach()
     await write_values(harness, *range(10))
     other.close_connection()
@@ -374,7 +374,7 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
 
 
 async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many they are: a turn of the loop takes no longer for it, and who is up to date does not wait for them."""
+    """Their number does not lengthen a turn of the loop, and a current target does not wait for them."""
     monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
     harness, other = await site_and_follower()
     lagging = [await add_follower(other, id=f"lagging-{number}") for number in range(4)]
@@ -457,12 +457,12 @@ async def test_canceling_the_wait_for_positions_removes_the_targets(monkeypatch:
 
 
 async def test_things_with_policies_of_their_own_are_sent_once_each() -> None:
-    """The event of the policy goes to nobody."""
+    """The event of the policy is sent to no target."""
     harness, other = await site_and_follower()
     harness.deliver(creation("lamp-8"), creation("lamp-9"))
     await until(lambda: harness.store.tail.newest == 6)
     await sent(other, 2)
     await until(lambda: cursor(other).seq == 6)
-    names = [said["topic"].split("/")[1] for said in other.answers()]
+    names = [event["topic"].split("/")[1] for event in other.answers()]
     assert names == ["lamp-8", "lamp-9"]
     assert harness.journal.latest(LAMP) == 1

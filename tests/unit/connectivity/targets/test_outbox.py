@@ -122,7 +122,7 @@ async def test_drained_waits_for_the_last_confirm() -> None:
 
 
 async def test_an_outbox_is_drained_however_the_last_message_ends() -> None:
-    """Withdrawn, a mere mark, or given up: nobody confirms any of these."""
+    """Messages that are withdrawn, a mark only, or given up are never confirmed."""
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
     outbox.post(messages("a"))
@@ -404,7 +404,7 @@ async def test_drained_waits_for_every_queue() -> None:
     await asyncio.wait_for(waiting, PATIENCE)
 
 
-class Making:
+class HeldPositions:
     """Places that are held, in their order, and what comes of them."""
 
     def __init__(self, outbox: Outbox, sender: str = "slow") -> None:
@@ -424,10 +424,10 @@ async def made(making: asyncio.Future[Sequence[OutboundMessage]], *names: str) -
     await asyncio.sleep(0)
 
 
-async def test_a_held_place_keeps_those_of_its_party_after_it_and_lets_others_by() -> None:
+async def test_a_reserved_position_holds_back_later_messages_of_its_sender_only() -> None:
     outbox, link = Outbox(), Link()
     outbox.attach(link)
-    slow = Making(outbox)
+    slow = HeldPositions(outbox)
     (_, first), (_, second) = slow.hold(), slow.hold()
     await made(second, "c")
     outbox.post(messages("d"), sender="slow")
@@ -440,7 +440,7 @@ async def test_a_held_place_keeps_those_of_its_party_after_it_and_lets_others_by
 async def test_a_held_place_is_taken_and_over_when_all_of_its_messages_are() -> None:
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
-    slow = Making(outbox)
+    slow = HeldPositions(outbox)
     posting, making = slow.hold()
     assert (posting.count, posting.taken) == (1, 0)
     await made(making, "a", "b")
@@ -454,7 +454,7 @@ async def test_a_held_place_is_taken_and_over_when_all_of_its_messages_are() -> 
 async def test_a_held_place_that_stays_empty_ends_in_its_turn() -> None:
     outbox, link, ended = Outbox(), Link(), list[str]()
     outbox.attach(link)
-    slow = Making(outbox)
+    slow = HeldPositions(outbox)
     (_, first), (_, second) = slow.hold(), slow.hold()
     outbox.behind(lambda _: ended.append("behind"), "slow")
     outbox.behind(lambda _: ended.append("quick"), "quick")
@@ -470,7 +470,7 @@ async def test_a_held_place_that_stays_empty_ends_in_its_turn() -> None:
 async def test_an_outbox_is_drained_after_its_held_message_is_sent() -> None:
     outbox, link = Outbox(), Link()
     outbox.attach(link)
-    _, making = Making(outbox).hold()
+    _, making = HeldPositions(outbox).hold()
     drained = asyncio.ensure_future(outbox.drain())
     await asyncio.sleep(0)
     assert not drained.done()
@@ -481,7 +481,7 @@ async def test_an_outbox_is_drained_after_its_held_message_is_sent() -> None:
 async def test_a_withdrawn_place_is_not_published() -> None:
     outbox, link = Outbox(), Link()
     outbox.attach(link)
-    posting, making = Making(outbox).hold()
+    posting, making = HeldPositions(outbox).hold()
     posting.withdrawn = True
     await made(making, "a")
     assert sent(link) == []
@@ -494,7 +494,7 @@ async def test_a_held_message_keeps_its_position_in_its_queue_when_the_link_chan
     first.confirm()
     second.confirm()
     second.published.clear()
-    _, making = Making(outbox).hold(name)
+    _, making = HeldPositions(outbox).hold(name)
     outbox.post(messages("behind"), about=name, sender="slow")
     outbox.post(messages("elsewhere"), about=other, sender="slow")
     assert sent(second) == ["elsewhere"]
@@ -503,18 +503,18 @@ async def test_a_held_message_keeps_its_position_in_its_queue_when_the_link_chan
     assert sent(second) == ["elsewhere", "held", "behind"]
 
 
-# ── doors ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── listeners ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def said(address: str, *names: str) -> list[OutboundMessage]:
+def messages_to(address: str, *names: str) -> list[OutboundMessage]:
     return [OutboundMessage(address, Envelope(name.encode())) for name in names]
 
 
 def test_a_slow_peer_of_a_listener_does_not_delay_the_other_peers() -> None:
     outbox, link = PerAddressOutbox(), Link(window=2)
     outbox.attach(link)
-    outbox.post(said("slow", "a", "b", "c", "d"))
-    outbox.post(said("fast", "x", "y"))
+    outbox.post(messages_to("slow", "a", "b", "c", "d"))
+    outbox.post(messages_to("fast", "x", "y"))
     assert sent(link) == ["a", "b", "x", "y"]
     link.confirm(1)
     assert sent(link) == ["a", "b", "x", "y", "c"]
@@ -523,9 +523,9 @@ def test_a_slow_peer_of_a_listener_does_not_delay_the_other_peers() -> None:
 
 def test_a_listener_keeps_the_message_order_per_address_across_ordering_keys() -> None:
     outbox, link = PerAddressOutbox(), Link()
-    outbox.post(said("peer", "a"), about="lamp-7")
-    outbox.post(said("peer", "b"), about="lamp-8")
-    outbox.post(said("peer", "c"), about="lamp-7")
+    outbox.post(messages_to("peer", "a"), about="lamp-7")
+    outbox.post(messages_to("peer", "b"), about="lamp-8")
+    outbox.post(messages_to("peer", "c"), about="lamp-7")
     outbox.attach(link)
     assert sent(link) == ["a", "b", "c"]
 
@@ -535,13 +535,13 @@ async def test_a_held_message_of_a_listener_delays_only_the_messages_to_its_addr
     outbox.attach(link)
     making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
     outbox.hold(making, PendingPublish(1, None), None, "party", "peer")
-    outbox.post(said("peer", "behind"), sender="party")
-    outbox.post(said("other", "elsewhere"), sender="party")
+    outbox.post(messages_to("peer", "behind"), sender="party")
+    outbox.post(messages_to("other", "elsewhere"), sender="party")
     ended: list[object] = []
     outbox.behind(ended.append, "party")
     outbox.behind(ended.append, "another party")
     assert (sent(link), len(ended)) == (["elsewhere"], 1)
-    making.set_result(said("peer", "made"))
+    making.set_result(messages_to("peer", "made"))
     await asyncio.sleep(0)
     assert sent(link) == ["elsewhere", "made", "behind"]
     assert len(ended) == 2
@@ -551,10 +551,10 @@ def test_at_a_listener_queues_that_are_empty_are_forgotten() -> None:
     outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
     for number in range(10 * FEW_QUEUES):
-        outbox.post(said(f"peer-{number}", "gone soon"))
+        outbox.post(messages_to(f"peer-{number}", "gone soon"))
         link.confirm()
-    outbox.post(said("slow", "stays"))
-    outbox.post(said("peer-0", "stays too"))
+    outbox.post(messages_to("slow", "stays"))
+    outbox.post(messages_to("peer-0", "stays too"))
     assert "queues, 2 messages" in repr(outbox)
     assert int(repr(outbox).split()[1]) <= FEW_QUEUES
 
@@ -562,7 +562,7 @@ def test_at_a_listener_queues_that_are_empty_are_forgotten() -> None:
 async def test_messages_left_by_a_closed_listener_are_completed_by_the_next_listener() -> None:
     outbox, link, second = PerAddressOutbox(), Link(), Link()
     outbox.attach(link)
-    outbox.post(said("peer", "a", "b"))
+    outbox.post(messages_to("peer", "a", "b"))
     outbox.detach()
     assert not outbox.is_attached
     outbox.attach(second)

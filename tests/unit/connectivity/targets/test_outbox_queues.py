@@ -149,7 +149,7 @@ class FlowPosts:
         return posting
 
     def rest(self) -> list[str]:
-        """What is sent now, one message after the other."""
+        """Confirm one message after the other; return the messages sent meanwhile."""
         before = len(self.link.published)
         while len(self.queue):
             self.link.confirm()

@@ -20,7 +20,7 @@ LAMP, FAN = thing("lamp"), thing("fan")
 
 @pytest.fixture
 def parked() -> ParkedThings:
-    """Its pauses are 1, 2, 3 … seconds."""
+    """Parked things with pauses of 1, 2, 3 … seconds."""
     return ParkedThings((), float)
 
 

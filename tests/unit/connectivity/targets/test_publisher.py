@@ -1,4 +1,4 @@
-"""What the messages of targets and reply targets have in common."""
+"""Behavior that targets and reply targets share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published for a signal: whether at all, to which address, with which headers; and what is counted and logged.
+"""Published replies of a signal: their address and headers, the counters and the log.
 
 Case numbers are those of the cases for connections.
 """
@@ -166,7 +166,7 @@ def test_a_disabled_reply_target_publishes_nothing_at_all(reply: dict[str, Any])
 # to which address
 
 
-def test_without_an_address_answers_go_where_the_command_asks_for() -> None:
+def test_without_an_address_answers_go_to_the_reply_to_address_of_the_command() -> None:
     default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER]}))
     assert default.addresses(response(reply_to="desk/4")) == ["desk/4"]
 
@@ -364,14 +364,14 @@ def test_elements_that_the_broker_does_not_take_are_seen() -> None:
 
 
 def test_an_answer_that_is_too_large_is_followed_by_an_error_that_says_so() -> None:
-    """Whoever asked does not wait for ever, and the delivery ends with the error's outcome."""
+    """The requester does not wait for ever, and the delivery ends with the error's outcome."""
     made, link, ended = way(), Link(), list[object]()
     made.outbox.attach(link)
     made.route.post(response(200, **{"correlation-id": "c-7"}), ended.append)
     link.confirm(error=PublishFailed("at most 1000 bytes", status=413))
     assert ended == []
-    _, told = link.published
-    answer = json.loads(told.envelope.payload)
+    _, reply = link.published
+    answer = json.loads(reply.envelope.payload)
     assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
     assert answer["value"]["message"].endswith("larger than the broker accepts: at most 1000 bytes")
     assert (answer["topic"], answer["headers"]["correlation-id"]) == ("acme.site/lamp-7/things/twin/errors", "c-7")
@@ -437,8 +437,8 @@ def test_a_reply_that_is_too_large_is_followed_by_an_error(signal: Outbound) -> 
     made.outbox.attach(link)
     made.route.post(signal, ended.append)
     link.confirm(error=PublishFailed("at most 1000 bytes", status=413))
-    _, told = link.published
-    answer = json.loads(told.envelope.payload)
+    _, reply = link.published
+    answer = json.loads(reply.envelope.payload)
     assert (answer["status"], answer["headers"]["correlation-id"]) == (413, "c-7")
     link.confirm()
     assert ended == [None]
@@ -453,7 +453,7 @@ def test_an_answer_that_is_refused_for_another_reason_is_not_followed_by_an_erro
     assert len(link.published) == 1
 
 
-def test_a_mistake_of_our_own_while_writing_costs_that_answer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_while_writing_fails_that_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = way()
 
     def encode(signal: Outbound, session: object) -> Sequence[Any]:

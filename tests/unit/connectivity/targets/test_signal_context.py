@@ -13,7 +13,7 @@ from tests.support.in_process.interest_world import DecisionWorld
 from tests.support.twin_world import OWNER, VIEWER, a_world, entry, granting
 
 
-class Counting(DecisionWorld):
+class CountingWorld(DecisionWorld):
     """A present that counts what it is asked."""
 
     asked = 0
@@ -28,7 +28,7 @@ class Counting(DecisionWorld):
 
 
 def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
-    plant = Counting()
+    plant = CountingWorld()
     event = plant.apply("modify", "/attributes/a", 1)
     plant.asked = 0
     happening = SignalContext(event, plant)

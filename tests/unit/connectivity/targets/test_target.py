@@ -22,7 +22,7 @@ from tests.support.in_process.fakes import Link
 from tests.support.in_process.service import LAMP, NOW, connection, target
 from tests.support.wait import wait_until
 
-MESSAGES, COMMANDS = "_/_/things/live/messages", "_/_/things/live/commands"
+MESSAGES = "_/_/things/live/messages"
 BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlation-id": "c-1", "desk": "d-4"})
 
 LINES = {
@@ -40,7 +40,7 @@ LINES = {
 
 
 class Way:
-    """A target with an outbox, a link that confirms when told, and its counters."""
+    """A target with an outbox, a link with confirms on demand, and its counters."""
 
     def __init__(self, *topics: str, type: str = "memory", **more: Any) -> None:
         self.monitor = PrometheusRegistry()
@@ -122,7 +122,7 @@ def test_an_address_that_a_sender_has_spoiled_is_a_failure() -> None:
 
 
 def failures(way: Way) -> list[int]:
-    """The statuses of what those who wait were told, each of which has to be a failure."""
+    """Return the statuses that waiters received, each of which must be a failure."""
     assert all(isinstance(error, PublishFailed) for error in way.ended)
     return [error.fault.status for error in way.ended if isinstance(error, PublishFailed)]
 
@@ -139,7 +139,7 @@ def test_a_signal_that_cannot_be_encoded_fails_with_status_500() -> None:
 
 
 def test_a_live_signal_is_not_sent_when_its_time_is_over_and_an_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody may wait for it: that it must not be late is its own nature."""
+    """A live signal must not be late, also where no client waits for it."""
     way = Way(MESSAGES)
     way.outbox.detach()
     monkeypatch.setattr(target_module, "monotonic", lambda: 0.0)

@@ -1,4 +1,4 @@
-"""Which target hears of which event, and how: cases of the specification, and each check by itself."""
+"""The events that a target receives, and their form: cases of the specification, and each check by itself."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_case_111_two_topics_that_match_make_one_event_with_the_extra_fields_of_
 
 
 def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
-    """Case 61 of connections: siblings that another topic asks for do not come along."""
+    """Case 61 of connections: siblings that another topic selects are not included."""
     plant = a_plant(attributes={"site": {"a": 1, "b": 2}, "n": 0})
     both = TopicFilter(
         [topic("gt(attributes/n,5)", "attributes/site/a"), topic("lt(attributes/n,5)", "attributes/site/b")], [OWNER]
@@ -140,8 +140,8 @@ def test_case_113_the_event_of_a_new_thing_omits_the_revoked_fields() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/features/Lamp": revoking("READ")})
     created = {"policyId": POLICY, "features": {"Lamp": {"properties": {"on": True}}, "Door": {}}}
     event = plant.apply("create", "/", created, to="acme.plant:hall-1")
-    told = value_of(interest(subjects=[VIEWER]).filter(event, plant))
-    assert (told["policyId"], told["features"]) == (POLICY, {"Door": {}})
+    value = value_of(interest(subjects=[VIEWER]).filter(event, plant))
+    assert (value["policyId"], value["features"]) == (POLICY, {"Door": {}})
 
 
 def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
@@ -377,7 +377,7 @@ def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
 MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages", "commands", "events"))
 PING = Message(thing(THING), "to", "ping", "/inbox/messages/ping", b"1", {"x-shift": "night"})
 TURN = LiveCommand(thing(THING), "modify", "/attributes/on", b"true", {})
-TOLD = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on", b"7", {})
+LIVE_EVENT = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on", b"7", {})
 
 
 @each_row(
@@ -401,10 +401,10 @@ TOLD = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on", b"7",
         (TURN, f"{COMMANDS}?filter=eq(attributes/on,true)", True),
         (TURN, f"{COMMANDS}?filter=eq(topic:action,'modify')", True),
         (TURN, f"{COMMANDS}?filter=eq(topic:action,'modified')", False),
-        (TOLD, EVENTS, True),
-        (TOLD, f"{EVENTS}?filter=eq(feature:id,'lamp')", True),
-        (TOLD, f"{EVENTS}?filter=gt(features/lamp/properties/on,7)", False),
-        (TOLD, f"{EVENTS}?filter=ge(features/lamp/properties/on,7)", True),
+        (LIVE_EVENT, EVENTS, True),
+        (LIVE_EVENT, f"{EVENTS}?filter=eq(feature:id,'lamp')", True),
+        (LIVE_EVENT, f"{EVENTS}?filter=gt(features/lamp/properties/on,7)", False),
+        (LIVE_EVENT, f"{EVENTS}?filter=ge(features/lamp/properties/on,7)", True),
     ],
 )
 def test_a_live_signal_is_judged_in_the_same_way(signal: Live, topic: str, passes: bool) -> None:
@@ -413,7 +413,7 @@ def test_a_live_signal_is_judged_in_the_same_way(signal: Live, topic: str, passe
 
 
 def test_late_events_of_a_deleted_thing_are_judged_by_its_last_policy_though_it_was_created_again() -> None:
-    """A target may lag behind a deletion and a re-creation by somebody else, even under a clock that stands still."""
+    """A target may lag behind a deletion and a re-creation by another owner, even if the clock stands still."""
     plant = DecisionWorld()
     before = plant.apply("modify", "/attributes/a", 1)
     deleted = plant.apply("delete")
@@ -424,10 +424,10 @@ def test_late_events_of_a_deleted_thing_are_judged_by_its_last_policy_though_it_
     whole = [f"{TWIN_EVENTS}?extraFields=attributes"]
     for subject, expected in ((OWNER, [before, deleted]), (VIEWER, [created])):
         answers = [TopicFilter(whole, [subject]).filter(event, plant) for event in (before, deleted, created)]
-        told = [answer for answer in answers if isinstance(answer, TwinEvent)]
-        assert [event.revision for event in told] == [event.revision for event in expected]
+        filtered = [answer for answer in answers if isinstance(answer, TwinEvent)]
+        assert [event.revision for event in filtered] == [event.revision for event in expected]
         extra = None if subject == OWNER else b'{"attributes":{"b":2}}'
-        assert {event.extra for event in told} == {extra}
+        assert {event.extra for event in filtered} == {extra}
 
 
 def test_a_live_signal_gets_extra_fields_as_its_reader_sees_them() -> None:
@@ -449,7 +449,7 @@ def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/on": revoking("READ")})
     assert TopicFilter([MESSAGES], [VIEWER]).filter(PING, plant) is SuppressionReason.FORBIDDEN
     assert TopicFilter([COMMANDS], [VIEWER]).filter(TURN, plant) is SuppressionReason.FORBIDDEN
-    assert isinstance(TopicFilter([EVENTS], [VIEWER]).filter(TOLD, plant), LiveEvent)
+    assert isinstance(TopicFilter([EVENTS], [VIEWER]).filter(LIVE_EVENT, plant), LiveEvent)
 
 
 @pytest.mark.parametrize(
@@ -531,9 +531,9 @@ def test_the_targets_page_shows_the_message_that_is_sent() -> None:
     change = {"kw": 11.75, "contract": "C-9"}
     assert json.dumps(change) in page
     event = plant.apply("merge", "/attributes", change, correlation_id="c-41")
-    told = TopicFilter([target], [VIEWER]).filter(event, plant)
-    assert isinstance(told, TwinEvent)
-    (envelope,) = load_codec("Ditto").encode(told, None)
+    filtered = TopicFilter([target], [VIEWER]).filter(event, plant)
+    assert isinstance(filtered, TwinEvent)
+    (envelope,) = load_codec("Ditto").encode(filtered, None)
     passing = {"revision", "timestamp"}
     written = {name: value for name, value in json.loads(envelope.payload).items() if name not in passing}
     assert written == {name: value for name, value in shown.items() if name not in passing}

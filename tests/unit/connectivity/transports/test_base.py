@@ -43,18 +43,18 @@ def test_each_delivery_keeps_its_own_outcome() -> None:
 
 
 def test_a_delivery_reports_its_outcome() -> None:
-    told: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for outcome in Outcome:
-        Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: told.append(outcome)).settle(outcome)
-    assert told == list(Outcome)
+        Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: outcomes.append(outcome)).settle(outcome)
+    assert outcomes == list(Outcome)
 
 
 def test_a_delivery_is_settled_once() -> None:
-    told: list[Outcome] = []
-    delivery = Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: told.append(outcome))
+    outcomes: list[Outcome] = []
+    delivery = Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: outcomes.append(outcome))
     delivery.settle(Outcome.DROPPED)
     delivery.settle()
-    assert (told, delivery.outcome) == ([Outcome.DROPPED], Outcome.DROPPED)
+    assert (outcomes, delivery.outcome) == ([Outcome.DROPPED], Outcome.DROPPED)
 
 
 def end(limit: ReadLimit, size: int) -> None:

@@ -66,7 +66,7 @@ def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> No
 
 
 def leading_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Names lead to these addresses, one list for each question. Returns whom sockets were opened to."""
+    """Resolve names to these addresses, one list for each query; return the addresses that sockets were opened to."""
     asked, reached = iter(answers), []
 
     def look_up(host: str, port: int, **_: object) -> list[object]:

@@ -93,7 +93,7 @@ async def test_a_broker_with_tls_1_1_alone_is_not_talked_to(
 
 
 def test_kafkas_library_does_not_talk_to_it_either(old: tuple[int, list[str]], certificates: Certificates) -> None:
-    """A greeting of ours goes before it, and must not be all that stands in the way."""
+    """The service's own greeting fails first, and must not be the only protection."""
     port, agreed = old
     connection = document("kafka", port, ca_of(certificates))
     settings = common_settings(connection, Options.model_validate(connection.own_options))

@@ -1,4 +1,4 @@
-"""Who may use a stream: by the resource that its id is, in the policy that is named for it; who may read twins' events."""
+"""Permissions of a stream, by its resource in the named policy; permissions to read twin events."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_read_and_write_are_two_permissions_of_a_stream() -> None:
     ],
 )
 def test_a_resource_speaks_for_the_streams_below_it(stream: str, is_readable: bool) -> None:
-    """What is revoked below takes nothing away above: another stream is meant there."""
+    """A revoke below does not apply above, where another stream is meant."""
     resources = {"stream:/site-4": granting("READ"), "stream:/site-4/secret": revoking("READ")}
     assert may(a_stream_world(V=entry([VIEWER], resources)), "READ", stream, VIEWER) == is_readable
 
@@ -132,7 +132,7 @@ def test_events_of_a_thing_require_read_permission_on_the_whole_thing() -> None:
 
 
 def test_events_of_a_policy_require_read_permission_on_the_whole_policy() -> None:
-    """Unlike a history in the Ditto protocol, which asks for READ on any part."""
+    """Unlike a history in the Ditto protocol, which requires READ on any part."""
     world = a_stream_world(V=entry([VIEWER], {"policy:/entries/V": granting("READ")}))
     assert may_read_events(P, [OWNER], world.world)
     assert not may_read_events(P, [VIEWER], world.world)
@@ -163,7 +163,7 @@ def test_read_access_to_a_stream_depends_on_its_policy_and_on_imported_policies(
     assert concerning("lost", STREAMS, world.world).entities == {policy(OTHER)}, "it may be made at any time"
     world.write_policy({}, to=OTHER)
     world.send("modify", f"/imports/{OTHER}", {}, to=P)
-    for _ in ("there", "deleted, and it may be made anew"):
+    for _ in ("there", "deleted, and it may be created again"):
         assert concerning("tank", STREAMS, world.world).entities == {P, policy(OTHER)}
         world.snapshots.pop(policy(OTHER), None)
     assert concerning("none", STREAMS, world.world).entities == set()

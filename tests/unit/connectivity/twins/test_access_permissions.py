@@ -1,4 +1,4 @@
-"""What somebody may read of things, as a search asks it. The table is that of the permissions of searches."""
+"""The readable parts of things, as a search needs them. The table is that of the permissions of searches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OnePolicy(WithoutPast):
 
 
 def access(**resources: Any) -> Access | None:
-    """What the reader may do by a policy with these resources, `__` for `/`."""
+    """Return the reader's access by a policy with these resources, `__` for `/`."""
     found = {"thing:/" + path.replace("__", "/"): permissions for path, permissions in resources.items()}
     return ThingRights(OnePolicy(found), (READER,)).access("acme:pol", "acme")
 

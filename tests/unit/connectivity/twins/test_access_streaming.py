@@ -1,4 +1,4 @@
-"""Who may stream a history, over the life of an entity."""
+"""Permissions to stream a history, over the life of an entity."""
 
 from __future__ import annotations
 

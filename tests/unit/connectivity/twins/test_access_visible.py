@@ -1,4 +1,4 @@
-"""Who sees what of an event: the rule by examples, and against a second, slow and obvious way to work it out."""
+"""Visible parts of an event: by examples, and compared with a second, slow and obvious computation."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ Path = tuple[str | int, ...]
 
 
 def leaves(value: Any, place: Path = ()) -> list[tuple[Path, Any]]:
-    """Every place within a value at which there is something that is no object or array, or an empty one of them."""
+    """Return path and value of everything that is no object or array, or an empty one."""
     if isinstance(value, dict) and value:
         return [leaf for key, member in value.items() for leaf in leaves(member, (*place, key))]
     if isinstance(value, list) and value:
@@ -129,7 +129,7 @@ def leaves(value: Any, place: Path = ()) -> list[tuple[Path, Any]]:
 
 
 def inner(value: Any, place: Path = ()) -> list[Path]:
-    """Every place at which there is an object or an array with something in it."""
+    """Return the paths of all objects and arrays that are not empty."""
     if not isinstance(value, (dict, list)) or not value:
         return []
     members = value.items() if isinstance(value, dict) else enumerate(value)
@@ -156,7 +156,7 @@ def put_together(value: Any, kept: set[Path], place: Path = ()) -> Any:
 
 
 def obvious(policy: Policy, subjects: Sequence[str], path: tuple[str, ...], value: Any) -> Any:
-    """What the subjects see of an event's value at the path, or DROP for nothing; `...` stands for no value."""
+    """Return the visible part of an event's value, or DROP for none; `...` stands for no value."""
     here = ("thing", *path)
     is_readable = may_read(policy, subjects, here)
     granted = mentioned(policy, subjects, here, "grant")
@@ -221,14 +221,14 @@ def test_reported_events_match_the_reference_rule_for_thousands_of_policies_and_
             value = ... if action == "deleted" else a_value(random_source, 3)
             raw = None if value is ... else msgspec.json.encode(value)
             event = TwinEvent(LAMP, 9, "", action, "/" + "/".join(path), raw, {})
-            told = target.filter(event, present)
+            filtered = target.filter(event, present)
             seen = obvious(policy, subjects, path, value)
             if seen is DROP:
-                assert told in (SuppressionReason.FORBIDDEN, SuppressionReason.EMPTY), (policy, event, told)
+                assert filtered in (SuppressionReason.FORBIDDEN, SuppressionReason.EMPTY), (policy, event, filtered)
                 outcomes["nothing"] += 1
                 continue
-            assert isinstance(told, TwinEvent), (policy, subjects, event, told, seen)
-            found = ... if told.value is None else msgspec.json.decode(told.value)
+            assert isinstance(filtered, TwinEvent), (policy, subjects, event, filtered, seen)
+            found = ... if filtered.value is None else msgspec.json.decode(filtered.value)
             assert found == seen, (policy, subjects, event, seen)
             outcomes["whole" if seen == value else "part"] += 1
     assert min(outcomes.values()) > count // 30, outcomes

@@ -1,6 +1,6 @@
-"""Each of the 118 cases of the protocol for things and policies is a test: its number stands in the test's name, or here.
+"""Each of the 118 cases of the protocol for things and policies is a test: its number is in the test's name, or here.
 
-Those about histories and acknowledgements are told by tests that carry the numbers of other lists of cases, or none.
+Tests with numbers of other lists of cases, or none, cover histories and acknowledgements.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def numbered() -> set[int]:
-    """The cases whose numbers stand in the names of the tests of things and policies."""
+    """Return the cases whose numbers are in the names of the tests of things and policies."""
     found = (_NUMBERS.match(name) for path in FILES for name in names_in(path))
     return {int(number) for match in found if match is not None for number in re.findall(r"\d+", match[1])}
 

@@ -23,7 +23,7 @@ def a_policy_world() -> TwinWorld:
     return world
 
 
-def the(world: TwinWorld) -> Enforcer:
+def compiled(world: TwinWorld) -> Enforcer:
     enforcer = world.world.enforcer(POLICY)
     assert enforcer is not None
     return enforcer
@@ -31,21 +31,21 @@ def the(world: TwinWorld) -> Enforcer:
 
 def test_a_policy_is_compiled_once() -> None:
     world = a_policy_world()
-    first = the(world)
-    assert the(world) is first
+    first = compiled(world)
+    assert compiled(world) is first
     world.snapshots[P] = msgspec.structs.replace(world.snapshots[P])
-    assert the(world) is first
+    assert compiled(world) is first
 
 
 def test_a_policy_is_compiled_again_when_it_is_another() -> None:
     """Also under the same revision: what could not be stored gives its revision back."""
     world = a_policy_world()
-    first = the(world)
+    first = compiled(world)
     state = world.snapshots[P].state
     assert state is not None
     world.snapshots[P] = msgspec.structs.replace(world.snapshots[P], state={**state, "entries": {}})
-    assert the(world) is not first
-    assert not the(world).has([OWNER], "READ", "thing:/")
+    assert compiled(world) is not first
+    assert not compiled(world).has([OWNER], "READ", "thing:/")
 
 
 def test_a_policy_that_is_gone_permits_nothing() -> None:
@@ -56,7 +56,7 @@ def test_a_policy_that_is_gone_permits_nothing() -> None:
     assert world.world.enforcer("no id") is None
 
 
-class Everything:
+class EmptyStore:
     """A store that knows nothing."""
 
     lives = PresentOnly()
@@ -67,7 +67,7 @@ class Everything:
 
 def test_a_decider_brings_world_clock_and_limits() -> None:
     now = datetime(2030, 1, 15, 9, 30, tzinfo=timezone(timedelta(hours=2)))
-    decider = Decider(Everything(), now=lambda: now, historical_headers=("correlation-id",))
+    decider = Decider(EmptyStore(), now=lambda: now, historical_headers=("correlation-id",))
     command = Command(thing(THING), "create", "/", b"{}", {"correlation-id": "c-1"})
     event = decider.decide(command, [OWNER]).events[-1]
     assert event.timestamp == "2030-01-15T07:30:00.000000Z"

@@ -1,4 +1,4 @@
-"""Whatever a command says, it is decided or refused, and what is decided is what its events replay to."""
+"""Random commands are decided or refused, and a decision equals the replay of its events."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ POLICY_COMMANDS = st.lists(
 @settings(max_examples=examples(150), deadline=None)
 @given(POLICY_COMMANDS)
 def test_a_policy_equals_the_replay_of_its_events_and_always_has_an_administrator(commands: Any) -> None:
-    """Whatever is done to its parts: it has its whole form, and its owner can always change it."""
+    """After any change of its parts the policy is complete, and its owner can change it."""
     world = TwinWorld()
     world.write_policy({"A": entry([VIEWER], {})}, to=SHARED)
     world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})

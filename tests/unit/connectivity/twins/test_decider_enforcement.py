@@ -1,4 +1,4 @@
-"""Who may read and write what."""
+"""Enforcement of permissions to read and write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AUDITOR = "edge:auditor"
 
 
 def a_world_for(resources: dict[str, Any], **members: Any) -> TwinWorld:
-    """VIEWER has these resources; OWNER everything."""
+    """A world where VIEWER has these resources, and OWNER all permissions."""
     world = a_world(**members)
     world.write_policy({"VIEW": entry([VIEWER], resources)})
     return world
@@ -200,7 +200,7 @@ def test_several_subjects_add_up() -> None:
 
 
 def test_no_message_shows_a_value() -> None:
-    """Ids and paths are told, values never."""
+    """IDs and paths are reported, values never."""
     from connectivity.errors import TwinError
 
     world = a_world(attributes={"contract": "secret-value"})

@@ -1,4 +1,4 @@
-"""Subjects that expire: what is due in a policy when, and who is told."""
+"""Expiring subjects: when they are due in a policy, and the announcements of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def expiring(expiry: str = EIGHT, **announcement: Any) -> dict[str, Any]:
 
 
 def a_policy(**subjects: Any) -> Snapshot:
-    """Keywords are subjects of `edge:`."""
+    """Return a policy with these subjects; keywords are subjects of `edge:`."""
     world = TwinWorld()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {f"edge:{name}": about for name, about in subjects.items()}
@@ -31,7 +31,7 @@ def a_policy(**subjects: Any) -> Snapshot:
     return world.snapshots[P]
 
 
-def said(announcements: Any) -> list[dict[str, Any]]:
+def values_of(announcements: Any) -> list[dict[str, Any]]:
     return [json.loads(announcement.value) for announcement in announcements]
 
 
@@ -40,8 +40,8 @@ def test_case_60_a_subject_is_deleted_at_its_time() -> None:
     found = a_policy(viewer=expiring(), other=expiring(), later=expiring("2030-01-15T09:00:00Z"), stays={"type": "t"})
     assert expire_subjects(found, "2030-01-15T07:59:59.999999Z").events == ()
     judged = expire_subjects(found, AT_EIGHT)
-    told = [(event.action, event.path, event.value, event.revision, event.headers) for event in judged.events]
-    assert told == [
+    events = [(event.action, event.path, event.value, event.revision, event.headers) for event in judged.events]
+    assert events == [
         ("deleted", PATH, None, 2, b"{}"),
         ("deleted", "/entries/VIEW/subjects/edge:other", None, 3, b"{}"),
     ]
@@ -73,9 +73,9 @@ def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
 
 def test_a_clock_that_is_set_back_does_not_repeat_an_announcement() -> None:
     found = a_policy(viewer=expiring(beforeExpiry="20m"))
-    told = expire_subjects(found, "2030-01-15T07:45:00.000000Z").announced
-    back = expire_subjects(found, NOW, told)
-    assert (back.announcements, back.next, back.announced) == ((), AT_EIGHT, told)
+    notices = expire_subjects(found, "2030-01-15T07:45:00.000000Z").announced
+    back = expire_subjects(found, NOW, notices)
+    assert (back.announcements, back.next, back.announced) == ((), AT_EIGHT, notices)
     assert expire_subjects(found, "2030-01-15T07:45:00.000000Z", back.announced).announcements == ()
 
 
@@ -85,14 +85,14 @@ def test_a_subject_that_expires_within_the_announcement_period_is_announced_at_o
 
 
 def test_another_expiry_is_announced_again() -> None:
-    told = frozenset({ExpiryNotice(VIEWER, EIGHT)})
-    judged = expire_subjects(a_policy(viewer=expiring("2030-01-15T09:00:00Z", beforeExpiry="1d")), NOW, told)
-    assert said(judged.announcements) == [{"deleteAt": "2030-01-15T09:00:00Z", "subjectIds": [VIEWER]}]
+    notices = frozenset({ExpiryNotice(VIEWER, EIGHT)})
+    judged = expire_subjects(a_policy(viewer=expiring("2030-01-15T09:00:00Z", beforeExpiry="1d")), NOW, notices)
+    assert values_of(judged.announcements) == [{"deleteAt": "2030-01-15T09:00:00Z", "subjectIds": [VIEWER]}]
 
 
-def test_a_subject_that_asks_for_it_is_notified_of_its_deletion() -> None:
+def test_a_subject_with_an_announcement_is_notified_of_its_deletion() -> None:
     found = a_policy(viewer=expiring(whenDeleted=True), other=expiring(whenDeleted=False))
-    assert said(expire_subjects(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
+    assert values_of(expire_subjects(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
 
 
 def test_announcements_are_spread_over_their_interval() -> None:
@@ -118,7 +118,7 @@ def test_announcements_are_spread_over_their_interval() -> None:
         ("delete", "/", ...),
     ],
 )
-def test_a_command_that_takes_a_subject_away_reports_him(action: str, path: str, value: Any) -> None:
+def test_a_command_that_removes_a_subject_reports_it(action: str, path: str, value: Any) -> None:
     world = TwinWorld()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {
@@ -127,7 +127,7 @@ def test_a_command_that_takes_a_subject_away_reports_him(action: str, path: str,
     }
     world.write_policy({"VIEW": view})
     decision = world.send(action, path, value, to=P)
-    assert said(decision.announcements) == [{"deleteAt": "2030-01-15T07:30:00.250Z", "subjectIds": [VIEWER]}]
+    assert values_of(decision.announcements) == [{"deleteAt": "2030-01-15T07:30:00.250Z", "subjectIds": [VIEWER]}]
 
 
 def test_a_command_that_keeps_the_subject_sends_no_announcement() -> None:

@@ -178,7 +178,7 @@ def test_the_labels_of_unreadable_entries_cannot_be_guessed_by_naming_them(kind:
     assert world.status("modify", "/entries/X", referring, to=P, by=ADMIN) == 201
 
 
-def test_a_creator_may_hold_his_rights_by_an_import() -> None:
+def test_a_creator_may_have_rights_by_an_import() -> None:
     world = TwinWorld()
     world.write_policy({}, to=ROLES)
     value = {"policyId": POLICY, "imports": {ROLES: {}}}

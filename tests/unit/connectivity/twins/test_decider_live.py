@@ -1,4 +1,4 @@
-"""Who may send and who may receive what is live, by the policy of the thing."""
+"""Permissions to send and to receive live signals, by the policy of the thing."""
 
 from __future__ import annotations
 

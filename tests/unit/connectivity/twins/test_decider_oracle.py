@@ -33,7 +33,7 @@ def test_enforced_permissions_agree_with_the_reference_rule() -> None:
         world = CurrentStateLookup(snapshots.get, lambda clock=clock: clock[0])  # type: ignore[misc]
         for number in range(QUESTIONS):
             if number == QUESTIONS // 2:
-                # One of them changes: whoever imports it has to notice.
+                # One of them changes: the policies that import it have to notice.
                 changed = random_source.choice(IDS[:3])
                 states[changed] = a_policy(random_source, changed)
                 snapshots[policy(changed)] = Snapshot(policy(changed), 2, "", "", states[changed], changed)

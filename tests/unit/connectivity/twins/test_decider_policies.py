@@ -86,7 +86,7 @@ def test_case_54_a_policy_that_only_others_can_change() -> None:
     assert TwinWorld().status("create", "/", other, to=P, allow_policy_lockout="true") == 201
 
 
-def test_the_caller_may_take_his_own_rights_from_a_policy() -> None:
+def test_callers_may_remove_their_own_rights_from_a_policy() -> None:
     world = TwinWorld()
     world.write_policy({})
     assert world.status("modify", "/", a_policy(entry([VIEWER], {"policy:/": ALL})), to=P) == 204
@@ -259,7 +259,7 @@ def test_case_63_a_policy_is_copied() -> None:
 
 
 def test_a_policy_copy_without_a_permanent_administrator_is_refused() -> None:
-    """In another namespace the entry of the owner does not count; who copies is somebody that expires."""
+    """In another namespace the entry of the owner does not apply; the copying subject expires."""
     guest = entry([], {"policy:/": ALL, "thing:/": ALL})
     guest["subjects"] = {VIEWER: {"type": "t", "expiry": "2030-01-15T09:00:00Z"}}
     world = TwinWorld()
@@ -362,7 +362,7 @@ def test_case_66_a_thing_under_a_policy_without_write_is_not_created() -> None:
 
 
 def test_case_67_a_policy_that_things_name_is_neither_deleted_nor_created_again() -> None:
-    """Whoever creates it decides who can read these things."""
+    """The creator of the policy decides who can read these things."""
     world = a_world()
     world.send("create", "/", {"policyId": POLICY}, to="acme.plant:boiler-08")
     refused = refusal("policies:policy.referenceconflict", P, "/", "deleted: 2 things name it").fault
@@ -397,7 +397,7 @@ def test_a_policy_is_deleted_once_no_thing_names_it() -> None:
 
 
 def test_a_policy_that_others_import_is_not_deleted() -> None:
-    """Whoever creates it adds entries to the policies that import it."""
+    """The creator of the policy adds entries to the policies that import it."""
     world = TwinWorld()
     world.write_policy({}, to="acme.plant:shared")
     world.write_policy({})

@@ -34,7 +34,7 @@ EXECUTE = {"policy:/": granting("EXECUTE")}
 
 
 def a_policy_world(**entries: Any) -> TwinWorld:
-    """VIEWER reads by one entry, and may execute its actions."""
+    """A world where VIEWER reads by one entry, and may execute its actions."""
     world = a_world(attributes={"a": 1})
     view = entry([VIEWER], {"thing:/": granting("READ"), "policy:/entries/VIEW/actions": granting("EXECUTE")})
     world.write_policy({"VIEW": view, **entries})

@@ -97,7 +97,7 @@ def world() -> TwinWorld:
 def test_a_command_is_refused_with_the_code(
     world: TwinWorld, code: str, status: int, action: str, path: str, value: Any, more: dict[str, Any]
 ) -> None:
-    # With imports nobody asks who could change the policy.
+    # With imports there is no check that a subject can change the policy.
     to = policy("acme:plain") if code.endswith("modificationinvalid") else P
     assert world.refused(action, path, value, **{"to": to, **more}) == (status, f"policies:{code}")
 
@@ -111,9 +111,9 @@ def test_a_past_that_is_not_known_gets_an_error(world: TwinWorld) -> None:
 
 def test_every_error_code_of_policies_is_returned_by_some_command() -> None:
     known = {code for code in errors.codes() if code.startswith("policies:")}
-    told = [f"policies:{code}" for code, *_ in REFUSED]
-    assert len(told) == len(set(told))
-    assert {*told, *ELSEWHERE} == known
+    codes = [f"policies:{code}" for code, *_ in REFUSED]
+    assert len(codes) == len(set(codes))
+    assert {*codes, *ELSEWHERE} == known
     assert not known & set(UNREACHABLE)
 
 

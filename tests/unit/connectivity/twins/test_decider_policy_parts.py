@@ -31,12 +31,11 @@ P = policy(POLICY)
 SHARED = "acme.shared:roles"
 AUDITOR = {"type": "auditor"}
 VIEW = entry([VIEWER], {"thing:/": granting("READ")})
-FULL_VIEW = {**VIEW, "importable": "implicit"}
 BY_PATH = "/entries/VIEW/resources/thing:/features/burner"
 
 
 def a_policy_world(**entries: Any) -> TwinWorld:
-    """OWNERS may do everything, VIEWER reads things; another policy is there to be imported."""
+    """A world where OWNERS have all permissions and VIEWER reads things, with a policy to import."""
     world = TwinWorld()
     world.write_policy({"OPS": {**VIEW, "importable": "explicit"}}, to=SHARED)
     world.write_policy({"VIEW": VIEW, **entries})

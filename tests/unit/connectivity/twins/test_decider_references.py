@@ -281,7 +281,7 @@ def test_the_list_of_an_import_keeps_the_entries_that_references_name() -> None:
 
 
 def test_a_referenced_entry_cannot_lock_all_administrators_out() -> None:
-    """What references share is enforced like entries, so it counts where somebody has to be left who may change it."""
+    """Shared permissions are enforced like entries, so they count for the rule that a subject with WRITE remains."""
     revoked = entry(["edge:x"], {"policy:/": revoking("WRITE")})
     locked = {"entries": {"OWNERS": {**OWNERS, "references": [{"entry": "NO"}]}, "NO": revoked}}
     world = TwinWorld()
@@ -291,7 +291,7 @@ def test_a_referenced_entry_cannot_lock_all_administrators_out() -> None:
     refused = (403, "policies:entry.modificationinvalid")
     assert world.refused("modify", "/entries/OWNERS/references", [{"entry": "NO"}], to=P) == refused
     assert world.refused("modify", "/", locked, to=P) == (403, "policies:policy.modificationinvalid")
-    # Somebody who has his WRITE by a reference is somebody, too.
+    # A subject with WRITE by a reference counts, too.
     base = importable("implicit", resources={"policy:/": ALL})
     shared = {"A": {**entry([OWNER], {}), "references": [{"entry": "BASE"}]}, "BASE": base}
     assert world.status("modify", "/entries", shared, to=P) == 204
@@ -299,7 +299,7 @@ def test_a_referenced_entry_cannot_lock_all_administrators_out() -> None:
 
 
 def test_a_repeated_reference_is_resolved_once() -> None:
-    """A policy may hold thousands of them; worked out one by one they would keep everybody waiting for half a minute."""
+    """A policy may hold thousands of them; resolved one by one they would block all requests for half a minute."""
     base = entry([], {f"thing:/attributes/k{number}": granting("READ") for number in range(50)})
     many = {**entry([VIEWER], {}), "references": [{"entry": "BASE"}] * 3_000}
     value = {"policyId": POLICY, "imports": {}, "entries": {"MANY": many, "BASE": {**base, "importable": "implicit"}}}

@@ -49,7 +49,7 @@ def tag_of(world: TwinWorld, to: Any, path: str) -> str:
 
 
 def refused(world: TwinWorld, action: str, path: str, value: Any = ..., **more: Any) -> tuple[int, str, str | None]:
-    """Status, code and tag of the refusal."""
+    """Return status, code and tag of the refusal."""
     with pytest.raises(TwinError) as caught:
         world.send(action, path, value, **more)
     return caught.value.fault.status, caught.value.fault.error, caught.value.etag

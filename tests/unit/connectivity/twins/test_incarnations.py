@@ -1,4 +1,4 @@
-"""Who may read which revisions after deletions and re-creations: the incarnations of things and policies."""
+"""Incarnations of things and policies: permissions to read revisions after deletions and re-creations."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_entries_for_other_namespaces_and_expired_subjects_count_as_before() -> 
     assert (visible(world, VIEWER), visible(world, OWNER)) == (None, (1, 2))
 
 
-def test_where_permissions_are_not_known_nobody_may_read() -> None:
+def test_where_permissions_are_unknown_no_subject_may_read() -> None:
     world = taken_over()
     world.incarnations[T] = [Incarnation(1, 3, None)]
     assert (visible(world, OWNER), visible(world, BOB)) == (None, (4, 5))

@@ -1,4 +1,4 @@
-"""What commands say about the parts of a thing, as conversations."""
+"""Metadata of the parts of a thing, as conversations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.table import each_row
 from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, entry, granting, last, revoking, thing
 
 
-def said(key: str, value: Any) -> dict[str, Any]:
+def metadata_entry(key: str, value: Any) -> dict[str, Any]:
     return {"key": key, "value": value}
 
 
@@ -31,7 +31,7 @@ def metadata(world: TwinWorld, fields: str = "_metadata", **more: Any) -> Any:
 
 def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
     world = a_world()
-    assert world.status("modify", "/attributes/a", 5, put_metadata=[said("unit", "K")]) == 201
+    assert world.status("modify", "/attributes/a", 5, put_metadata=[metadata_entry("unit", "K")]) == 201
     assert last(world) == ("created", "/attributes/a", 5, 2)
     assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
     assert "_metadata" not in world.get()
@@ -39,7 +39,7 @@ def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
     assert metadata(world) == {"attributes": {}}
     assert world.status("delete", "/attributes") == 204
     assert metadata(world) == {}
-    both = {"put_metadata": [said("unit", "K")], "get_metadata": "unit"}
+    both = {"put_metadata": [metadata_entry("unit", "K")], "get_metadata": "unit"}
     assert world.refused("modify", "/attributes/a", 5, **both) == (400, "things:metadata.headersconflict")
 
 
@@ -85,18 +85,18 @@ def test_a_wildcard_in_a_metadata_key_matches_the_written_fields(
     action: str, path: str, value: Any, key: str, found: Any
 ) -> None:
     world = a_world()
-    assert world.status(action, path, value, put_metadata=[said(key, 7)]) < 300
+    assert world.status(action, path, value, put_metadata=[metadata_entry(key, 7)]) < 300
     assert metadata(world) == found
 
 
 def test_metadata_stays_through_changes_of_the_value_and_through_a_whole_put() -> None:
     world = a_world(attributes={"a": 1, "b": 2})
-    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")])
+    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
     world.send("modify", "/attributes/a", 3)
     world.send("modify", "/", {"attributes": {"a": 4}})
     world.send("merge", "/", {"attributes": {"c": 1}})
     assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
-    world.send("modify", "/", {"attributes": {"b": 4}}, put_metadata=[said("attributes/b/unit", "s")])
+    world.send("modify", "/", {"attributes": {"b": 4}}, put_metadata=[metadata_entry("attributes/b/unit", "s")])
     assert metadata(world) == {"attributes": {"b": {"unit": "s"}}}
     world.send("delete")
     world.send("create", "/", {"policyId": POLICY, "attributes": {"b": 1}})
@@ -105,7 +105,7 @@ def test_metadata_stays_through_changes_of_the_value_and_through_a_whole_put() -
 
 def test_a_delete_pattern_of_a_merge_removes_only_the_metadata_of_matching_fields() -> None:
     world = a_world(attributes={"a": 1}, features={})
-    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")])
+    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
     world.send("merge", "/", {"{{ ~f.*~ }}": None, "{{ ~_.*~ }}": None})
     assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
     world.send("merge", "/attributes", {"{{ ~.*~ }}": None})
@@ -114,9 +114,9 @@ def test_a_delete_pattern_of_a_merge_removes_only_the_metadata_of_matching_field
 
 def test_a_part_that_is_overwritten_with_an_empty_object_loses_all_its_metadata() -> None:
     world = a_world(features={"f": {"properties": {"p": {"q": 1}, "r": 1}}})
-    said_of_p = [said("q/k", 1), said("unit", "K")]
-    world.send("modify", "/features/f/properties/p", {"q": 1}, put_metadata=said_of_p)
-    world.send("modify", "/features/f/properties/p", {}, put_metadata=[said("unit", "m")])
+    entries = [metadata_entry("q/k", 1), metadata_entry("unit", "K")]
+    world.send("modify", "/features/f/properties/p", {"q": 1}, put_metadata=entries)
+    world.send("modify", "/features/f/properties/p", {}, put_metadata=[metadata_entry("unit", "m")])
     assert metadata(world) == {"features": {"f": {"properties": {"p": {}}}}}
     world.send("modify", "/attributes", {})
     assert metadata(world) == {"attributes": {}, "features": {"f": {"properties": {"p": {}}}}}
@@ -129,7 +129,7 @@ def test_a_reader_of_some_parts_does_not_see_what_is_left_of_the_metadata_of_oth
     world.write_policy(
         {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/a": revoking("READ")})}
     )
-    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")])
+    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
     world.send("delete", "/attributes/a")
     assert metadata(world) == {"attributes": {}}
     assert metadata(world, by=[VIEWER]) is None
@@ -137,20 +137,27 @@ def test_a_reader_of_some_parts_does_not_see_what_is_left_of_the_metadata_of_oth
 
 def test_metadata_that_would_replace_that_of_a_part_by_a_value_is_not_set() -> None:
     world = a_world()
-    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("a", 5), said("b", {"k": 1})])
+    world.send(
+        "modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[metadata_entry("a", 5), metadata_entry("b", {"k": 1})]
+    )
     assert metadata(world) == {"attributes": {"b": {"k": 1}}}
 
 
 def test_delete_metadata_removes_the_named_metadata() -> None:
     world = a_world()
-    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("*/k", 1), said("*/l", {"m": 2})])
+    world.send(
+        "modify",
+        "/attributes",
+        {"a": 1, "b": 2},
+        put_metadata=[metadata_entry("*/k", 1), metadata_entry("*/l", {"m": 2})],
+    )
     world.send("modify", "/attributes/a", 1, delete_metadata="l,none")
     assert metadata(world) == {"attributes": {"a": {"k": 1}, "b": {"k": 1, "l": {"m": 2}}}}
     world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="attributes/*/k")
     assert metadata(world) == {"attributes": {"a": {}, "b": {"l": {"m": 2}}}}
     world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*/l")
     assert metadata(world) == {"attributes": {"a": {}, "b": {}}}
-    world.send("modify", "/attributes/a", 1, put_metadata=[said("k", 1), said("l", 2)])
+    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("k", 1), metadata_entry("l", 2)])
     world.send("modify", "/attributes/a", 1, delete_metadata="*")
     assert metadata(world) == {"attributes": {"a": {}, "b": {}}}
     world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*")
@@ -159,36 +166,43 @@ def test_delete_metadata_removes_the_named_metadata() -> None:
 
 def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
     world = a_world(features={"f": {"properties": {"p": 1, "q": 2}}})
-    world.send("modify", "/features/f/properties", {"p": 1, "q": 2}, put_metadata=[said("*/k", 1), said("p/l", 2)])
+    world.send(
+        "modify",
+        "/features/f/properties",
+        {"p": 1, "q": 2},
+        put_metadata=[metadata_entry("*/k", 1), metadata_entry("p/l", 2)],
+    )
 
-    def asked(path: str, text: str) -> Any:
+    def metadata_at(path: str, text: str) -> Any:
         response = world.send("retrieve", path, get_metadata=text).response
         assert response.status == 200
         return response.headers["ditto-metadata"]
 
-    assert asked("/features/f/properties/p", "l") == {"l": 2}
-    assert asked("/features/f", "properties/*/l") == {"properties": {"p": {"l": 2}}}
-    assert asked("/", "features/*/properties/*/k") == {
+    assert metadata_at("/features/f/properties/p", "l") == {"l": 2}
+    assert metadata_at("/features/f", "properties/*/l") == {"properties": {"p": {"l": 2}}}
+    assert metadata_at("/", "features/*/properties/*/k") == {
         "features": {"f": {"properties": {"p": {"k": 1}, "q": {"k": 1}}}}
     }
-    assert asked("/features/f/properties", "p(k,l)") == {"p": {"k": 1, "l": 2}}
-    assert asked("/", "*/l") == {"features": {"f": {"properties": {"p": {"l": 2}}}}}
-    assert asked("/", "nothing,attributes/*/k") == {}
-    assert asked("/features/f/properties", "*") == {"p": {"k": 1, "l": 2}, "q": {"k": 1}}
-    assert asked("/policyId", "*") == {}
+    assert metadata_at("/features/f/properties", "p(k,l)") == {"p": {"k": 1, "l": 2}}
+    assert metadata_at("/", "*/l") == {"features": {"f": {"properties": {"p": {"l": 2}}}}}
+    assert metadata_at("/", "nothing,attributes/*/k") == {}
+    assert metadata_at("/features/f/properties", "*") == {"p": {"k": 1, "l": 2}, "q": {"k": 1}}
+    assert metadata_at("/policyId", "*") == {}
 
 
 def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of them fit into a header; one after the other they would keep everybody waiting for seconds."""
+    """Hundreds of them fit into a header; one after the other they would block all requests for seconds."""
     world = a_world()
     leaves = {f"k{number}": 1 for number in range(100)}
-    world.send("modify", "/attributes", leaves, put_metadata=[said("*/a", {"b": {"a": 1}}), said("*/c", 3)])
+    world.send(
+        "modify", "/attributes", leaves, put_metadata=[metadata_entry("*/a", {"b": {"a": 1}}), metadata_entry("*/c", 3)]
+    )
     looked: list[Segments] = []
     named = module._find_named
 
-    def noted(said: Any, names: Any, path: Segments = ()) -> Any:
+    def noted(keys: Any, names: Any, path: Segments = ()) -> Any:
         looked.append(path)
-        return named(said, names, path)
+        return named(keys, names, path)
 
     monkeypatch.setattr(module, "_find_named", noted)
     text = ",".join(f"*/{name}" for name in ("a", "b", "c", *(f"x{number}" for number in range(500))))
@@ -205,19 +219,20 @@ def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> No
         "merge",
         "/",
         {"attributes": {"a": 1}, "features": {"f": {"properties": {"p": 1}}}},
-        put_metadata=[said("*/k", 1)],
+        put_metadata=[metadata_entry("*/k", 1)],
     )
     assert metadata(world, "_metadata/attributes") == {"attributes": {"a": {"k": 1}}}
     assert metadata(world, "_metadata/features/*/properties/p/k") == {
         "features": {"f": {"properties": {"p": {"k": 1}}}}
     }
     several = EntityId(EntityType.THING, "acme.plant", "_")
-    asked = {"thingIds": ["acme.plant:boiler-07"]}
+    metadata_at = {"thingIds": ["acme.plant:boiler-07"]}
     (found,) = msgspec.json.decode(
-        world.send("retrieve", "/", asked, to=several, fields="thingId,_metadata/attributes").response.value or b""
+        world.send("retrieve", "/", metadata_at, to=several, fields="thingId,_metadata/attributes").response.value
+        or b""
     )
     assert found == {"thingId": "acme.plant:boiler-07", "_metadata": {"attributes": {"a": {"k": 1}}}}
-    (found,) = msgspec.json.decode(world.send("retrieve", "/", asked, to=several).response.value or b"")
+    (found,) = msgspec.json.decode(world.send("retrieve", "/", metadata_at, to=several).response.value or b"")
     assert "_metadata" not in found
 
 
@@ -240,7 +255,7 @@ def test_a_reader_of_a_part_of_an_object_does_not_learn_by_its_metadata_whether_
     seen = []
     for value in ({"in": 1}, {}):
         world = a_world()
-        world.send("modify", "/attributes/shut", value, put_metadata=[said("unit", entry_value)])
+        world.send("modify", "/attributes/shut", value, put_metadata=[metadata_entry("unit", entry_value)])
         world.write_policy(
             {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut/in": revoking("READ")})}
         )
@@ -252,7 +267,7 @@ def test_a_reader_of_a_part_of_an_object_does_not_learn_by_its_metadata_whether_
 
 def test_metadata_is_readable_only_with_read_permission_on_its_field() -> None:
     world = a_world(attributes={"open": 1, "shut": {"in": 2}})
-    world.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[said("*/k", 1)])
+    world.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[metadata_entry("*/k", 1)])
     world.write_policy(
         {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut": revoking("READ")})}
     )
@@ -270,10 +285,10 @@ def test_metadata_is_readable_only_with_read_permission_on_its_field() -> None:
 @pytest.mark.parametrize(
     ("header", "value", "expected"),
     [
-        ("put_metadata", [said("a/unit", "K")], 204),
-        ("put_metadata", [said("*/unit", "K")], 204),
-        ("put_metadata", [said("b/unit", "K")], 403),
-        ("put_metadata", [said("unit", "K")], 403),
+        ("put_metadata", [metadata_entry("a/unit", "K")], 204),
+        ("put_metadata", [metadata_entry("*/unit", "K")], 204),
+        ("put_metadata", [metadata_entry("b/unit", "K")], 403),
+        ("put_metadata", [metadata_entry("unit", "K")], 403),
         ("delete_metadata", "a/unit", 204),
         ("delete_metadata", "b/unit", 403),
         ("delete_metadata", "*/unit", 403),
@@ -282,9 +297,9 @@ def test_metadata_is_readable_only_with_read_permission_on_its_field() -> None:
 def test_a_merge_changes_metadata_only_of_fields_that_its_sender_can_write(
     header: str, value: Any, expected: int
 ) -> None:
-    """Who may write some parts merges those parts: what he says of others is as if he wrote them."""
+    """Metadata of parts that the sender cannot write is treated like a write to them."""
     world = a_world(attributes={"a": 1, "b": 2})
-    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("*/unit", "m")])
+    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[metadata_entry("*/unit", "m")])
     world.write_policy({"SOME": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
     patch: dict[str, Any] = {"by": [VIEWER], header: value}
     if expected == 204:
@@ -303,7 +318,7 @@ def test_a_thing_may_be_created_with_metadata() -> None:
     assert world.events[-1].value is not None
     assert b"_metadata" not in world.events[-1].value
     assert metadata(world) == {"attributes": {"a": {"k": 1.5}}}
-    other = {"to": "acme.plant:other", "put_metadata": [said("*/k", 1)]}
+    other = {"to": "acme.plant:other", "put_metadata": [metadata_entry("*/k", 1)]}
     assert world.refused("create", "/", value, **other) == (400, "things:metadata.notmodifiable")
     assert world.refused("modify", "/", value, put_metadata=[]) == (400, "things:metadata.notmodifiable")
     for bad, code in (([], "json.invalid"), ({"a/b": 1}, "json.key.invalid")):
@@ -313,7 +328,7 @@ def test_a_thing_may_be_created_with_metadata() -> None:
 @each_row(
     "value",
     ["x", [5], [{"key": "a"}], [{"value": 1}], [{"key": 5, "value": 1}]]
-    + [[said(key, 1)] for key in ("", "/", "*", "a/*", "*/*", "x/*/k", "a//b", "ä", "a/" + "k" * 257)],
+    + [[metadata_entry(key, 1)] for key in ("", "/", "*", "a/*", "*/*", "x/*/k", "a//b", "ä", "a/" + "k" * 257)],
 )
 def test_keys_that_cannot_be_meant_are_refused(value: Any) -> None:
     assert a_world().refused("modify", "/attributes", {"a": 1}, put_metadata=value) == (400, "header.invalid")
@@ -322,10 +337,10 @@ def test_keys_that_cannot_be_meant_are_refused(value: Any) -> None:
 def test_headers_about_metadata_that_do_not_fit_the_command_are_refused() -> None:
     world = a_world(attributes={"a": 1})
     for action, header, value in (
-        ("retrieve", "put_metadata", [said("k", 1)]),
+        ("retrieve", "put_metadata", [metadata_entry("k", 1)]),
         ("retrieve", "delete_metadata", "k"),
         ("modify", "get_metadata", "k"),
-        ("delete", "put_metadata", [said("k", 1)]),
+        ("delete", "put_metadata", [metadata_entry("k", 1)]),
     ):
         body = 1 if action == "modify" else ...
         assert world.refused(action, "/attributes/a", body, **{header: value}) == (400, "header.notsupported")
@@ -338,7 +353,7 @@ def test_headers_about_metadata_that_do_not_fit_the_command_are_refused() -> Non
 def test_metadata_applies_to_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = a_world()
     leaves = {f"k{number}": number for number in range(2_000)}
-    large = [said("*/k", "x" * 1_000)]
+    large = [metadata_entry("*/k", "x" * 1_000)]
     assert world.refused("modify", "/attributes", leaves, put_metadata=large) == (413, "things:thing.toolarge")
     # Nothing is gathered beyond the limit: a few wildcards over a large value would make millions.
     pointers: list[str] = []
@@ -348,7 +363,7 @@ def test_metadata_applies_to_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch
         return pointers[-1]
 
     monkeypatch.setattr(module, "format_pointer", noted)
-    many = [said(f"*/k{number}", 1) for number in range(100)]
+    many = [metadata_entry(f"*/k{number}", 1) for number in range(100)]
     assert world.refused("modify", "/attributes", leaves, put_metadata=many) == (413, "things:thing.toolarge")
     assert len(pointers) < 10_000
     world = TwinWorld(TwinLimits(thing=200, headers=10_000))
@@ -365,13 +380,16 @@ def test_metadata_applies_to_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_metadata_nested_deeper_than_a_thing_may_be_is_refused(key: str, value: Any) -> None:
-    """What was taken once would be too deep for every command after it."""
+    """Once accepted, it would be too deep for every later command."""
     leaf: dict[str, Any] = {"n": 1}
     for _ in range(20):
         leaf = {"n": leaf}
     world = a_world()
-    assert world.refused("modify", "/attributes", leaf, put_metadata=[said(key, value)]) == (400, "header.invalid")
-    deep = [said("/".join(["k"] * 150), 1)]
+    assert world.refused("modify", "/attributes", leaf, put_metadata=[metadata_entry(key, value)]) == (
+        400,
+        "header.invalid",
+    )
+    deep = [metadata_entry("/".join(["k"] * 150), 1)]
     assert world.status("modify", "/attributes", leaf, put_metadata=deep) == 201
     assert world.status("modify", "/attributes/n", 1) == 204
 
@@ -380,9 +398,9 @@ def test_the_state_is_made_again_from_the_events_with_their_metadata() -> None:
     """From the first event on, and from one that replaces the whole thing; what is shown of the headers has none of it."""
     world = a_world(attributes={"a": 1})
     world.limits = TwinLimits(historical_headers=("correlation-id", "_metadata"))
-    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")], _metadata="forged")
+    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")], _metadata="forged")
     world.send("modify", "/", {"attributes": {"a": 2}})
-    world.send("modify", "/attributes/b", 3, put_metadata=[said("unit", "m")])
+    world.send("modify", "/attributes/b", 3, put_metadata=[metadata_entry("unit", "m")])
     entity = thing("acme.plant:boiler-07")
     assert [without_changes(event.headers) for event in world.events] == [b'{"correlation-id":"c-1"}'] * 3
     folding = StateFold()
@@ -399,7 +417,7 @@ def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Pat
     world = a_world(attributes={"a": 1})
     entity = thing("acme.plant:boiler-07")
     before = world.snapshots[entity]
-    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K"), said("x/y", [1.50])])
+    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K"), metadata_entry("x/y", [1.50])])
     world.send("modify", "/", {"attributes": {"a": 2}})
     created = Event(entity, 1, before.created, "created", "/", msgspec.json.encode(before.state), b"{}")
     events = (created, *world.events)
@@ -417,12 +435,12 @@ def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Pat
         again.close()
 
 
-@pytest.mark.parametrize("said", [[], [{"key": "b/k", "value": 1}]])
-def test_deleting_metadata_needs_write_on_its_part_whether_or_not_there_is_some(said: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("entries", [[], [{"key": "b/k", "value": 1}]])
+def test_deleting_metadata_needs_write_on_its_part_whether_or_not_there_is_some(entries: list[dict[str, Any]]) -> None:
     """Otherwise a writer of one part would learn which others have metadata."""
     world = a_world(attributes={"a": 1, "b": 2})
     world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
-    world.send("merge", "/attributes", {"b": 3}, put_metadata=said)
+    world.send("merge", "/attributes", {"b": 3}, put_metadata=entries)
     for keys in ("*/k", "b/k", "a/k,b/k"):
         refused = world.refused("merge", "/attributes", {"a": 2}, by=[VIEWER], delete_metadata=keys)
         assert refused == (403, "things:thing.notmodifiable")

@@ -41,7 +41,7 @@ def resources(number: int, permissions: Any = None) -> dict[str, Any]:
 
 
 def text_of(world: TwinWorld, action: str, path: str, value: Any, **more: Any) -> tuple[int, str, str]:
-    """Status, code and message of a refusal."""
+    """Return status, code and message of a refusal."""
     with pytest.raises(TwinError) as refused:
         world.send(action, path, value, **more)
     fault = refused.value.fault
@@ -123,7 +123,7 @@ def test_the_permissions_of_imported_policies_are_counted_too() -> None:
 
 
 def a_chain(world: TwinWorld, name: str, length: int) -> None:
-    """Policies of which each imports all that follow."""
+    """Write a chain of policies, of which each imports all later ones."""
     for n in reversed(range(length)):
         later = [f"acme.shared:{name}{m}" for m in range(n + 1, length)]
         value = {"entries": {"OWNERS": OWNERS}, "imports": {id: {"transitiveImports": later} for id in later[:1]}}
@@ -178,7 +178,7 @@ def test_a_policy_that_an_import_has_made_too_large_gives_no_permission_but_on_i
 
 
 def test_a_policy_that_reaches_too_many_others_gives_no_permission_at_all() -> None:
-    """What the others say is not known, so that their growth cannot hide a revoke."""
+    """The entries of the others are unknown, so their growth cannot hide a revoke."""
     giving = {**entry(["edge:a"], {"policy:/": ALL, "thing:/": ALL}), "importable": "implicit"}
 
     def importing(id: str, *imports: str) -> dict[str, Any]:

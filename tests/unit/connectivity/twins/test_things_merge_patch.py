@@ -1,4 +1,4 @@
-"""What of a merge patch would change something, and that asking takes no long time."""
+"""The effective part of a merge patch, and the time to find it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.twin_world import a_world
 
 
 def test_all_patterns_of_a_patch_have_one_budget() -> None:
-    """At whatever depth they stand."""
+    """At any depth."""
     registries = {str(number): {"lamp": 1} for number in range(1000)}
     assert minimize(registries, {"1": {"{{ ~lamp1~ }}": None, "{{ ~lamp~ }}": None}}) == {"1": {"{{ ~lamp~ }}": None}}
     with pytest.raises(DeletePatternRefused, match="expected fewer patterns"):

@@ -1,4 +1,4 @@
-"""What this version does not do of a document is refused or told, never left out in silence."""
+"""Unsupported parts of a document are refused or reported, never ignored in silence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "aut
 ANNOUNCED = {**TARGET, "topics": ["_/_/policies/announcements"]}
 LIVE = {**TARGET, "topics": ["_/_/things/live/messages"], "payloadMapping": ["Ditto"]}
 MISSPELT = {**LIVE, "topics": ["_/_/things/live/messages?namespace=acme.site"]}
-ENRICHED = {**TARGET, "topics": ["_/_/things/live/messages?extraFields=attributes/on"]}
 
 
 def document(source: dict[str, Any] | None = None, **more: Any) -> Connection:
@@ -59,28 +58,28 @@ def test_conditions_and_several_mappers_are_carried_out() -> None:
 
 def test_an_unknown_parameter_is_reported_with_the_nearest_known_one() -> None:
     assert refusal(document(targets=[MISSPELT])) is None
-    (told,) = ignored_parts(document(targets=[MISSPELT]))
-    assert told == "targets[0].topics: the parameter namespace is unknown and ignored; did you mean namespaces?"
+    (message,) = ignored_parts(document(targets=[MISSPELT]))
+    assert message == "targets[0].topics: the parameter namespace is unknown and ignored; did you mean namespaces?"
 
 
-def told(*topics: str) -> list[str]:
+def notes_on(*topics: str) -> list[str]:
     return list(ignored_parts(document(targets=[{**TARGET, "topics": list(topics)}])))
 
 
 def test_the_nearest_parameter_is_one_of_the_same_topic() -> None:
     known = "_/_/connections/announcements"
-    (line,) = told(known, "_/_/things/twin/events?filters=exists(attributes/on)")
+    (line,) = notes_on(known, "_/_/things/twin/events?filters=exists(attributes/on)")
     assert line == "targets[0].topics: the parameter filters is unknown and ignored; did you mean filter?"
 
 
 def test_a_parameter_that_is_there_twice_is_reported() -> None:
-    (line,) = told("_/_/things/twin/events?filter=exists(attributes/on)&filter=exists(attributes/off)")
+    (line,) = notes_on("_/_/things/twin/events?filter=exists(attributes/on)&filter=exists(attributes/off)")
     assert line == "targets[0].topics: the parameter filter is repeated, and only the first one applies"
 
 
 def test_a_namespace_that_nothing_can_be_in_is_reported() -> None:
-    assert told("_/_/things/twin/events?namespaces=acme.plant,acme-depot.east") == []
-    (line,) = told("_/_/things/twin/events?namespaces=acme.*,acme.plant")
+    assert notes_on("_/_/things/twin/events?namespaces=acme.plant,acme-depot.east") == []
+    (line,) = notes_on("_/_/things/twin/events?namespaces=acme.*,acme.plant")
     assert line == (
         "targets[0].topics: the namespace acme.* matches nothing, as a namespace is a whole name such as acme.plant"
     )
@@ -125,8 +124,10 @@ def test_a_reply_target_with_a_beginning_of_the_operators_is_not_noted(reply: di
 
 
 def test_a_listener_publishes_to_its_peers_alone_and_is_not_noted() -> None:
-    door = document(connectionType="websocket", uri="ws://127.0.0.1:8765", sources=[{**SOURCE, "addresses": ["/in"]}])
-    assert list(notes(door)) == []
+    listener = document(
+        connectionType="websocket", uri="ws://127.0.0.1:8765", sources=[{**SOURCE, "addresses": ["/in"]}]
+    )
+    assert list(notes(listener)) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a connection document may say, and how its problems are told."""
+"""Valid connection documents, and how their problems are reported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_document_that_is_not_an_object_has_one_problem(document: object) -> N
     assert only(validate(document)).path == "$"
 
 
-# --- how problems are told ----------------------------------------------------------------------------------------------
+# --- how problems are reported ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def authority() -> trustme.CA:
 
 
 def pem_of(certificate: trustme.LeafCert) -> tuple[str, str]:
-    """Chain and PKCS#8 key."""
+    """Return chain and PKCS#8 key."""
     key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
     chain = "".join(blob.bytes().decode() for blob in certificate.cert_chain_pems)
     return chain, pkcs8(key)
@@ -347,7 +347,7 @@ def test_every_field_is_described_with_an_example() -> None:
 
 
 def test_the_example_of_every_field_has_the_shape_of_the_field(document: dict[str, Any]) -> None:
-    """They stand in for misshapen values while the rest of a document is checked."""
+    """The examples replace invalid values while the rest of a document is checked."""
     for name, field in Connection.model_fields.items():
         assert field.examples, name
         for value in field.examples:

@@ -1,4 +1,4 @@
-"""What counts as a message at all."""
+"""Valid and invalid messages of the Ditto protocol."""
 
 from __future__ import annotations
 

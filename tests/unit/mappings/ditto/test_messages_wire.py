@@ -1,4 +1,4 @@
-"""What every written message shares."""
+"""Members that all written messages share."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.support.dice import examples
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
 
-def test_a_subscribe_without_a_value_asks_for_everything() -> None:
+def test_a_subscribe_without_a_value_selects_everything() -> None:
     assert subscribe_to_history(LAMP, "/", None, {}) == Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {})
 
 

@@ -125,8 +125,8 @@ def test_a_live_message_and_its_response_keep_their_headers() -> None:
 @pytest.mark.parametrize(("channel", "topic"), [("live", "live/acks/a:b"), ("twin", "twin/acks/a:b")])
 def test_an_acknowledgement_is_about_the_whole_entity(channel: str, topic: str) -> None:
     (envelope,) = write(Acknowledgement(LAMP, "a:b", 204, None, {}, channel))
-    said = json.loads(envelope.payload)
-    assert (said["topic"], said["path"], said["status"]) == (f"acme.site/lamp-7/things/{topic}", "/", 204)
+    written = json.loads(envelope.payload)
+    assert (written["topic"], written["path"], written["status"]) == (f"acme.site/lamp-7/things/{topic}", "/", 204)
 
 
 def test_live_commands_and_their_answers_have_the_live_topic() -> None:

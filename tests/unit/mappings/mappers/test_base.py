@@ -1,4 +1,4 @@
-"""What `mappings/mappers/base.py` asks of a codec, asked of every file in the folder."""
+"""Every mapper module fulfills the contract of `mappings/mappers/base.py`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_every_codec_decodes_encodes_and_opens_sessions(name: str) -> None:
         assert 400 <= refused.fault.status < 500
         return
     if not all(isinstance(signal, SessionMessage) for signal in signals):
-        raise AssertionError(f"found {signals}, expected what only the protocol's desk can read")
+        raise AssertionError(f"found {signals}, expected what only the protocol's session handler can read")
     may_leave = isinstance(codec, PayloadMapper) or bool(signals)
     assert may_leave, "only a mapper may leave to others what it cannot read"

@@ -104,7 +104,7 @@ def test_a_message_is_refused(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", vectors.load("ignored"), ids=vectors.about)
 def test_an_error_that_comes_in_means_nothing(row: dict[str, Any]) -> None:
-    """Else two services that answer each other would never come to rest."""
+    """Otherwise two services that respond to each other would never stop."""
     assert list(CODEC.decode(vectors.envelope(row), None)) == []
 
 
@@ -197,7 +197,7 @@ def test_a_message_never_grows_its_answer() -> None:
 
 
 @each_row("row", vectors.load("said"), ids=vectors.about)
-def test_a_signal_is_said(row: dict[str, Any]) -> None:
+def test_a_signal_is_encoded(row: dict[str, Any]) -> None:
     envelopes = CODEC.encode(vectors.signal(row["signal"]), None)
     assert [json.loads(envelope.payload) for envelope in envelopes] == row["messages"]
 

@@ -1,4 +1,4 @@
-"""ImplicitThingCreation: a thing for every device that is heard of."""
+"""ImplicitThingCreation: a thing for every device that sends a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TestImplicitThingCreation(MapperBehaviours):
 
 
 def test_command_headers_are_resolved_again_for_each_delivery() -> None:
-    """Headers of the command are resolved anew for each delivery."""
+    """Headers of the command are resolved again for each delivery."""
     codec = mapper("ImplicitThingCreation", {**SMALL, "commandHeaders": {"gateway": "{{ header:gateway }}"}})
     (first,) = read(codec, b"", {"device_id": "acme.site:lamp-7"})
     (second,) = read(codec, b"", {"device_id": "acme.site:lamp-8", "gateway": "g-1"})

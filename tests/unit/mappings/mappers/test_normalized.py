@@ -38,7 +38,7 @@ def document(action: str, path: str, value: Any, **options: Any) -> dict[str, An
 
 @FEW
 @given(value=JSON)
-def test_a_change_is_at_its_place_as_it_was_said(value: Any) -> None:
+def test_a_changed_value_is_at_its_path_unchanged(value: Any) -> None:
     assert document("modified", "/attributes/a", value)["attributes"]["a"] == value
 
 

@@ -1,4 +1,4 @@
-"""reactive-streams-io: messages come in as what was spoken, octet by octet, and an error without a session is a goodbye."""
+"""reactive-streams-io: messages are received byte by byte, and an error without a session is a goodbye."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_a_payload_becomes_a_session_message_unchanged(payload: bytes) -> None:
 def test_an_error_is_a_goodbye() -> None:
     fault = Fault(413, "connectivity:message.toolarge", "The payload has 9 bytes, but at most 8 are allowed.")
     (envelope,) = CODEC.encode(ErrorResponse(None, "things", fault, {}), None)
-    said = b"413 connectivity:message.toolarge The payload has 9 bytes, but at most 8 are allowed."
-    assert envelope.payload == bytes([3, len(said)]) + said
+    reason = b"413 connectivity:message.toolarge The payload has 9 bytes, but at most 8 are allowed."
+    assert envelope.payload == bytes([3, len(reason)]) + reason
 
 
-def test_nothing_else_is_said_outside_a_session() -> None:
+def test_no_other_event_is_written_outside_a_session() -> None:
     with pytest.raises(EncodeError):
         CODEC.encode(Complete(SubscriptionKind.HISTORY, "k", None, {}), None)
 

@@ -1,4 +1,4 @@
-"""What scripts are given, and what may come back from them."""
+"""Inputs of scripts, and their valid results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENVELOPE = Envelope(b'{"temp": 21}', {"content-type": "application/json", "devic
 
 
 def external(**members: Any) -> str:
-    """One result of an outgoing script."""
+    """Return one result of an outgoing script."""
     return json.dumps([{"headers": {}, "contentType": None, "text": None, "binary": None, **members}])
 
 

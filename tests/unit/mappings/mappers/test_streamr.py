@@ -22,7 +22,7 @@ CODEC = load_codec("Streamr")
 
 
 def read(document: Any, codec: Codec = CODEC) -> Any:
-    """What was spoken."""
+    """Return the decoded session message."""
     (spoken,) = codec.decode(Envelope(document if isinstance(document, bytes) else json.dumps(document).encode()), None)
     assert isinstance(spoken, SessionMessage)
     return spoken
@@ -53,9 +53,9 @@ def test_case_x01_a_request_that_is_not_an_object_is_refused_with_the_text_of_th
 def test_an_error_names_its_stream_partition_and_subscription() -> None:
     error = refused({"type": "resend", "stream": "tank", "partition": 2, "sub": 7})
     assert error.fault.extra == {"stream": "tank", "partition": 2, "sub": 7}
-    layer, type, sub, said = written(error.fault, correlation_id="c-1")
+    layer, type, sub, message = written(error.fault, correlation_id="c-1")
     assert (layer, type, sub) == (0, 7, "")
-    assert said == {
+    assert message == {
         "error": error.fault.message,
         "status": 400,
         "code": "streamr:resend.options.unknown",

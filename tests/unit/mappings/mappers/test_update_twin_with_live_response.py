@@ -37,7 +37,7 @@ class Reading(Codec):
 
 
 def made_of(signal: Inbound, options: Mapping[str, Any] | None = None, **headers: str) -> list[Inbound]:
-    """What the mapper makes of a delivery that says `signal`."""
+    """Return the signals that the mapper makes of a delivery with `signal`."""
     codec = mapper("UpdateTwinWithLiveResponse", options)
     codec.reading = Reading(signal)  # type: ignore[attr-defined]
     return read(codec, b"{}", headers)

@@ -1,4 +1,4 @@
-"""When nobody reads any more: mappings.model.absence."""
+"""Detection of absent readers: mappings.model.absence."""
 
 from __future__ import annotations
 

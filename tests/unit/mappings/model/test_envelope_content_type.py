@@ -1,4 +1,4 @@
-"""What a content type says of a payload."""
+"""Content types of payloads."""
 
 from __future__ import annotations
 

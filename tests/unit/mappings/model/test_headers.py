@@ -1,4 +1,4 @@
-"""Headers: the table, what comes in, what goes out, and what mappings fill in."""
+"""Headers: the table, inbound and outbound headers, and those that mappings set."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ values = st.recursive(
 @settings(max_examples=examples(300))
 @given(st.dictionaries(names, values, max_size=5), st.booleans())
 def test_any_headers_are_normalised_or_refused(headers: dict[str, object], mapped: bool) -> None:
-    """What can be read of them is normal already, and nothing internal goes out again."""
+    """Read headers are normalized already, and internal headers are not sent."""
     found = readable(headers, mapped=mapped)
     assert normalize(found) == found
     assert not set(repeated_headers(found)) & {*INTERNAL, *READ_ONLY}

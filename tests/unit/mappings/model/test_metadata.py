@@ -10,14 +10,14 @@ import pytest
 
 from mappings.model.metadata import evolve_metadata, read_changes, without_changes
 
-SAID = {"attributes": {"a": {"unit": "K"}, "b": {"c": {"unit": "m"}}}, "note": "mine"}
+METADATA = {"attributes": {"a": {"unit": "K"}, "b": {"c": {"unit": "m"}}}, "note": "mine"}
 DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
 
 
 @pytest.mark.parametrize(
     ("after", "left"),
     [
-        (DATA, SAID),
+        (DATA, METADATA),
         ({"attributes": {"b": {"c": 2}}}, {"attributes": {"b": {"c": {"unit": "m"}}}, "note": "mine"}),
         ({"attributes": {"a": 1, "b": {}}}, {"attributes": {"a": {"unit": "K"}, "b": {}}, "note": "mine"}),
         ({"attributes": {"a": 1, "b": 5}}, {"attributes": {"a": {"unit": "K"}, "b": {}}, "note": "mine"}),
@@ -26,7 +26,7 @@ DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
     ],
 )
 def test_metadata_is_removed_with_the_field_that_it_describes(after: Any, left: Any) -> None:
-    assert evolve_metadata(SAID, DATA, after, ()) == left
+    assert evolve_metadata(METADATA, DATA, after, ()) == left
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,17 @@ def test_changes_are_made_in_order(changes: Any, found: Any) -> None:
 
 def test_a_part_that_is_overwritten_with_an_empty_object_loses_all_its_metadata() -> None:
     after = {"attributes": {"a": 1, "b": {}}}
-    found = evolve_metadata(SAID, DATA, after, [("/attributes/b/unit", "m")], ("attributes", "b"))
+    found = evolve_metadata(METADATA, DATA, after, [("/attributes/b/unit", "m")], ("attributes", "b"))
     assert found == {"attributes": {"a": {"unit": "K"}, "b": {}}, "note": "mine"}
 
 
 def test_a_change_of_metadata_does_not_modify_the_previous_metadata() -> None:
-    before = msgspec.json.decode(msgspec.json.encode(SAID))
+    before = msgspec.json.decode(msgspec.json.encode(METADATA))
     value = {"x": 1}
-    evolve_metadata(SAID, DATA, DATA, [("/attributes/a/unit", 1), ("/attributes/a/v", value), ("/attributes/a/v/y", 2)])
-    assert (before, value) == (SAID, {"x": 1})
+    evolve_metadata(
+        METADATA, DATA, DATA, [("/attributes/a/unit", 1), ("/attributes/a/v", value), ("/attributes/a/v/y", 2)]
+    )
+    assert (before, value) == (METADATA, {"x": 1})
 
 
 def test_changes_travel_among_the_stored_headers_and_are_not_shown() -> None:

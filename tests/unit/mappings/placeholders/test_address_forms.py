@@ -1,4 +1,4 @@
-"""What may become part of an address, and what may not."""
+"""Values that may become part of an address, and values that may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `time:` placeholder, by a clock that stands still."""
+"""The `time:` placeholder, by a clock that does not move."""
 
 from __future__ import annotations
 

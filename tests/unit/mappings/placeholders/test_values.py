@@ -1,4 +1,4 @@
-"""What placeholders read, and what they find where nothing is known."""
+"""Values of placeholders, and their results for unknown values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Octets in, frames out: reactive-streams-io, frames, packing, limits and malformed input."""
+"""Bytes in, frames out: reactive-streams-io, frames, packing, limits and malformed input."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_a_frame_is_read_byte_by_byte(example: Example) -> None:
 
 @given(st.lists(st.sampled_from([0, SIZE]).flatmap(lambda size: st.tuples(st.just(size), frames(size)))), st.data())
 def test_frames_come_out_as_they_went_in_however_they_are_cut(
-    said: list[tuple[int, Frame]], data: st.DataObject
+    sent: list[tuple[int, Frame]], data: st.DataObject
 ) -> None:
     # Each frame's own stream has an id of its own with a known size, set as an onSubscribe would.
     written, expected = b"", []
     sizes: dict[int, int] = {}
-    for size, frame in said:
+    for size, frame in sent:
         subscriber = subscriber_of(frame)
         if sizes.setdefault(subscriber, size) != size:
             continue
@@ -67,7 +67,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
         written += encode(frame, size)
         expected.append(frame)
     reader = decoder()
-    reader.sizes.update({subscriber_of(frame): size for size, frame in reversed(said)})
+    reader.sizes.update({subscriber_of(frame): size for size, frame in reversed(sent)})
     cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=8)))
     found = []
     for start, end in zip([0, *cuts], [*cuts, len(written)], strict=True):
@@ -78,8 +78,8 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 
 def test_the_element_size_is_remembered_until_the_next_on_subscribe_of_that_id() -> None:
     """Section 7.2: it outlives cancel and completion."""
-    said = raw("81 06 02  82 06 00 07  86 06  82 06 00 08  81 06 00  82 06 01 62")
-    assert [frame.element for frame in decoder().feed(said) if isinstance(frame, OnNext)] == [
+    sent = raw("81 06 02  82 06 00 07  86 06  82 06 00 08  81 06 00  82 06 01 62")
+    assert [frame.element for frame in decoder().feed(sent) if isinstance(frame, OnNext)] == [
         b"\x00\x07",
         b"\x00\x08",
         b"b",
@@ -123,16 +123,16 @@ FATAL = [
 ]
 
 
-@each_row(("case", "text", "said"), FATAL, ids=[case for case, *_ in FATAL])
-def test_malformed_bytes_are_noticed_as_soon_as_they_are_there(case: str, text: str, said: str) -> None:
-    """No octet too late: the same without the last one is only not whole yet. The case is that of the conformance suite."""
+@each_row(("case", "text", "reason"), FATAL, ids=[case for case, *_ in FATAL])
+def test_malformed_bytes_are_noticed_as_soon_as_they_are_there(case: str, text: str, reason: str) -> None:
+    """Not a byte too late: without the last byte the message is incomplete. The case is that of the conformance suite."""
     wrong = raw(text)
-    with pytest.raises(ProtocolError, match=said):
+    with pytest.raises(ProtocolError, match=reason):
         list(decoder().feed(wrong))
     reader = decoder()
     for byte in wrong[:-1]:
         list(reader.feed(bytes([byte])))
-    with pytest.raises(ProtocolError, match=said):
+    with pytest.raises(ProtocolError, match=reason):
         list(reader.feed(wrong[-1:]))
 
 

@@ -32,122 +32,122 @@ MODIFY = (
 )
 
 
-def begun() -> EndpointClient:
-    party = greeted()
-    party.expect(f"{RANGE} 33 01 00")
-    return party
+def subscribed_peer() -> EndpointClient:
+    peer = greeted()
+    peer.expect(f"{RANGE} 33 01 00")
+    return peer
 
 
 def test_the_complete_exchange_of_the_specification() -> None:
-    party = EndpointClient(extensions=())
-    assert party.expect(f"01 00 00 {RANGE} 33 01 02") == raw("02 00 00 81 01 00 82 01 01 31 82 01 01 32")
-    assert party.expect("12 01 05") == raw("82 01 01 33 86 01")
-    assert party.expect("03 00") == raw("03 02 6f 6b")
-    assert party.endpoint.is_closed
+    peer = EndpointClient(extensions=())
+    assert peer.expect(f"01 00 00 {RANGE} 33 01 02") == raw("02 00 00 81 01 00 82 01 01 31 82 01 01 32")
+    assert peer.expect("12 01 05") == raw("82 01 01 33 86 01")
+    assert peer.expect("03 00") == raw("03 02 6f 6b")
+    assert peer.endpoint.is_closed
 
 
 def test_case_g01_a_goodbye_is_answered_and_ends_all_streams() -> None:
-    party = begun()
-    assert party.expect("03 04 64 6f 6e 65") == raw("03 02 6f 6b")
-    assert len(party.cancelled) == 1
-    assert party.events[-1] == Closed("done")
-    assert party.endpoint.is_closed
+    peer = subscribed_peer()
+    assert peer.expect("03 04 64 6f 6e 65") == raw("03 02 6f 6b")
+    assert len(peer.cancelled) == 1
+    assert peer.events[-1] == Closed("done")
+    assert peer.endpoint.is_closed
 
 
 def test_case_g02_we_wait_for_their_goodbye_but_not_forever() -> None:
     for answer in (True, False):
-        party = begun()
-        party.react(party.endpoint.close(party.clock.now(), "shutdown"))
-        assert is_goodbye(party.sends(), "shutdown")
-        assert len(party.cancelled) == 1
-        assert not party.endpoint.is_closed
-        assert (party.expect("03 00") if answer else party.waits(5)) == b""
-        assert party.endpoint.is_closed
+        peer = subscribed_peer()
+        peer.react(peer.endpoint.close(peer.clock.now(), "shutdown"))
+        assert is_goodbye(peer.sends(), "shutdown")
+        assert len(peer.cancelled) == 1
+        assert not peer.endpoint.is_closed
+        assert (peer.expect("03 00") if answer else peer.waits(5)) == b""
+        assert peer.endpoint.is_closed
 
 
 def test_case_g03_two_goodbyes_that_cross_are_each_others_answers() -> None:
-    server = begun()
+    server = subscribed_peer()
     client, _ = subscriber()
-    for party in (server, client):
-        party.react(party.endpoint.close(party.clock.now()))
-    said = server.sends(), client.sends()
-    assert said == (raw("03 02 6f 6b"), raw("03 02 6f 6b"))
-    assert server.expect(said[1]) == client.expect(said[0]) == b""
+    for peer in (server, client):
+        peer.react(peer.endpoint.close(peer.clock.now()))
+    sent = server.sends(), client.sends()
+    assert sent == (raw("03 02 6f 6b"), raw("03 02 6f 6b"))
+    assert server.expect(sent[1]) == client.expect(sent[0]) == b""
     assert server.endpoint.is_closed
     assert client.endpoint.is_closed
 
 
 def test_case_g04_frames_after_a_goodbye_are_ignored() -> None:
-    party = greeted()
-    assert party.expect(f"03 01 78 {NEVER} 01 00") == raw("03 02 6f 6b")
-    assert not party.feeds
+    peer = greeted()
+    assert peer.expect(f"03 01 78 {NEVER} 01 00") == raw("03 02 6f 6b")
+    assert not peer.feeds
 
 
 def test_case_g05_after_our_goodbye_theirs_alone_is_waited_for() -> None:
-    party = begun()
-    party.react(party.endpoint.close(party.clock.now()))
-    party.sends()
-    assert party.expect("12 01 01 03 00") == b""
-    assert party.endpoint.is_closed
+    peer = subscribed_peer()
+    peer.react(peer.endpoint.close(peer.clock.now()))
+    peer.sends()
+    assert peer.expect("12 01 01 03 00") == b""
+    assert peer.endpoint.is_closed
 
 
 def test_case_g06_an_unreadable_goodbye_closes() -> None:
-    party = greeted()
-    assert is_goodbye(party.expect("03 02 c3 28"))
-    assert party.endpoint.is_closed
+    peer = greeted()
+    assert is_goodbye(peer.expect("03 02 c3 28"))
+    assert peer.endpoint.is_closed
 
 
 def test_closing_before_the_hello_came_still_waits_for_the_goodbye() -> None:
-    party = EndpointClient(EndpointRole.CLIENT)
-    party.react(party.endpoint.close(party.clock.now()))
-    party.sends()
-    assert party.expect("02 00 03 01 02 03") == b""
-    assert not party.endpoint.is_closed
-    party.expect("a9 00 03 00")
-    assert party.endpoint.is_closed
+    peer = EndpointClient(EndpointRole.CLIENT)
+    peer.react(peer.endpoint.close(peer.clock.now()))
+    peer.sends()
+    assert peer.expect("02 00 03 01 02 03") == b""
+    assert not peer.endpoint.is_closed
+    peer.expect("a9 00 03 00")
+    assert peer.endpoint.is_closed
 
 
 def test_nothing_is_asked_for_over_a_connection_that_is_over() -> None:
-    party = greeted()
-    party.expect("03 00")
+    peer = greeted()
+    peer.expect("03 00")
     with pytest.raises(EncodeError, match="found a closed connection"):
-        party.endpoint.subscribe("a")
-    assert party.endpoint.session.offer(1, [b"x"]) is False
+        peer.endpoint.subscribe("a")
+    assert peer.endpoint.session.offer(1, [b"x"]) is False
 
 
 def test_cases_w01_to_w04_both_sides_subscribe_with_the_same_id() -> None:
-    party = greeted()
-    stream = party.endpoint.subscribe("ingest/telemetry", 256)
-    assert party.sends() == raw(INGEST)
-    assert party.expect("81 01 00") == b""
-    assert party.reported(StreamAccepted) == [StreamAccepted(stream, 0)]
-    assert party.expect(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
-    party.expect(MODIFY)
-    assert party.elements(stream) == [raw(MODIFY)[3:]]
+    peer = greeted()
+    stream = peer.endpoint.subscribe("ingest/telemetry", 256)
+    assert peer.sends() == raw(INGEST)
+    assert peer.expect("81 01 00") == b""
+    assert peer.reported(StreamAccepted) == [StreamAccepted(stream, 0)]
+    assert peer.expect(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
+    peer.expect(MODIFY)
+    assert peer.elements(stream) == [raw(MODIFY)[3:]]
     for _ in range(127):
-        party.expect(MODIFY)
-    assert party.endpoint.session.request(stream, 128)
-    assert party.sends() == raw("12 01 80 01")
+        peer.expect(MODIFY)
+    assert peer.endpoint.session.request(stream, 128)
+    assert peer.sends() == raw("12 01 80 01")
 
 
 def test_elements_beyond_the_demand_cancel_the_stream() -> None:
-    party = greeted()
-    stream = party.endpoint.subscribe("ingest/telemetry", 256)
-    party.expect("81 01 00")
-    party.expect(encode(OnNext(1, b"x")) * 256)
-    assert party.failure(stream) is None
-    assert party.expect(encode(OnNext(1, b"x"))) == raw("13 01")
-    assert len(party.elements(stream)) == 256
+    peer = greeted()
+    stream = peer.endpoint.subscribe("ingest/telemetry", 256)
+    peer.expect("81 01 00")
+    peer.expect(encode(OnNext(1, b"x")) * 256)
+    assert peer.failure(stream) is None
+    assert peer.expect(encode(OnNext(1, b"x"))) == raw("13 01")
+    assert len(peer.elements(stream)) == 256
 
 
 def test_case_w06_an_error_of_the_peer_frees_the_id() -> None:
-    party = greeted()
-    stream = party.endpoint.subscribe("ingest/telemetry", 256)
-    party.sends()
-    party.expect("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65")
-    assert party.reported(StreamFailed) == [StreamFailed(stream, "500 gone")]
-    party.endpoint.subscribe("ingest/telemetry", 256)
-    assert party.sends() == raw(INGEST)
+    peer = greeted()
+    stream = peer.endpoint.subscribe("ingest/telemetry", 256)
+    peer.sends()
+    peer.expect("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65")
+    assert peer.reported(StreamFailed) == [StreamFailed(stream, "500 gone")]
+    peer.endpoint.subscribe("ingest/telemetry", 256)
+    assert peer.sends() == raw(INGEST)
 
 
 def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
@@ -163,15 +163,15 @@ def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
 
 
 def alive(**options: object) -> EndpointClient:
-    party = EndpointClient(**options)  # type: ignore[arg-type]
-    party.expect("01 00 01 02")
-    return party
+    peer = EndpointClient(**options)  # type: ignore[arg-type]
+    peer.expect("01 00 01 02")
+    return peer
 
 
 def test_case_k01_a_ping_is_answered_with_its_data_before_anything_else() -> None:
     assert alive().expect("a8 02 ab cd") == raw("a9 02 ab cd")
-    party = alive()
-    assert party.expect(f"{RANGE} 31 01 01 a8 01 07")[:3] == raw("a9 01 07")
+    peer = alive()
+    assert peer.expect(f"{RANGE} 31 01 01 a8 01 07")[:3] == raw("a9 01 07")
 
 
 def test_case_k02_a_ping_with_too_much_data_is_fatal() -> None:
@@ -179,20 +179,20 @@ def test_case_k02_a_ping_with_too_much_data_is_fatal() -> None:
 
 
 def test_silence_is_met_with_pings_and_at_last_with_a_goodbye() -> None:
-    party = alive()
-    assert party.waits(29) == b""
-    assert party.waits(2) == raw("a8 00")
-    assert party.expect("a9 00") == b""
-    assert party.waits(59) == raw("a8 00")
-    assert is_goodbye(party.waits(60), "idle")
-    assert party.endpoint.is_closed
+    peer = alive()
+    assert peer.waits(29) == b""
+    assert peer.waits(2) == raw("a8 00")
+    assert peer.expect("a9 00") == b""
+    assert peer.waits(59) == raw("a8 00")
+    assert is_goodbye(peer.waits(60), "idle")
+    assert peer.endpoint.is_closed
 
 
 def test_a_peer_that_is_not_read_is_not_silent() -> None:
-    party = alive()
+    peer = alive()
     for now in range(1020, 1400, 20):
-        party.endpoint.unread(now)
-        assert party.endpoint.due == now + 30
+        peer.endpoint.unread(now)
+        assert peer.endpoint.due == now + 30
     cut = EndpointClient(extensions=(Extension.SEQUENCE,))
     cut.expect(H)
     cut.expect("12")
@@ -202,21 +202,21 @@ def test_a_peer_that_is_not_read_is_not_silent() -> None:
 
 
 def test_without_keepalive_a_silent_socket_stays_open() -> None:
-    party = EndpointClient(extensions=(Extension.SEQUENCE,))
-    party.expect(H)
-    assert party.endpoint.due is None
+    peer = EndpointClient(extensions=(Extension.SEQUENCE,))
+    peer.expect(H)
+    assert peer.endpoint.due is None
 
 
-def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
-    party = alive(limits=EndpointLimits(backlog=10_000))
+def test_a_peer_that_subscribes_and_never_reads_is_disconnected() -> None:
+    peer = alive(limits=EndpointLimits(backlog=10_000))
     for _ in range(20):
-        party.react(party.endpoint.receive(encode(Ping(bytes(64))) * 10, 0))
-    assert party.endpoint.is_closed
-    assert is_goodbye(party.sends(), "protocol error: responses are not read")
+        peer.react(peer.endpoint.receive(encode(Ping(bytes(64))) * 10, 0))
+    assert peer.endpoint.is_closed
+    assert is_goodbye(peer.sends(), "protocol error: responses are not read")
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         encode(Ping(b"")),
         encode(SubscribeFrame("x", 1, 0)) + encode(CancelFrame(1)),
@@ -224,10 +224,10 @@ def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
     ],
     ids=["pings", "subscribed and cancelled", "requests"],
 )
-def test_small_frames_that_are_not_read_are_bounded_in_the_middle_of_a_message(said: bytes) -> None:
-    """A message of 128 KiB holds 65,000 frames whose answers are few octets, and each of them is an object."""
+def test_small_frames_that_are_not_read_are_bounded_in_the_middle_of_a_message(sent: bytes) -> None:
+    """A message of 128 KiB holds 65,000 frames whose answers are few bytes, and each of them is an object."""
     endpoint = greeted(has_messages=True).endpoint
-    message = said * ((1 << 17) // len(said))
+    message = sent * ((1 << 17) // len(sent))
     tracemalloc.start()
     events = endpoint.receive(message, 0)
     _, peak = tracemalloc.get_traced_memory()
@@ -238,26 +238,26 @@ def test_small_frames_that_are_not_read_are_bounded_in_the_middle_of_a_message(s
 
 
 def test_a_thousand_subscriptions_too_many_in_one_message_are_refused_one_by_one() -> None:
-    party = greeted(has_messages=True)
-    said = party.expect(b"".join(encode(SubscribeFrame("tck/never", number, 0)) for number in range(4024)))
-    assert not party.endpoint.is_closed
-    assert said.count(b"429 rsio:subscriptions.limit") == 3000
+    peer = greeted(has_messages=True)
+    sent = peer.expect(b"".join(encode(SubscribeFrame("tck/never", number, 0)) for number in range(4024)))
+    assert not peer.endpoint.is_closed
+    assert sent.count(b"429 rsio:subscriptions.limit") == 3000
 
 
 def test_a_peer_that_opens_ten_thousand_ids_is_answered_and_bounded() -> None:
-    party = greeted()
+    peer = greeted()
     for subscriber_id in range(10_000):
-        party.react(party.endpoint.receive(encode(SubscribeFrame("tck/never", subscriber_id, 0)), 0))
-        party.sends()
-    assert len(party.feeds) == 1024
-    assert not party.endpoint.is_closed
+        peer.react(peer.endpoint.receive(encode(SubscribeFrame("tck/never", subscriber_id, 0)), 0))
+        peer.sends()
+    assert len(peer.feeds) == 1024
+    assert not peer.endpoint.is_closed
 
 
 def test_elements_wait_until_the_transport_takes_them() -> None:
-    party, (stream,) = greeted(), (0,)
-    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/fixed?n=1000&size=8", 1, 1000)), 0))
-    (stream,) = party.endpoint.session.by_stream
-    assert party.endpoint.session.waiting(stream) == 8000
-    party.sends()
-    assert party.endpoint.session.waiting(stream) == 0
-    assert party.reported(ElementsReceived) == []
+    peer, (stream,) = greeted(), (0,)
+    peer.react(peer.endpoint.receive(encode(SubscribeFrame("tck/fixed?n=1000&size=8", 1, 1000)), 0))
+    (stream,) = peer.endpoint.session.by_stream
+    assert peer.endpoint.session.waiting(stream) == 8000
+    peer.sends()
+    assert peer.endpoint.session.waiting(stream) == 0
+    assert peer.reported(ElementsReceived) == []

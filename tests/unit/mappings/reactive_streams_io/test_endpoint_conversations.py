@@ -23,13 +23,13 @@ ASK = Step(EndpointRole.CLIENT, "subscribe", NAMES.index("tck/range?n=5"), 1)
 MORE = Step(EndpointRole.CLIENT, "request", 0, 2)
 
 
-@pytest.mark.parametrize("sizes", [(), (1,)], ids=["messages", "octets"])
+@pytest.mark.parametrize("sizes", [(), (1,)], ids=["messages", "bytes"])
 def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]) -> None:
     talk = run_plan(plan(ASK, Step(EndpointRole.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
-    told = [event for side in talk.sides if side.endpoint.role is EndpointRole.CLIENT for event in side.events]
-    elements = [bytes(each) for event in told if isinstance(event, ElementsReceived) for each in event.elements]
+    events = [event for side in talk.sides if side.endpoint.role is EndpointRole.CLIENT for event in side.events]
+    elements = [bytes(each) for event in events if isinstance(event, ElementsReceived) for each in event.elements]
     assert elements == [b"1", b"2", b"3", b"4", b"5"]
-    assert [type(event) for event in told if isinstance(event, Interrupted | Resumed | Completed | StreamFailed)][
+    assert [type(event) for event in events if isinstance(event, Interrupted | Resumed | Completed | StreamFailed)][
         :3
     ] == [
         Interrupted,

@@ -1,4 +1,4 @@
-"""Transports that are cut at any octet: with resume every element arrives once and in order (reactive-streams-io, resume).
+"""Transports that are cut at any byte: with resume every element arrives once and in order (reactive-streams-io, resume).
 
 Client and server live in this process; what is on its way between them is delivered in pieces, or is lost with the
 transport. Streams go both ways, of a fixed size and not, split and whole.
@@ -39,7 +39,7 @@ STREAMS = {
     "tck/range?n=0": [],
 }
 PAGE = 7
-"""What a subscriber asks for at a time."""
+"""The demand of one request."""
 
 
 class Side:
@@ -50,29 +50,29 @@ class Side:
         self.got: dict[int, list[bytes]] = {}
         self.over: set[int] = set()
         self.faults: list[object] = []
-        self.party: EndpointClient | None = None
+        self.peer: EndpointClient | None = None
 
     def ask(self) -> None:
-        assert self.party is not None
+        assert self.peer is not None
         for name in STREAMS:
-            stream = self.party.endpoint.subscribe(name, PAGE)
+            stream = self.peer.endpoint.subscribe(name, PAGE)
             self.wanted[stream], self.got[stream] = name, []
 
-    def receive(self, said: bytes) -> None:
-        party = self.party
-        assert party is not None
-        events = party.endpoint.receive(said, party.clock.now())
-        party.react(events)
+    def receive(self, sent: bytes) -> None:
+        peer = self.peer
+        assert peer is not None
+        events = peer.endpoint.receive(sent, peer.clock.now())
+        peer.react(events)
         self.reported(events)
 
     def reported(self, events: Sequence[EndpointEvent]) -> None:
-        assert self.party is not None
+        assert self.peer is not None
         for event in events:
             if isinstance(event, ElementsReceived):
                 before = len(self.got[event.stream])
                 self.got[event.stream] += event.elements
                 if before // PAGE != len(self.got[event.stream]) // PAGE:
-                    self.party.endpoint.session.request(event.stream, PAGE)
+                    self.peer.endpoint.session.request(event.stream, PAGE)
             elif isinstance(event, Completed):
                 self.over.add(event.stream)
             elif isinstance(event, StreamFailed | NotResumed):
@@ -98,41 +98,41 @@ class Link:
 
     def connect(self) -> None:
         """A new transport: the client goes on with its session, the server with what it is asked for."""
-        old = self.client.party
+        old = self.client.peer
         options: dict[str, Any] = {"clock": self.clock, "has_messages": self.has_messages, "limits": LIMITS}
         ticket = None if old is None else old.endpoint.ticket()
         assert old is None or ticket is not None
-        self.client.party = EndpointClient(EndpointRole.CLIENT, ticket=ticket, **options)
-        self.client.party.feeds = {} if old is None else old.feeds
-        feeds = {} if self.server.party is None else self.server.party.feeds
-        self.server.party = EndpointClient(resumables=self.resumables, **options)
+        self.client.peer = EndpointClient(EndpointRole.CLIENT, ticket=ticket, **options)
+        self.client.peer.feeds = {} if old is None else old.feeds
+        feeds = {} if self.server.peer is None else self.server.peer.feeds
+        self.server.peer = EndpointClient(resumables=self.resumables, **options)
         # Its streams move with the session, which a new connection has from its resume on.
-        self.server.party.feeds = feeds
+        self.server.peer.feeds = feeds
         self.forth: list[bytes] = []
         self.back: list[bytes] = []
 
     def step(self) -> bool:
         """Carry a piece one way. False where nothing is on its way."""
-        assert self.client.party is not None
-        assert self.server.party is not None
-        self.forth += self.client.party.messages()
-        self.back += self.server.party.messages()
+        assert self.client.peer is not None
+        assert self.server.peer is not None
+        self.forth += self.client.peer.messages()
+        self.back += self.server.peer.messages()
         ways = [pair for pair in ((self.forth, self.server), (self.back, self.client)) if pair[0]]
         if not ways:
             return False
         way, receiver = self.choose.choice(ways)
-        said = way.pop(0)
+        sent = way.pop(0)
         if not self.has_messages:
-            cut = self.choose.randint(1, len(said))
-            said, rest = said[:cut], said[cut:]
+            cut = self.choose.randint(1, len(sent))
+            sent, rest = sent[:cut], sent[cut:]
             if rest:
                 way.insert(0, rest)
-        receiver.receive(said)
+        receiver.receive(sent)
         return True
 
     def cut(self) -> None:
-        """The transport is gone, with all that is on its way. Sometimes only the client knows."""
-        client, server = self.client.party, self.server.party
+        """Lose the transport, with all bytes on their way; sometimes only the client notices."""
+        client, server = self.client.peer, self.server.peer
         assert client is not None
         assert server is not None
         if client.endpoint.ticket() is None:
@@ -153,8 +153,8 @@ def carried(choose: random.Random, *, has_messages: bool, cuts: int) -> Link:
     while link.step() or not asked:
         steps += 1
         assert steps < 100_000
-        assert link.server.party is not None
-        if not asked and link.server.party.endpoint.state is EndpointState.OPEN:
+        assert link.server.peer is not None
+        if not asked and link.server.peer.endpoint.state is EndpointState.OPEN:
             link.server.ask()
             asked = True
         if asked and link.cuts < cuts and link.choose.random() < (0.2 if has_messages else 0.05):
@@ -167,9 +167,9 @@ def whole(link: Link) -> None:
         assert side.faults == []
         assert {side.wanted[stream]: elements for stream, elements in side.got.items()} == STREAMS
         assert side.is_done
-        assert side.party is not None
-        assert side.party.reported(Closed) == []
-        assert side.party.endpoint.session.subscribing.open_bytes == 0
+        assert side.peer is not None
+        assert side.peer.reported(Closed) == []
+        assert side.peer.endpoint.session.subscribing.open_bytes == 0
 
 
 @pytest.mark.parametrize("has_messages", [False, True])

@@ -21,69 +21,69 @@ def session(*extensions: Extension, **options: object) -> EndpointClient:
 
 def numbered() -> EndpointClient:
     """A server with sequence numbers in force and a stream without demand."""
-    party = session(Extension.SEQUENCE)
-    assert party.expect(f"01 00 01 03 {NEVER} 01 00") == raw("02 00 01 03 81 01 00")
-    return party
+    peer = session(Extension.SEQUENCE)
+    assert peer.expect(f"01 00 01 03 {NEVER} 01 00") == raw("02 00 01 03 81 01 00")
+    return peer
 
 
 def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -> None:
-    party = session()
-    assert party.sends() == b""
-    assert party.expect(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
+    peer = session()
+    assert peer.sends() == b""
+    assert peer.expect(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_b02_two_sessions_do_not_meet() -> None:
-    for party in (session(), session()):
-        assert party.expect(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
+    for peer in (session(), session()):
+        assert peer.expect(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_b04_a_message_that_ends_inside_a_frame_is_fatal() -> None:
-    party = session()
-    party.expect("01 00 00")
-    assert is_goodbye(party.expect("12 01"), "protocol error: a message that ends inside a frame")
-    assert party.endpoint.is_closed
+    peer = session()
+    peer.expect("01 00 00")
+    assert is_goodbye(peer.expect("12 01"), "protocol error: a message that ends inside a frame")
+    assert peer.endpoint.is_closed
 
 
 def test_case_b06_a_duplicate_message_is_processed_once() -> None:
-    party = numbered()
-    assert party.expect("b0 01 12 01 01") == b""
-    assert party.expect("b0 01 12 01 01") == b""
-    (stream,) = party.feeds
-    assert party.endpoint.session.capacity(stream) == 1
+    peer = numbered()
+    assert peer.expect("b0 01 12 01 01") == b""
+    assert peer.expect("b0 01 12 01 01") == b""
+    (stream,) = peer.feeds
+    assert peer.endpoint.session.capacity(stream) == 1
 
 
 def test_case_b07_a_gap_is_noticed() -> None:
-    party = numbered()
-    party.expect("b0 01 12 01 01")
-    said = party.expect("b0 03 12 01 01")
-    assert said[:2] == raw("b0 01")
-    assert is_goodbye(said, "protocol error: sequence gap")
-    assert len(party.cancelled) == 1
+    peer = numbered()
+    peer.expect("b0 01 12 01 01")
+    sent = peer.expect("b0 03 12 01 01")
+    assert sent[:2] == raw("b0 01")
+    assert is_goodbye(sent, "protocol error: sequence gap")
+    assert len(peer.cancelled) == 1
 
 
 def test_case_b08_a_message_without_its_number_is_fatal() -> None:
-    party = numbered()
-    party.expect("b0 01 12 01 01")
-    assert is_goodbye(party.expect("12 01 01"), "protocol error: a message without its sequence number")
+    peer = numbered()
+    peer.expect("b0 01 12 01 01")
+    assert is_goodbye(peer.expect("12 01 01"), "protocol error: a message without its sequence number")
 
 
 def test_case_b08_the_server_has_to_number_all_that_follows_its_hello() -> None:
-    party = session(Extension.SEQUENCE, role=EndpointRole.CLIENT)
-    party.expect("02 00 01 03")
-    assert is_goodbye(party.expect("13 01"))
+    peer = session(Extension.SEQUENCE, role=EndpointRole.CLIENT)
+    peer.expect("02 00 01 03")
+    assert is_goodbye(peer.expect("13 01"))
 
 
 def test_frames_that_a_client_sends_before_the_server_hello_have_no_sequence_number() -> None:
-    party = numbered()
-    assert party.expect(f"{NEVER} 02 00") == raw("b0 01 81 02 00")
-    assert party.expect(f"b0 01 {NEVER} 03 00") == raw("b0 02 81 03 00")
+    peer = numbered()
+    assert peer.expect(f"{NEVER} 02 00") == raw("b0 01 81 02 00")
+    assert peer.expect(f"b0 01 {NEVER} 03 00") == raw("b0 02 81 03 00")
 
 
 def test_a_number_has_to_start_the_message() -> None:
     assert is_goodbye(numbered().expect("b0 01 b0 02"), "protocol error: a sequence number that does not begin")
-    party = EndpointClient()
-    party.expect("01 00 01 03")
-    assert is_goodbye(party.expect("b0 01"), "protocol error: a sequence number that does not begin")
+    peer = EndpointClient()
+    peer.expect("01 00 01 03")
+    assert is_goodbye(peer.expect("b0 01"), "protocol error: a sequence number that does not begin")
 
 
 def test_messages_are_numbered_from_one_after_the_hello() -> None:
@@ -104,12 +104,12 @@ def test_messages_are_numbered_from_one_after_the_hello() -> None:
 
 
 def test_case_b11_small_elements_share_messages_of_bounded_size() -> None:
-    party = session()
-    party.expect("01 00 00")
-    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/range?n=100", 1, 100)), 0))
-    assert len(party.messages()) == 1
-    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/range?n=50000", 2, 50_000)), 0))
-    messages = party.messages()
+    peer = session()
+    peer.expect("01 00 00")
+    peer.react(peer.endpoint.receive(encode(SubscribeFrame("tck/range?n=100", 1, 100)), 0))
+    assert len(peer.messages()) == 1
+    peer.react(peer.endpoint.receive(encode(SubscribeFrame("tck/range?n=50000", 2, 50_000)), 0))
+    messages = peer.messages()
     assert max(map(len, messages)) <= 65_536
     client = session(role=EndpointRole.CLIENT)
     client.expect("02 00 00")
@@ -122,27 +122,27 @@ def test_case_b11_small_elements_share_messages_of_bounded_size() -> None:
 
 
 def test_a_part_that_is_larger_than_a_batch_has_a_message_of_its_own() -> None:
-    party = session()
-    party.expect("01 00 00")
-    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/big?bytes=200000", 1, 1)), 0))
-    sizes = [len(message) for message in party.messages()]
+    peer = session()
+    peer.expect("01 00 00")
+    peer.react(peer.endpoint.receive(encode(SubscribeFrame("tck/big?bytes=200000", 1, 1)), 0))
+    sizes = [len(message) for message in peer.messages()]
     assert sizes[0] == 3
     assert sizes[1:4] == [65_541] * 3
 
 
 def test_case_b12_a_session_ends_when_its_peer_is_silent() -> None:
-    party = session(Extension.KEEPALIVE)
-    party.expect(f"01 00 01 02 {NEVER} 01 00")
-    party.waits(91)
-    assert party.endpoint.is_closed
-    assert len(party.cancelled) == 1
+    peer = session(Extension.KEEPALIVE)
+    peer.expect(f"01 00 01 02 {NEVER} 01 00")
+    peer.waits(91)
+    assert peer.endpoint.is_closed
+    assert len(peer.cancelled) == 1
 
 
 def test_without_keepalive_a_session_ends_after_ten_minutes() -> None:
-    party = session()
-    party.expect("01 00 00")
-    assert party.waits(599) == b""
-    assert is_goodbye(party.waits(2), "idle")
+    peer = session()
+    peer.expect("01 00 00")
+    assert peer.waits(599) == b""
+    assert is_goodbye(peer.waits(2), "idle")
 
 
 def test_a_gap_interrupts_a_client_that_can_resume() -> None:
@@ -152,9 +152,9 @@ def test_a_gap_interrupts_a_client_that_can_resume() -> None:
     client.expect(server.expect(client.sends()))
     assert client.reported(SessionOpened)
     stream = client.endpoint.subscribe("tck/range?n=9", 2)
-    said = server.expect(client.sends())
-    assert said[:2] == raw("b0 01")
-    client.expect(raw("b0 02") + said[2:])
+    sent = server.expect(client.sends())
+    assert sent[:2] == raw("b0 01")
+    client.expect(raw("b0 02") + sent[2:])
     assert client.reported(Interrupted) == [Interrupted("sequence gap")]
     assert client.reported(StreamFailed) == client.reported(Closed) == client.elements(stream) == []
     assert client.sends() == b""

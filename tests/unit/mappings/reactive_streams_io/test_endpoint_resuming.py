@@ -46,81 +46,81 @@ class Server:
         self.clock = Clock()
         self.limits = EndpointLimits(**limits)
         self.resumables = Resumables(self.limits)
-        self.parties: dict[int, EndpointClient] = {}
+        self.peers: dict[int, EndpointClient] = {}
 
     def connect(self, subject: str = "ada", **options: Any) -> EndpointClient:
-        party = EndpointClient(
+        peer = EndpointClient(
             clock=self.clock, resumables=self.resumables, subject=subject, limits=self.limits, **options
         )
-        party.sends()
-        return party
+        peer.sends()
+        return peer
 
-    def expect(self, party: EndpointClient, said: str | bytes) -> bytes:
-        """What a connection says; its streams move to it with the session that it resumes."""
-        self.parties[party.endpoint.session.key] = party
-        events = party.endpoint.receive(raw(said) if isinstance(said, str) else said, self.clock.now())
+    def expect(self, peer: EndpointClient, sent: str | bytes) -> bytes:
+        """Receive bytes from a connection; a resumed session moves its streams to it. Return the output."""
+        self.peers[peer.endpoint.session.key] = peer
+        events = peer.endpoint.receive(raw(sent) if isinstance(sent, str) else sent, self.clock.now())
         for event in events:
             if isinstance(event, Resumed):
-                party.feeds = self.parties[event.session].feeds
-        party.react(events)
-        return party.sends()
+                peer.feeds = self.peers[event.session].feeds
+        peer.react(events)
+        return peer.sends()
 
 
-def frames(said: bytes, sizes: dict[int, int] | None = None) -> list[Frame]:
+def frames(sent: bytes, sizes: dict[int, int] | None = None) -> list[Frame]:
     reader = decoder({1: 0, 5: 0, 6: 2} if sizes is None else sizes)
-    found = list(reader.feed(said))
+    found = list(reader.feed(sent))
     assert not reader.waiting
     return found
 
 
-def granted(said: bytes) -> bytes:
+def granted(sent: bytes) -> bytes:
     """The token of the only grant."""
-    (grant,) = [frame for frame in frames(said) if isinstance(frame, ResumeGrant)]
+    (grant,) = [frame for frame in frames(sent) if isinstance(frame, ResumeGrant)]
     return grant.token
 
 
-def begun(server: Server) -> tuple[EndpointClient, bytes]:
-    """Case R02 up to its loss: a stream of nine with demand 4, and the token."""
-    party = server.connect()
-    token = granted(server.expect(party, HELLO))
-    said = server.expect(party, f"{RANGE} 39 01 04")
-    assert said.endswith(raw("81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34"))
-    return party, token
+def started_stream(server: Server) -> tuple[EndpointClient, bytes]:
+    """Run case R02 up to its loss, with demand 4 of nine elements; return the peer and the token."""
+    peer = server.connect()
+    token = granted(server.expect(peer, HELLO))
+    sent = server.expect(peer, f"{RANGE} 39 01 04")
+    assert sent.endswith(raw("81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34"))
+    return peer, token
 
 
-def lost(server: Server, party: EndpointClient) -> None:
-    party.react(party.endpoint.lose(server.clock.now()))
-    assert isinstance(party.events[-1], Interrupted)
+def lost(server: Server, peer: EndpointClient) -> None:
+    peer.react(peer.endpoint.lose(server.clock.now()))
+    assert isinstance(peer.events[-1], Interrupted)
 
 
 def resume(server: Server, token: bytes, received: int, first: int, **options: Any) -> tuple[EndpointClient, bytes]:
-    party = server.connect(**options)
-    server.expect(party, HELLO)
-    return party, server.expect(party, encode(Resume(token, received, first)))
+    peer = server.connect(**options)
+    server.expect(peer, HELLO)
+    return peer, server.expect(peer, encode(Resume(token, received, first)))
 
 
-def is_refused(said: bytes) -> bool:
-    return isinstance(frames(said)[0], ResumeFail)
+def is_refused(sent: bytes) -> bool:
+    return isinstance(frames(sent)[0], ResumeFail)
 
 
 def test_case_r01_the_server_grants_a_token() -> None:
     server = Server()
-    party = server.connect()
-    (grant,) = frames(server.expect(party, HELLO))
+    peer = server.connect()
+    (grant,) = frames(server.expect(peer, HELLO))
     assert grant == ResumeGrant(granted(encode(grant)), 60_000, 1024)
     assert len(granted(encode(grant))) == 16
 
 
 def test_case_r02_frames_that_did_not_arrive_are_sent_again() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
-    party, said = resume(server, token, 3, 1)
-    assert said.startswith(raw("a2 01 82 01 01 33 82 01 01 34 a0"))
-    assert granted(said) != token
-    assert party.reported(Resumed) == [Resumed(old.endpoint.session.key)]
+    peer, sent = resume(server, token, 3, 1)
+    assert sent.startswith(raw("a2 01 82 01 01 33 82 01 01 34 a0"))
+    assert granted(sent) != token
+    assert peer.reported(Resumed) == [Resumed(old.endpoint.session.key)]
     assert not old.cancelled
-    assert server.expect(party, "12 01 02") == raw("82 01 01 35 82 01 01 36")
+    assert server.expect(peer, "12 01 02") == raw("82 01 01 35 82 01 01 36")
 
 
 def test_case_r03_the_client_sends_frames_again_that_the_server_did_not_receive() -> None:
@@ -128,26 +128,26 @@ def test_case_r03_the_client_sends_frames_again_that_the_server_did_not_receive(
     old = server.connect()
     token = granted(server.expect(old, HELLO))
     lost(server, old)
-    party, said = resume(server, token, 0, 1)
-    assert said.startswith(raw("a2 00"))
-    assert server.expect(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
+    peer, sent = resume(server, token, 0, 1)
+    assert sent.startswith(raw("a2 00"))
+    assert server.expect(peer, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_r04_an_unknown_or_expired_token_is_refused_and_the_connection_usable() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
     server.clock.advance(60.1)
     for wrong in (token, bytes(16)):
-        party, said = resume(server, wrong, 3, 1)
-        assert is_refused(said)
-        assert granted(said)
-        assert server.expect(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
+        peer, sent = resume(server, wrong, 3, 1)
+        assert is_refused(sent)
+        assert granted(sent)
+        assert server.expect(peer, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_r05_the_token_of_another_subject_is_refused_and_stays_good() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
     assert is_refused(resume(server, token, 3, 1, subject="eve")[1])
     assert not is_refused(resume(server, token, 3, 1)[1])
@@ -155,47 +155,47 @@ def test_case_r05_the_token_of_another_subject_is_refused_and_stays_good() -> No
 
 def test_case_r06_a_token_is_valid_once() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
-    party, said = resume(server, token, 3, 1)
-    assert not is_refused(said)
-    server.expect(party, "12 01 01")
-    lost(server, party)
+    peer, sent = resume(server, token, 3, 1)
+    assert not is_refused(sent)
+    server.expect(peer, "12 01 01")
+    lost(server, peer)
     assert is_refused(resume(server, token, 3, 1)[1])
 
 
 def test_case_r06_a_token_is_valid_again_if_its_reply_was_lost() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
-    parties = []
+    peers = []
     for is_noticed in (True, False, True):
-        party, said = resume(server, token, 3, 1)
-        assert said.startswith(raw("a2 01 82 01 01 33 82 01 01 34 a0"))
+        peer, sent = resume(server, token, 3, 1)
+        assert sent.startswith(raw("a2 01 82 01 01 33 82 01 01 34 a0"))
         if is_noticed:
-            lost(server, party)
-        parties.append(party)
-    assert is_goodbye(parties[1].sends(), "resumed elsewhere")
+            lost(server, peer)
+        peers.append(peer)
+    assert is_goodbye(peers[1].sends(), "resumed elsewhere")
     assert is_refused(resume(server, token, 3, 1, subject="eve")[1])
-    for each in parties:
+    for each in peers:
         assert not each.cancelled
 
 
 def test_the_newest_token_is_valid_before_its_acknowledgement() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
-    party, said = resume(server, token, 3, 1)
-    lost(server, party)
-    assert not is_refused(resume(server, granted(said), 5, 1)[1])
+    peer, sent = resume(server, token, 3, 1)
+    lost(server, peer)
+    assert not is_refused(resume(server, granted(sent), 5, 1)[1])
     assert is_refused(resume(server, token, 5, 1)[1])
 
 
 def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has_it() -> None:
     server = Server()
     old, _, stream = interrupted(server)
-    client, party = reconnect(server, old)
-    answered = server.expect(party, client.expect("02 00 01 01"))
+    client, peer = reconnect(server, old)
+    answered = server.expect(peer, client.expect("02 00 01 01"))
     first, *_ = frames(answered)
     assert isinstance(first, ResumeGrant)
     answered = answered.removeprefix(encode(first))
@@ -228,26 +228,26 @@ def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -
 
 def test_a_token_does_not_resume_its_own_connection() -> None:
     server = Server()
-    party = server.connect()
-    token = granted(server.expect(party, HELLO))
-    assert is_refused(server.expect(party, encode(Resume(token, 0, 1))))
-    assert not party.endpoint.is_closed
+    peer = server.connect()
+    token = granted(server.expect(peer, HELLO))
+    assert is_refused(server.expect(peer, encode(Resume(token, 0, 1))))
+    assert not peer.endpoint.is_closed
 
 
 def interrupted(server: Server, demand: int = 4) -> tuple[EndpointClient, EndpointClient, int]:
-    """Client and server of a stream of nine, after the transport was lost with two elements on their way."""
-    client, party = (
+    """Return client, server and stream after a transport was lost with two elements on their way."""
+    client, peer = (
         EndpointClient(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
         server.connect(),
     )
-    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
+    client.expect(raw("02 00 01 01") + server.expect(peer, client.sends()))
     stream = client.endpoint.subscribe("tck/range?n=9", demand)
-    said = server.expect(party, client.sends())
-    client.expect(said[:11])
+    sent = server.expect(peer, client.sends())
+    client.expect(sent[:11])
     assert client.elements(stream) == [b"1", b"2"]
-    for each in (client, party):
+    for each in (client, peer):
         lost(server, each)
-    return client, party, stream
+    return client, peer, stream
 
 
 def reconnect(server: Server, old: EndpointClient) -> tuple[EndpointClient, EndpointClient]:
@@ -257,31 +257,31 @@ def reconnect(server: Server, old: EndpointClient) -> tuple[EndpointClient, Endp
     return client, server.connect(extensions=(Extension.RESUME,))
 
 
-def join(server: Server, client: EndpointClient, party: EndpointClient) -> bytes:
-    """Hellos and whatever follows from them; what the server said behind its hello and its first grant."""
-    said = client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
+def join(server: Server, client: EndpointClient, peer: EndpointClient) -> bytes:
+    """Carry the hellos and all that follows; return what the server sent after its hello and first grant."""
+    sent = client.expect(raw("02 00 01 01") + server.expect(peer, client.sends()))
     answers = b""
-    while said:
-        answer = server.expect(party, said)
+    while sent:
+        answer = server.expect(peer, sent)
         answers += answer
-        said = client.expect(answer)
+        sent = client.expect(answer)
     return answers
 
 
 def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
     server = Server()
     old, _, stream = interrupted(server)
-    client, party = reconnect(server, old)
+    client, peer = reconnect(server, old)
     old.endpoint.session.request(stream, 5)
     assert client.sends() == raw("01 00 01 01")
     asked = client.expect("02 00 01 01")
     assert asked[0] == 0xA1
     assert client.endpoint.state is EndpointState.RESUMING
     # A server cannot tell, and takes both frames in one piece.
-    answered = server.expect(party, raw("01 00 01 01") + asked)
+    answered = server.expect(peer, raw("01 00 01 01") + asked)
     again = client.expect(answered)
     assert again == raw("a4 05 12 01 05")
-    client.expect(server.expect(party, again))
+    client.expect(server.expect(peer, again))
     assert client.elements(stream) == [str(number).encode() for number in range(3, 10)]
     assert client.reported(Completed) == [Completed(stream)]
     assert client.reported(Resumed) == [Resumed(client.endpoint.session.key)]
@@ -290,14 +290,14 @@ def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
 
 def test_case_r08_resume_after_another_core_frame_is_fatal() -> None:
     server = Server()
-    party, token = begun(server)
-    assert is_goodbye(server.expect(party, encode(Resume(token, 3, 1))), "protocol error: an unexpected resume frame")
+    peer, token = started_stream(server)
+    assert is_goodbye(server.expect(peer, encode(Resume(token, 3, 1))), "protocol error: an unexpected resume frame")
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_case_r09_a_goodbye_voids_the_token(ours: bool) -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     if ours:
         old.react(old.endpoint.close(server.clock.now()))
         old.sends()
@@ -308,21 +308,21 @@ def test_case_r09_a_goodbye_voids_the_token(ours: bool) -> None:
 
 def test_case_r10_more_frames_than_the_window_are_lost_for_good() -> None:
     server = Server(window=3)
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
     assert is_refused(resume(server, token, 1, 1)[1])
     ((session, ended),) = server.resumables.expire(server.clock.now())
     assert session is old.endpoint.session
     assert len(ended) == 1
     server = Server(window=3)
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
     assert not is_refused(resume(server, token, 2, 1)[1])
 
 
 def test_case_r11_acknowledged_frames_are_forgotten() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     server.expect(old, "a4 03")
     assert old.endpoint.session.first_available == 4
     lost(server, old)
@@ -331,47 +331,47 @@ def test_case_r11_acknowledged_frames_are_forgotten() -> None:
 
 def test_an_acknowledgement_of_unsent_frames_is_a_protocol_error() -> None:
     server = Server()
-    old, _ = begun(server)
+    old, _ = started_stream(server)
     assert is_goodbye(server.expect(old, "a4 06"), "protocol error: an acknowledgement of frames")
 
 
 def test_case_r12_an_open_transport_is_ended_when_its_session_continues_elsewhere() -> None:
     server = Server()
-    old, token = begun(server)
-    party, said = resume(server, token, 5, 1)
-    assert said.startswith(raw("a2 01"))
+    old, token = started_stream(server)
+    peer, sent = resume(server, token, 5, 1)
+    assert sent.startswith(raw("a2 01"))
     assert is_goodbye(old.sends(), "resumed elsewhere")
     assert old.endpoint.take_events() == [Closed("resumed elsewhere")]
     assert old.endpoint.is_closed
     assert not old.cancelled
-    assert server.expect(party, "12 01 09").endswith(raw("86 01"))
+    assert server.expect(peer, "12 01 09").endswith(raw("86 01"))
 
 
 def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> None:
     server = Server()
-    client, party = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
-    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
+    client, peer = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client.expect(raw("02 00 01 01") + server.expect(peer, client.sends()))
     stream = client.endpoint.subscribe("tck/fixed?n=5&size=2", 2)
-    client.expect(server.expect(party, client.sends()))
-    for each in (client, party):
+    client.expect(server.expect(peer, client.sends()))
+    for each in (client, peer):
         lost(server, each)
     again, other = reconnect(server, client)
     join(server, again, other)
     again.endpoint.session.request(stream, 9)
-    said = server.expect(other, again.sends())
-    assert said == raw("83 01 03 00 03 00 04 00 05 86 01")
-    again.expect(said)
+    sent = server.expect(other, again.sends())
+    assert sent == raw("83 01 03 00 03 00 04 00 05 86 01")
+    again.expect(sent)
     assert again.elements(stream) == [b"\x00\x03", b"\x00\x04", b"\x00\x05"]
 
 
 def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     server = Server()
-    client, party = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
-    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
+    client, peer = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client.expect(raw("02 00 01 01") + server.expect(peer, client.sends()))
     stream = client.endpoint.subscribe("tck/big?bytes=200000", 1)
-    said = server.expect(party, client.sends())
-    client.expect(said[:70_000])
-    for each in (client, party):
+    sent = server.expect(peer, client.sends())
+    client.expect(sent[:70_000])
+    for each in (client, peer):
         lost(server, each)
     again, other = reconnect(server, client)
     rest = join(server, again, other)
@@ -381,17 +381,17 @@ def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
 
 def test_other_extensions_than_before_are_refused() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
-    party = server.connect()
-    server.expect(party, "01 00 02 01 02")
-    assert is_refused(server.expect(party, encode(Resume(token, 3, 1))))
+    peer = server.connect()
+    server.expect(peer, "01 00 02 01 02")
+    assert is_refused(server.expect(peer, encode(Resume(token, 3, 1))))
     assert len(server.resumables.expire(server.clock.now())) == 1
 
 
 def test_frames_that_the_client_has_lost_cannot_be_resumed() -> None:
     server = Server()
-    old, token = begun(server)
+    old, token = started_stream(server)
     lost(server, old)
     assert is_refused(resume(server, token, 3, 3)[1])
 
@@ -400,12 +400,12 @@ def test_a_client_whose_session_has_expired_starts_a_new_session() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     server.clock.advance(61)
-    client, party = reconnect(server, old)
-    join(server, client, party)
+    client, peer = reconnect(server, old)
+    join(server, client, peer)
     (refused,) = client.reported(NotResumed)
     assert client.reported(StreamFailed) == [StreamFailed(stream, refused.reason)]
     again = client.endpoint.subscribe("tck/range?n=2", 2)
-    client.expect(server.expect(party, client.sends()))
+    client.expect(server.expect(peer, client.sends()))
     assert client.elements(again) == [b"1", b"2"]
     assert client.endpoint.ticket() is not None
 
@@ -426,19 +426,19 @@ def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
     client.sends()
     for is_late in (False, True, False):
         if is_late:
-            # Nobody has said hello.
+            # No client has sent a hello.
             assert client.waits(11) == b""
             assert isinstance(client.events[-1], Interrupted)
         else:
             lost(server, client)
-        client, party = reconnect(server, client)
+        client, peer = reconnect(server, client)
         client.sends()
-    server.expect(party, "01 00 01 01")
+    server.expect(peer, "01 00 01 01")
     client.expect("02 00 01 01")
     assert client.waits(11) == b""
     assert isinstance(client.events[-1], Interrupted)
-    client, party = reconnect(server, client)
-    join(server, client, party)
+    client, peer = reconnect(server, client)
+    join(server, client, peer)
     assert client.elements(stream) == [b"3", b"4"]
 
 
@@ -448,60 +448,60 @@ def test_a_server_subscription_sent_before_a_resume_applies_only_without_the_res
         old, _, _ = interrupted(server)
         if not is_known:
             server.clock.advance(61)
-        client, party = reconnect(server, old)
+        client, peer = reconnect(server, old)
         client.sends()
-        asked = raw("02 00 01 01") + server.expect(party, "01 00 01 01")
-        ingest = party.endpoint.subscribe("tck/range?n=1", 1)
-        resumed = client.expect(asked + party.sends())
-        answered = server.expect(party, resumed)
-        begun = client.expect(answered)
-        assert party.reported(StreamFailed) == (
+        asked = raw("02 00 01 01") + server.expect(peer, "01 00 01 01")
+        ingest = peer.endpoint.subscribe("tck/range?n=1", 1)
+        resumed = client.expect(asked + peer.sends())
+        answered = server.expect(peer, resumed)
+        started_stream = client.expect(answered)
+        assert peer.reported(StreamFailed) == (
             [StreamFailed(ingest, "another session was resumed here")] if is_known else []
         )
-        party.expect(begun)
-        assert party.reported(StreamAccepted) == ([] if is_known else [StreamAccepted(ingest, 0)])
+        peer.expect(started_stream)
+        assert peer.reported(StreamAccepted) == ([] if is_known else [StreamAccepted(ingest, 0)])
 
 
 @pytest.mark.parametrize(
-    "said", [encode(SubscribeFrame("x" * 100, 1, 0)) * 20, encode(CancelFrame(1)) * 100, encode(OnComplete(1))], ids=len
+    "sent", [encode(SubscribeFrame("x" * 100, 1, 0)) * 20, encode(CancelFrame(1)) * 100, encode(OnComplete(1))], ids=len
 )
-def test_input_before_the_reply_to_a_resume_is_bounded(said: bytes) -> None:
+def test_input_before_the_reply_to_a_resume_is_bounded(sent: bytes) -> None:
     server = Server(backlog=2000)
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
     client.expect("02 00 01 01")
-    assert is_goodbye(client.expect(raw("81 01 00") * (said[0] == 0x86) + said))
+    assert is_goodbye(client.expect(raw("81 01 00") * (sent[0] == 0x86) + sent))
     assert [event.stream for event in client.reported(StreamFailed)] == [stream]
 
 
 def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:
     server = Server(window=8)
     client = EndpointClient(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
-    party = server.connect()
-    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
+    peer = server.connect()
+    client.expect(raw("02 00 01 01") + server.expect(peer, client.sends()))
     stream = client.endpoint.subscribe("tck/range?n=100", 100)
-    pipe(client, party)
+    pipe(client, peer)
     assert len(client.elements(stream)) == 100
-    assert party.endpoint.session.sent == 102
-    assert party.endpoint.session.first_available > 100
+    assert peer.endpoint.session.sent == 102
+    assert peer.endpoint.session.first_available > 100
     assert client.endpoint.session.held_bytes < 100
 
 
 def test_lost_sessions_are_bounded_in_number() -> None:
     server = Server(resumable=3)
-    parties = [begun(server)[0] for _ in range(5)]
-    for party in parties:
-        lost(server, party)
+    peers = [started_stream(server)[0] for _ in range(5)]
+    for peer in peers:
+        lost(server, peer)
     gone = [session for session, _ in server.resumables.expire(server.clock.now())]
-    assert gone == [party.endpoint.session for party in parties[:2]]
+    assert gone == [peer.endpoint.session for peer in peers[:2]]
 
 
 def test_lost_sessions_are_bounded_in_bytes() -> None:
     server = Server(resumable_bytes=50)
-    parties = [begun(server)[0] for _ in range(4)]
-    assert parties[0].endpoint.session.held_bytes == 19
-    for party in parties:
-        lost(server, party)
+    peers = [started_stream(server)[0] for _ in range(4)]
+    assert peers[0].endpoint.session.held_bytes == 19
+    for peer in peers:
+        lost(server, peer)
     assert len(server.resumables.expire(server.clock.now())) == 2
 
 
@@ -510,16 +510,16 @@ def test_lost_sessions_are_bounded_in_bytes() -> None:
 def test_the_lifetime_of_a_message_session_starts_at_its_last_frame(hello: str, lifetime: int, late: bool) -> None:
     server = Server()
     old = server.connect(has_messages=True)
-    said = server.expect(old, hello)
-    (grant,) = frames(said[6:])
+    sent = server.expect(old, hello)
+    (grant,) = frames(sent[6:])
     assert isinstance(grant, ResumeGrant)
     assert grant.lifetime == lifetime * 1000
     old.waits(lifetime + 1 if late else lifetime - 1)
     gone = server.resumables.expire(server.clock.now())
     assert len(gone) == (late and lifetime > 90)
-    party = server.connect(has_messages=True)
-    server.expect(party, hello)
-    assert is_refused(server.expect(party, encode(Resume(grant.token, 0, 1)))) is late
+    peer = server.connect(has_messages=True)
+    server.expect(peer, hello)
+    assert is_refused(server.expect(peer, encode(Resume(grant.token, 0, 1)))) is late
 
 
 def test_the_lifetime_of_a_message_session_restarts_at_a_noticed_loss() -> None:
@@ -530,16 +530,16 @@ def test_the_lifetime_of_a_message_session_restarts_at_a_noticed_loss() -> None:
         server.clock.advance(70)
         lost(server, old)
         server.clock.advance(61 if late else 59)
-        party = server.connect(has_messages=True, is_connected=True)
-        server.expect(party, "01 00 02 01 02")
-        assert is_refused(server.expect(party, encode(Resume(token, 0, 1)))) is late
+        peer = server.connect(has_messages=True, is_connected=True)
+        server.expect(peer, "01 00 02 01 02")
+        assert is_refused(server.expect(peer, encode(Resume(token, 0, 1)))) is late
 
 
 def test_input_from_the_old_transport_is_ignored_after_a_resume() -> None:
     server = Server()
-    old, token = begun(server)
-    party, _ = resume(server, token, 5, 1)
+    old, token = started_stream(server)
+    peer, _ = resume(server, token, 5, 1)
     old.sends()
-    received = party.endpoint.session.received
+    received = peer.endpoint.session.received
     assert old.expect(encode(SubscribeFrame("tck/never", 9, 0))) == b""
-    assert party.endpoint.session.received == received
+    assert peer.endpoint.session.received == received

@@ -35,18 +35,18 @@ FIXED = "11 14 74 63 6b 2f 66 69 78 65 64 3f 6e 3d 33 26 73 69 7a 65 3d 32 06"
 ENDLESS = "ff ff ff ff ff ff ff ff 7f"
 
 
-def frames(said: bytes) -> list[Frame]:
+def frames(sent: bytes) -> list[Frame]:
     reader = decoder()
-    found = list(reader.feed(said))
+    found = list(reader.feed(sent))
     assert not reader.waiting
     return found
 
 
-def begun() -> EndpointClient:
-    """After case D03."""
-    party = greeted()
-    assert party.expect(f"{RANGE} 33 01 00") == raw("81 01 00")
-    return party
+def subscribed_peer() -> EndpointClient:
+    """Return a peer in the state after case D03."""
+    peer = greeted()
+    assert peer.expect(f"{RANGE} 33 01 00") == raw("81 01 00")
+    return peer
 
 
 # 15.3: publishing.
@@ -57,17 +57,17 @@ def test_case_d01_no_more_than_was_requested() -> None:
 
 
 def test_case_d02_the_rest_on_request() -> None:
-    party = greeted()
-    party.expect(f"{RANGE} 33 01 02")
-    assert party.expect("12 01 05") == raw("82 01 01 33 86 01")
+    peer = greeted()
+    peer.expect(f"{RANGE} 33 01 02")
+    assert peer.expect("12 01 05") == raw("82 01 01 33 86 01")
 
 
 def test_case_d03_nothing_without_demand() -> None:
-    begun()
+    subscribed_peer()
 
 
 def test_case_d04_demand_adds_up() -> None:
-    assert begun().expect("12 01 01 12 01 01") == raw("82 01 01 31 82 01 01 32")
+    assert subscribed_peer().expect("12 01 01 12 01 01") == raw("82 01 01 31 82 01 01 32")
 
 
 def test_case_d05_an_empty_publisher_completes_without_demand() -> None:
@@ -75,101 +75,101 @@ def test_case_d05_an_empty_publisher_completes_without_demand() -> None:
 
 
 def test_case_d06_a_request_for_nothing_fails_the_subscription() -> None:
-    party = begun()
-    (failed,) = frames(party.expect("12 01 00"))
+    peer = subscribed_peer()
+    (failed,) = frames(peer.expect("12 01 00"))
     assert isinstance(failed, OnError)
     assert failed.error.startswith("400 ")
     assert "RS 3.9" in failed.error
-    assert len(party.cancelled) == 1
-    assert party.expect("12 01 01") == b""
+    assert len(peer.cancelled) == 1
+    assert peer.expect("12 01 01") == b""
 
 
 @pytest.mark.parametrize(
-    ("case", "said", "status"),
+    ("case", "sent", "status"),
     [
         ("d07", "11 04 6e 6f 70 65 07 01", "404 "),
         ("d08", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 78 3d 31 07 01", "400 "),
     ],
 )
-def test_cases_d07_and_d08_a_name_that_is_refused_starts_and_fails(case: str, said: str, status: str) -> None:
-    first, second = frames(greeted().expect(said))
+def test_cases_d07_and_d08_a_name_that_is_refused_starts_and_fails(case: str, sent: str, status: str) -> None:
+    first, second = frames(greeted().expect(sent))
     assert first == OnSubscribe(7, 0)
     assert isinstance(second, OnError)
     assert second.subscriber == 7
     assert second.error.startswith(status)
 
 
-def test_case_d09_somebody_without_permission_is_refused_in_the_same_way() -> None:
-    party = greeted()
-    (subscribed,) = party.endpoint.receive(encode(SubscribeFrame("things/a:b/history", 7, 1)), party.clock.now())
+def test_case_d09_a_subscriber_without_permission_is_refused_in_the_same_way() -> None:
+    peer = greeted()
+    (subscribed,) = peer.endpoint.receive(encode(SubscribeFrame("things/a:b/history", 7, 1)), peer.clock.now())
     assert isinstance(subscribed, SubscribeReceived)
-    assert party.endpoint.session.end(subscribed.stream, "403 things:thing.forbidden No.")
-    assert frames(party.sends()) == [OnSubscribe(7, 0), OnError(7, "403 things:thing.forbidden No.")]
+    assert peer.endpoint.session.end(subscribed.stream, "403 things:thing.forbidden No.")
+    assert frames(peer.sends()) == [OnSubscribe(7, 0), OnError(7, "403 things:thing.forbidden No.")]
 
 
 def test_case_d10_elements_before_a_failure_are_delivered() -> None:
-    said = frames(greeted().expect("11 10 74 63 6b 2f 66 61 69 6c 3f 61 66 74 65 72 3d 31 01 09"))
-    assert said[:2] == [OnSubscribe(1, 0), OnNext(1, b"1")]
-    assert isinstance(said[2], OnError)
-    assert len(said) == 3
+    sent = frames(greeted().expect("11 10 74 63 6b 2f 66 61 69 6c 3f 61 66 74 65 72 3d 31 01 09"))
+    assert sent[:2] == [OnSubscribe(1, 0), OnNext(1, b"1")]
+    assert isinstance(sent[2], OnError)
+    assert len(sent) == 3
 
 
 def test_case_d11_nothing_after_a_cancel() -> None:
-    party = begun()
-    assert party.expect("13 01 12 01 03") == b""
-    assert not party.feeds
+    peer = subscribed_peer()
+    assert peer.expect("13 01 12 01 03") == b""
+    assert not peer.feeds
 
 
 def test_case_d12_requests_and_cancels_for_an_unknown_stream_are_ignored() -> None:
-    party = greeted()
-    assert party.expect("13 09") == b""
-    assert party.expect("12 09 01") == b""
-    assert not party.endpoint.is_closed
+    peer = greeted()
+    assert peer.expect("13 09") == b""
+    assert peer.expect("12 09 01") == b""
+    assert not peer.endpoint.is_closed
 
 
 def test_case_d13_the_same_subscribe_again_is_ignored() -> None:
-    party = begun()
-    assert party.expect(f"{RANGE} 33 01 00") == b""
-    assert len(party.reported(SubscribeReceived)) == 1
+    peer = subscribed_peer()
+    assert peer.expect(f"{RANGE} 33 01 00") == b""
+    assert len(peer.reported(SubscribeReceived)) == 1
 
 
 def test_case_d14_another_subscribe_with_an_active_id_is_fatal() -> None:
-    party = begun()
-    assert is_goodbye(party.expect(f"{RANGE} 34 01 00"))
-    assert len(party.cancelled) == 1
+    peer = subscribed_peer()
+    assert is_goodbye(peer.expect(f"{RANGE} 34 01 00"))
+    assert len(peer.cancelled) == 1
 
 
 def test_case_d15_two_subscriptions_do_not_meet() -> None:
-    said = greeted().expect(f"{RANGE} 32 01 00 {RANGE} 32 02 02")
-    assert said == raw("81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
+    sent = greeted().expect(f"{RANGE} 32 01 00 {RANGE} 32 02 02")
+    assert sent == raw("81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
 
 
 def test_case_d16_demand_does_not_overflow() -> None:
-    said = begun().expect(f"12 01 {ENDLESS} 12 01 {ENDLESS}")
-    assert said == raw("82 01 01 31 82 01 01 32 82 01 01 33 86 01")
+    sent = subscribed_peer().expect(f"12 01 {ENDLESS} 12 01 {ENDLESS}")
+    assert sent == raw("82 01 01 31 82 01 01 32 82 01 01 33 86 01")
 
 
 def test_case_d16_unbounded_demand_stays_unbounded() -> None:
-    party = greeted()
-    (subscribed,) = party.endpoint.receive(encode(SubscribeFrame("x", 1, UNBOUNDED)), 0)
+    peer = greeted()
+    (subscribed,) = peer.endpoint.receive(encode(SubscribeFrame("x", 1, UNBOUNDED)), 0)
     assert isinstance(subscribed, SubscribeReceived)
-    party.endpoint.session.accept(subscribed.stream)
-    party.endpoint.session.offer(subscribed.stream, [b"a", b"b"])
-    assert party.endpoint.session.capacity(subscribed.stream) == UNBOUNDED
+    peer.endpoint.session.accept(subscribed.stream)
+    peer.endpoint.session.offer(subscribed.stream, [b"a", b"b"])
+    assert peer.endpoint.session.capacity(subscribed.stream) == UNBOUNDED
 
 
 def test_case_d17_one_subscription_too_many_fails_alone() -> None:
-    party = greeted()
+    peer = greeted()
     for subscriber_id in range(1, 1025):
-        assert party.expect(encode(SubscribeFrame("tck/never", subscriber_id, 0))) == encode(
+        assert peer.expect(encode(SubscribeFrame("tck/never", subscriber_id, 0))) == encode(
             OnSubscribe(subscriber_id, 0)
         )
-    first, second = frames(party.expect(encode(SubscribeFrame("tck/never", 1025, 0))))
+    first, second = frames(peer.expect(encode(SubscribeFrame("tck/never", 1025, 0))))
     assert first == OnSubscribe(1025, 0)
     assert isinstance(second, OnError)
     assert second.error.startswith("429 ")
-    assert len(party.feeds) == 1024
-    assert not party.cancelled
+    assert len(peer.feeds) == 1024
+    assert not peer.cancelled
 
 
 def test_a_publisher_string_that_is_too_long_fails_its_subscription() -> None:
@@ -183,92 +183,92 @@ def test_a_publisher_string_that_is_too_long_fails_its_subscription() -> None:
 
 
 def test_case_d18_elements_beyond_the_demand_end_the_subscription() -> None:
-    party, (stream,) = subscriber("a")
-    assert party.expect("81 01 00 82 01 01 31 82 01 01 32") == raw("13 01")
-    assert party.events[1:3] == [StreamAccepted(stream, 0), ElementsReceived(stream, (b"1",))]
-    assert "more elements than were requested" in str(party.failure(stream))
-    assert party.expect("82 01 01 33 86 01") == b""
-    assert len(party.events) == 4
+    peer, (stream,) = subscriber("a")
+    assert peer.expect("81 01 00 82 01 01 31 82 01 01 32") == raw("13 01")
+    assert peer.events[1:3] == [StreamAccepted(stream, 0), ElementsReceived(stream, (b"1",))]
+    assert "more elements than were requested" in str(peer.failure(stream))
+    assert peer.expect("82 01 01 33 86 01") == b""
+    assert len(peer.events) == 4
 
 
 def test_case_d19_elements_before_the_beginning_are_fatal() -> None:
-    party, (stream,) = subscriber("a")
-    assert is_goodbye(party.expect("82 01 01 31"))
-    assert party.failure(stream) is not None
+    peer, (stream,) = subscriber("a")
+    assert is_goodbye(peer.expect("82 01 01 31"))
+    assert peer.failure(stream) is not None
 
 
 def test_case_d20_an_unrequested_on_subscribe_frame_is_fatal() -> None:
-    party, _ = subscriber("a")
-    assert is_goodbye(party.expect("81 04 00"))
+    peer, _ = subscriber("a")
+    assert is_goodbye(peer.expect("81 04 00"))
 
 
 def test_case_d21_completion_is_reported_once() -> None:
-    party, (stream,) = subscriber("a")
-    assert party.expect("81 01 00 86 01 82 01 01 31 86 01 87 01 00") == b""
-    assert party.events[1:] == [StreamAccepted(stream, 0), Completed(stream)]
+    peer, (stream,) = subscriber("a")
+    assert peer.expect("81 01 00 86 01 82 01 01 31 86 01 87 01 00") == b""
+    assert peer.events[1:] == [StreamAccepted(stream, 0), Completed(stream)]
 
 
 def test_case_d22_a_lost_transport_cancels_every_subscription() -> None:
-    party = greeted()
+    peer = greeted()
     for subscriber_id in (1, 2, 3):
-        party.expect(encode(SubscribeFrame("tck/never", subscriber_id, 0)))
-    party.react(party.endpoint.lose(party.clock.now()))
-    assert len(party.reported(Cancelled)) == 3
-    assert not party.feeds
+        peer.expect(encode(SubscribeFrame("tck/never", subscriber_id, 0)))
+    peer.react(peer.endpoint.lose(peer.clock.now()))
+    assert len(peer.reported(Cancelled)) == 3
+    assert not peer.feeds
 
 
 # 15.4.
 
 
 def test_case_i01_an_id_is_free_after_its_stream() -> None:
-    party = greeted()
-    party.expect(f"{RANGE} 33 01 02")
-    party.expect("12 01 05")
-    assert party.expect(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
+    peer = greeted()
+    peer.expect(f"{RANGE} 33 01 02")
+    peer.expect("12 01 05")
+    assert peer.expect(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_i02_every_subscribe_is_answered_even_if_it_was_cancelled() -> None:
-    party = greeted()
-    said = party.expect(f"{NEVER} 01 00 13 01 {RANGE} 31 01 01")
-    assert said == raw("81 01 00 81 01 00 82 01 01 31 86 01")
-    assert party.endpoint.session.accept(party.cancelled[0]) is False
+    peer = greeted()
+    sent = peer.expect(f"{NEVER} 01 00 13 01 {RANGE} 31 01 01")
+    assert sent == raw("81 01 00 81 01 00 82 01 01 31 86 01")
+    assert peer.endpoint.session.accept(peer.cancelled[0]) is False
 
 
 def reused() -> tuple[EndpointClient, int]:
     """A on id 1, cancelled, B on id 1; the number of B."""
-    party, (first,) = subscriber("a", demand=5)
-    assert party.endpoint.session.cancel(first)
-    second = party.endpoint.subscribe("b", 5)
-    assert party.sends() == raw("13 01 11 01 62 01 05")
-    return party, second
+    peer, (first,) = subscriber("a", demand=5)
+    assert peer.endpoint.session.cancel(first)
+    second = peer.endpoint.subscribe("b", 5)
+    assert peer.sends() == raw("13 01 11 01 62 01 05")
+    return peer, second
 
 
 def test_case_i03_late_elements_of_the_old_stream_are_dropped() -> None:
-    party, second = reused()
-    assert party.expect("81 01 00 82 01 01 61 81 01 00 82 01 01 62") == b""
-    assert party.elements(second) == [b"b"]
-    assert len(party.reported(ElementsReceived)) == 1
+    peer, second = reused()
+    assert peer.expect("81 01 00 82 01 01 61 81 01 00 82 01 01 62") == b""
+    assert peer.elements(second) == [b"b"]
+    assert len(peer.reported(ElementsReceived)) == 1
 
 
 def test_case_i04_a_late_end_of_the_old_stream_does_not_end_the_new_one() -> None:
-    party, second = reused()
-    party.expect("81 01 00 86 01 81 01 00 82 01 01 62")
-    assert party.elements(second) == [b"b"]
-    assert party.reported(Completed) == []
+    peer, second = reused()
+    peer.expect("81 01 00 86 01 81 01 00 82 01 01 62")
+    assert peer.elements(second) == [b"b"]
+    assert peer.reported(Completed) == []
 
 
 def test_case_i05_the_old_stream_may_have_had_another_size() -> None:
-    party, second = reused()
-    party.expect("81 01 08 82 01 3f f0 00 00 00 00 00 00 81 01 00 82 01 01 62")
-    assert party.elements(second) == [b"b"]
+    peer, second = reused()
+    peer.expect("81 01 08 82 01 3f f0 00 00 00 00 00 00 81 01 00 82 01 01 62")
+    assert peer.elements(second) == [b"b"]
 
 
 def test_an_id_with_too_many_unanswered_generations_is_left_alone() -> None:
-    party, _ = subscriber(limits=EndpointLimits(generations=2))
+    peer, _ = subscriber(limits=EndpointLimits(generations=2))
     asked = []
     for _ in range(5):
-        party.endpoint.session.cancel(party.endpoint.subscribe("a", 0))
-        asked += [frame.subscriber for frame in frames(party.sends()) if isinstance(frame, SubscribeFrame)]
+        peer.endpoint.session.cancel(peer.endpoint.subscribe("a", 0))
+        asked += [frame.subscriber for frame in frames(peer.sends()) if isinstance(frame, SubscribeFrame)]
     assert asked == [1, 1, 2, 2, 3]
 
 
@@ -280,131 +280,131 @@ def test_case_f01_elements_of_one_size_are_packed() -> None:
 
 
 def test_case_f02_a_pack_holds_no_more_than_the_demand() -> None:
-    party = greeted()
-    assert party.expect(f"{FIXED} 02") == raw("81 06 02 83 06 02 00 01 00 02")
-    assert party.expect("12 06 01") == raw("82 06 00 03 86 06")
+    peer = greeted()
+    assert peer.expect(f"{FIXED} 02") == raw("81 06 02 83 06 02 00 01 00 02")
+    assert peer.expect("12 06 01") == raw("82 06 00 03 86 06")
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "sent"),
     [("f03", "81 01 00 83 01 01 31"), ("f04", "81 01 02 83 01 00"), ("f08", "81 01 80 80 04")],
 )
-def test_cases_f03_f04_and_f08_packs_and_sizes_that_cannot_be_are_fatal(case: str, said: str) -> None:
-    party, _ = subscriber("a")
-    assert is_goodbye(party.expect(said))
+def test_cases_f03_f04_and_f08_packs_and_sizes_that_cannot_be_are_fatal(case: str, sent: str) -> None:
+    peer, _ = subscriber("a")
+    assert is_goodbye(peer.expect(sent))
 
 
 def test_case_f05_a_pack_beyond_the_demand_is_taken_as_far_as_it_was_asked_for() -> None:
-    party, (stream,) = subscriber("a", demand=2)
-    assert party.expect("81 01 02 83 01 03 00 01 00 02 00 03") == raw("13 01")
-    assert party.elements(stream) == [b"\x00\x01", b"\x00\x02"]
-    assert party.failure(stream) is not None
+    peer, (stream,) = subscriber("a", demand=2)
+    assert peer.expect("81 01 02 83 01 03 00 01 00 02 00 03") == raw("13 01")
+    assert peer.elements(stream) == [b"\x00\x01", b"\x00\x02"]
+    assert peer.failure(stream) is not None
 
 
 def test_case_f06_elements_of_a_cancelled_stream_are_still_found_by_their_size() -> None:
-    party, (first, second) = subscriber("a", "b")
-    party.expect("81 01 02")
-    party.endpoint.session.cancel(first)
-    party.expect("82 01 00 07 81 02 00")
-    assert party.reported(StreamAccepted)[-1] == StreamAccepted(second, 0)
-    assert party.reported(ElementsReceived) == []
+    peer, (first, second) = subscriber("a", "b")
+    peer.expect("81 01 02")
+    peer.endpoint.session.cancel(first)
+    peer.expect("82 01 00 07 81 02 00")
+    assert peer.reported(StreamAccepted)[-1] == StreamAccepted(second, 0)
+    assert peer.reported(ElementsReceived) == []
 
 
 def test_case_f07_parts_that_join_to_another_size_end_the_subscription() -> None:
-    party, (stream,) = subscriber("a")
-    assert party.expect("81 01 08 84 01 00 03 61 62 63 85 01 00 04 64 65 66 67") == raw("13 01")
-    assert party.elements(stream) == []
-    assert "size" in str(party.failure(stream))
+    peer, (stream,) = subscriber("a")
+    assert peer.expect("81 01 08 84 01 00 03 61 62 63 85 01 00 04 64 65 66 67") == raw("13 01")
+    assert peer.elements(stream) == []
+    assert "size" in str(peer.failure(stream))
 
 
 # 15.6.
 
 
 def test_case_p01_parts_are_joined_and_count_once() -> None:
-    party, (stream,) = subscriber("a")
-    assert party.expect("81 01 00 84 01 00 02 61 62 84 01 00 02 63 64 85 01 00 01 65") == b""
-    assert party.elements(stream) == [b"abcde"]
-    party.expect("82 01 01 66")
-    assert party.failure(stream) is not None
+    peer, (stream,) = subscriber("a")
+    assert peer.expect("81 01 00 84 01 00 02 61 62 84 01 00 02 63 64 85 01 00 01 65") == b""
+    assert peer.elements(stream) == [b"abcde"]
+    peer.expect("82 01 01 66")
+    assert peer.failure(stream) is not None
 
 
 def test_case_p02_other_streams_come_between_the_parts() -> None:
-    party, (split, other) = subscriber("a", "b")
-    party.expect("81 01 00 81 02 00 84 01 00 02 61 62 82 02 01 78 85 01 00 01 63")
-    assert party.reported(ElementsReceived) == [ElementsReceived(other, (b"x",)), ElementsReceived(split, (b"abc",))]
+    peer, (split, other) = subscriber("a", "b")
+    peer.expect("81 01 00 81 02 00 84 01 00 02 61 62 82 02 01 78 85 01 00 01 63")
+    assert peer.reported(ElementsReceived) == [ElementsReceived(other, (b"x",)), ElementsReceived(split, (b"abc",))]
 
 
 def test_case_p03_elements_are_delivered_when_their_last_part_arrives() -> None:
-    party, (stream,) = subscriber("a", demand=2)
-    party.expect("81 01 00 84 01 01 01 61 84 01 02 01 62 85 01 02 01 42 85 01 01 01 41")
-    assert party.elements(stream) == [b"bB", b"aA"]
+    peer, (stream,) = subscriber("a", demand=2)
+    peer.expect("81 01 00 84 01 01 01 61 84 01 02 01 62 85 01 02 01 42 85 01 01 01 41")
+    assert peer.elements(stream) == [b"bB", b"aA"]
 
 
 def test_case_p04_a_last_part_alone_is_an_element() -> None:
-    party, (stream,) = subscriber("a")
-    party.expect("81 01 00 85 01 09 01 7a")
-    assert party.elements(stream) == [b"z"]
+    peer, (stream,) = subscriber("a")
+    peer.expect("81 01 00 85 01 09 01 7a")
+    assert peer.elements(stream) == [b"z"]
 
 
 def test_case_p05_completion_in_the_middle_of_an_element_is_a_failure() -> None:
-    party, (stream,) = subscriber("a")
-    party.expect("81 01 00 84 01 00 01 61 86 01")
-    assert party.failure(stream) is not None
-    assert party.reported(Completed) == []
+    peer, (stream,) = subscriber("a")
+    peer.expect("81 01 00 84 01 00 01 61 86 01")
+    assert peer.failure(stream) is not None
+    assert peer.reported(Completed) == []
 
 
 def test_case_p06_parts_after_a_cancel_are_dropped() -> None:
-    party, (stream,) = subscriber("a")
-    party.expect("81 01 00 84 01 00 01 61")
-    party.endpoint.session.cancel(stream)
-    assert party.expect("85 01 00 01 62") == raw("13 01")
-    assert party.reported(ElementsReceived) == []
-    assert party.endpoint.session.subscribing.open_bytes == 0
+    peer, (stream,) = subscriber("a")
+    peer.expect("81 01 00 84 01 00 01 61")
+    peer.endpoint.session.cancel(stream)
+    assert peer.expect("85 01 00 01 62") == raw("13 01")
+    assert peer.reported(ElementsReceived) == []
+    assert peer.endpoint.session.subscribing.open_bytes == 0
 
 
 def test_case_p07_an_element_id_is_free_after_its_last_part() -> None:
-    party, (stream,) = subscriber("a", demand=2)
-    party.expect("81 01 00 84 01 00 01 61 85 01 00 01 62 84 01 00 01 63 85 01 00 01 64")
-    assert party.elements(stream) == [b"ab", b"cd"]
+    peer, (stream,) = subscriber("a", demand=2)
+    peer.expect("81 01 00 84 01 00 01 61 85 01 00 01 62 84 01 00 01 63 85 01 00 01 64")
+    assert peer.elements(stream) == [b"ab", b"cd"]
 
 
 def test_case_p08_seventeen_open_elements_are_too_many() -> None:
-    party, (stream,) = subscriber("a", demand=99)
+    peer, (stream,) = subscriber("a", demand=99)
     opened = b"".join(encode(OnNextPart(1, element, b"x")) for element in range(16))
-    assert party.expect(raw("81 01 00") + opened) == b""
-    assert party.expect("84 01 10 01 61") == raw("13 01")
-    assert party.failure(stream) is not None
-    assert party.endpoint.session.subscribing.open_bytes == 0
+    assert peer.expect(raw("81 01 00") + opened) == b""
+    assert peer.expect("84 01 10 01 61") == raw("13 01")
+    assert peer.failure(stream) is not None
+    assert peer.endpoint.session.subscribing.open_bytes == 0
 
 
 def test_case_p09_an_element_that_is_too_large_frees_its_buffered_parts() -> None:
-    party, (stream,) = subscriber("a")
-    party.expect("81 01 00")
+    peer, (stream,) = subscriber("a")
+    peer.expect("81 01 00")
     part = encode(OnNextPart(1, 0, bytes(65_535)))
     for _ in range(256):
-        assert party.expect(part) == b""
-    assert party.endpoint.session.subscribing.open_bytes == 256 * 65_535
-    assert party.expect(encode(OnNextLastPart(1, 0, bytes(300)))) == raw("13 01")
-    assert party.failure(stream) is not None
-    assert party.endpoint.session.subscribing.open_bytes == 0
+        assert peer.expect(part) == b""
+    assert peer.endpoint.session.subscribing.open_bytes == 256 * 65_535
+    assert peer.expect(encode(OnNextLastPart(1, 0, bytes(300)))) == raw("13 01")
+    assert peer.failure(stream) is not None
+    assert peer.endpoint.session.subscribing.open_bytes == 0
 
 
 def test_all_streams_together_keep_no_more_of_open_elements_than_a_connection_may() -> None:
-    party, streams = subscriber("a", "b", "c", limits=EndpointLimits(incomplete_elements=100))
-    said = b"".join(
+    peer, streams = subscriber("a", "b", "c", limits=EndpointLimits(incomplete_elements=100))
+    sent = b"".join(
         raw(f"81 0{each} 00") + encode(OnNextPart(each, 0, bytes(40))) for each in range(1, len(streams) + 1)
     )
-    assert party.expect(said) == raw("13 03")
-    assert party.endpoint.session.subscribing.open_bytes == 80
+    assert peer.expect(sent) == raw("13 03")
+    assert peer.endpoint.session.subscribing.open_bytes == 80
 
 
 def test_case_p10_a_large_element_is_sent_in_parts_and_uses_one_request() -> None:
-    party = greeted()
-    said = frames(party.expect(BIG))
-    assert said[0] == OnSubscribe(5, 0)
-    assert said[-1] == OnComplete(5)
-    parts = [frame for frame in said if isinstance(frame, OnNextPart)]
-    (last,) = [frame for frame in said if isinstance(frame, OnNextLastPart)]
+    peer = greeted()
+    sent = frames(peer.expect(BIG))
+    assert sent[0] == OnSubscribe(5, 0)
+    assert sent[-1] == OnComplete(5)
+    parts = [frame for frame in sent if isinstance(frame, OnNextPart)]
+    (last,) = [frame for frame in sent if isinstance(frame, OnNextLastPart)]
     pieces: list[OnNextPart | OnNextLastPart] = [*parts, last]
     assert len(parts) == 3
     assert {frame.element for frame in pieces} == {0}
@@ -413,28 +413,28 @@ def test_case_p10_a_large_element_is_sent_in_parts_and_uses_one_request() -> Non
 
 
 def test_case_p11_other_streams_have_their_turn_between_the_parts() -> None:
-    said = frames(greeted().expect(f"{BIG} {RANGE} 33 06 03"))
-    codes = [type(frame) for frame in said[2:]]
+    sent = frames(greeted().expect(f"{BIG} {RANGE} 33 06 03"))
+    codes = [type(frame) for frame in sent[2:]]
     assert codes[:6] == [OnNextPart, OnNext] * 3
 
 
 def test_case_p12_an_empty_element_in_a_part() -> None:
-    party, (stream,) = subscriber("a")
-    party.expect("81 01 00 85 01 00 00")
-    assert party.elements(stream) == [b""]
+    peer, (stream,) = subscriber("a")
+    peer.expect("81 01 00 85 01 00 00")
+    assert peer.elements(stream) == [b""]
 
 
 def test_an_element_that_is_too_large_is_refused_with_413() -> None:
-    said = frames(greeted().expect(encode(SubscribeFrame(f"tck/big?bytes={(16 << 20) + 1}", 5, 1))))
-    assert said[0] == OnSubscribe(5, 0)
-    assert isinstance(said[1], OnError)
-    assert said[1].error.startswith("413 ")
+    sent = frames(greeted().expect(encode(SubscribeFrame(f"tck/big?bytes={(16 << 20) + 1}", 5, 1))))
+    assert sent[0] == OnSubscribe(5, 0)
+    assert isinstance(sent[1], OnError)
+    assert sent[1].error.startswith("413 ")
 
 
 def test_a_large_pack_is_cut_so_that_others_have_their_turn() -> None:
-    party = greeted()
-    said = party.expect(encode(SubscribeFrame("tck/fixed?n=100000&size=8", 6, UNBOUNDED)) + raw(f"{RANGE} 32 01 02"))
-    found = frames(said)
+    peer = greeted()
+    sent = peer.expect(encode(SubscribeFrame("tck/fixed?n=100000&size=8", 6, UNBOUNDED)) + raw(f"{RANGE} 32 01 02"))
+    found = frames(sent)
     packs = [frame for frame in found if isinstance(frame, OnNextPacked)]
     assert [element for pack in packs for element in pack.elements] == [n.to_bytes(8, "big") for n in range(1, 100_001)]
     assert max(len(pack.elements) * 8 for pack in packs) <= 65_536
@@ -442,6 +442,6 @@ def test_a_large_pack_is_cut_so_that_others_have_their_turn() -> None:
 
 
 def test_streams_of_a_publisher_end_with_the_connection() -> None:
-    party, (stream,) = subscriber("a")
-    party.react(party.endpoint.lose(party.clock.now(), "gone"))
-    assert party.reported(StreamFailed) == [StreamFailed(stream, "gone")]
+    peer, (stream,) = subscriber("a")
+    peer.react(peer.endpoint.lose(peer.clock.now(), "gone"))
+    assert peer.reported(StreamFailed) == [StreamFailed(stream, "gone")]

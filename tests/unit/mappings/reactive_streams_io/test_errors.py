@@ -1,4 +1,4 @@
-"""What becomes of a peer's mistakes: reactive-streams-io, limits and malformed input, row by row."""
+"""Errors of a peer: reactive-streams-io, limits and malformed input, row by row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
 
 
 class Row(NamedTuple):
-    """What a peer says behind the hellos, rightly before and then wrongly; a client has asked for stream 1."""
+    """The bytes of a peer after the hellos, first valid and then invalid; a client has asked for stream 1."""
 
     wrong: str | bytes
     before: str | bytes = ""
@@ -94,15 +94,15 @@ def test_every_row_of_the_table_has_its_example() -> None:
 
 
 def test_a_text_message_ends_the_connection_like_invalid_bytes() -> None:
-    party = EndpointClient(has_messages=True, is_connected=True)
-    party.expect("01 00 00")
-    party.react(party.endpoint.reject(ProtocolViolation.TEXT))
-    assert party.endpoint.is_closed
-    assert not party.endpoint.is_drained
-    assert is_goodbye(party.sends(), f"protocol error: {ProtocolViolation.TEXT.condition}")
-    assert party.endpoint.is_drained
-    assert party.events[-1] == Closed(f"protocol error: {ProtocolViolation.TEXT.condition}", is_fault=True)
-    assert party.endpoint.reject(ProtocolViolation.TEXT) == []
+    peer = EndpointClient(has_messages=True, is_connected=True)
+    peer.expect("01 00 00")
+    peer.react(peer.endpoint.reject(ProtocolViolation.TEXT))
+    assert peer.endpoint.is_closed
+    assert not peer.endpoint.is_drained
+    assert is_goodbye(peer.sends(), f"protocol error: {ProtocolViolation.TEXT.condition}")
+    assert peer.endpoint.is_drained
+    assert peer.events[-1] == Closed(f"protocol error: {ProtocolViolation.TEXT.condition}", is_fault=True)
+    assert peer.endpoint.reject(ProtocolViolation.TEXT) == []
 
 
 @each_row("mistake", ROWS, ids=lambda mistake: mistake.name.lower())
@@ -111,29 +111,29 @@ def test_a_mistake_has_its_consequence(mistake: ProtocolViolation) -> None:
     options = dict(row.options)
     is_server = row.role is EndpointRole.SERVER
     hello = options.pop("hello", "01 00 02 02 03" if is_server else "02 00 03 01 02 03")
-    party = EndpointClient(row.role, **options)
-    party.sends()
-    party.expect(hello)
+    peer = EndpointClient(row.role, **options)
+    peer.sends()
+    peer.expect(hello)
     if not is_server:
-        party.endpoint.subscribe("a", 5)
-        party.sends()
-    party.expect(row.before)
-    before = len(party.events)
-    said = party.expect(row.wrong)
+        peer.endpoint.subscribe("a", 5)
+        peer.sends()
+    peer.expect(row.before)
+    before = len(peer.events)
+    sent = peer.expect(row.wrong)
     if mistake.consequence is Consequence.FATAL:
-        assert is_goodbye(said, f"protocol error: {mistake.condition}")
-        assert party.endpoint.is_closed
+        assert is_goodbye(sent, f"protocol error: {mistake.condition}")
+        assert peer.endpoint.is_closed
         return
-    assert not party.endpoint.is_closed
+    assert not peer.endpoint.is_closed
     if mistake.consequence is Consequence.IGNORED:
-        assert said == b""
-        assert len(party.events) == before
+        assert sent == b""
+        assert len(peer.events) == before
     elif is_server:
-        assert 0x87 in said
+        assert 0x87 in sent
     else:
-        assert isinstance(party.events[-1], StreamFailed)
-        assert mistake.condition in party.events[-1].reason
-        assert said in (raw("13 01"), b"")
+        assert isinstance(peer.events[-1], StreamFailed)
+        assert mistake.condition in peer.events[-1].reason
+        assert sent in (raw("13 01"), b"")
 
 
 def test_a_fatal_protocol_error_states_its_cause_in_the_goodbye() -> None:

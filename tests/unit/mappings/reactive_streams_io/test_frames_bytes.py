@@ -44,7 +44,7 @@ def test_a_number_outside_the_varint_range_raises_a_value_error(value: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("8a 00", "shortest form"),
         ("80 80 00", "shortest form"),
@@ -52,6 +52,6 @@ def test_a_number_outside_the_varint_range_raises_a_value_error(value: int) -> N
         ("ff ff ff ff ff ff ff ff ff", "more than 9 bytes"),
     ],
 )
-def test_an_invalid_varint_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ProtocolError, match=said):
+def test_an_invalid_varint_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
         read_varint(raw(text), 0)

@@ -1,4 +1,4 @@
-"""What can be told of a message without knowing its session."""
+"""Frames of a message that are decoded without its session."""
 
 from __future__ import annotations
 

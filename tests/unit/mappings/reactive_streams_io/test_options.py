@@ -1,4 +1,4 @@
-"""What an operator may say about reactive-streams-io."""
+"""Options of reactive-streams-io for operators."""
 
 from __future__ import annotations
 

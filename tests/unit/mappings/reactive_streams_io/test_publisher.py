@@ -30,10 +30,10 @@ def publishing(size: int = 0, demand: int = UNBOUNDED, limits: EndpointLimits = 
 
 
 def drained(stream: PublisherSide) -> list[bytes]:
-    said = []
+    sent = []
     while (frame := stream.next_frame()) is not None:
-        said.append(frame)
-    return said
+        sent.append(frame)
+    return sent
 
 
 @given(st.lists(st.lists(st.binary(max_size=120), max_size=5), max_size=5))
@@ -71,17 +71,17 @@ def test_batched_frames_equal_the_frames_sent_one_by_one(elements: list[bytes], 
 @given(st.lists(st.lists(st.binary(min_size=3, max_size=3), max_size=50), max_size=5), st.booleans())
 def test_elements_of_one_size_are_packed_as_far_as_they_are_there(offered: list[list[bytes]], in_between: bool) -> None:
     stream = publishing(3)
-    said = []
+    sent = []
     for elements in offered:
         stream.offer(elements)
-        said += drained(stream) if in_between else []
-    said += drained(stream)
+        sent += drained(stream) if in_between else []
+    sent += drained(stream)
     found: list[bytes] = []
-    for frame in decoder({300: 3}).feed(b"".join(said)):
+    for frame in decoder({300: 3}).feed(b"".join(sent)):
         found += [frame.element] if isinstance(frame, OnNext) else []
         found += frame.elements if isinstance(frame, OnNextPacked) else []
     assert found == [element for elements in offered for element in elements]
-    assert max(map(len, said), default=0) <= SMALL.batch
+    assert max(map(len, sent), default=0) <= SMALL.batch
     assert stream.waiting_bytes == 0
 
 
@@ -98,7 +98,7 @@ def test_demand_is_used_up_and_adds_up_to_endless() -> None:
 
 
 @pytest.mark.parametrize("elements", [[b"ab", b"abcd"], [b"ab"], [b""]])
-def test_an_element_of_another_size_is_a_mistake_of_ours(elements: list[bytes]) -> None:
+def test_an_element_of_another_size_is_an_internal_error(elements: list[bytes]) -> None:
     stream = publishing(3)
     with pytest.raises(ValueError, match="other sizes, expected 3"):
         stream.offer(elements)
@@ -135,9 +135,9 @@ def test_nothing_is_offered_before_the_beginning_or_after_the_end() -> None:
 def test_a_long_run_is_cut_now_and_then() -> None:
     stream = publishing(8, limits=EndpointLimits(backlog=1000, batch=100))
     stream.offer([bytes(8)] * 1000)
-    said = 0
+    sent = 0
     while (frame := stream.next_frame()) is not None:
-        said += len(frame)
-        assert stream.waiting_bytes <= 8000 - said + 5 * 100
-    assert said > 8000
+        sent += len(frame)
+        assert stream.waiting_bytes <= 8000 - sent + 5 * 100
+    assert sent > 8000
     assert stream.waiting_bytes == 0

@@ -140,12 +140,12 @@ REFUSED = [
 ]
 
 
-@each_row(("case", "text", "status", "said"), REFUSED, ids=[case for case, *_ in REFUSED])
-def test_a_name_that_is_invalid_is_refused(case: str, text: str, status: int, said: str) -> None:
+@each_row(("case", "text", "status", "message"), REFUSED, ids=[case for case, *_ in REFUSED])
+def test_a_name_that_is_invalid_is_refused(case: str, text: str, status: int, message: str) -> None:
     with pytest.raises(DecodeError) as error:
         parse(text, with_test_publishers=True)
     assert error.value.status == status
-    assert said in error.value.fault.message
+    assert message in error.value.fault.message
 
 
 def test_test_publishers_are_there_only_where_they_are_offered() -> None:

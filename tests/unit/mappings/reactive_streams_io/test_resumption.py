@@ -1,4 +1,4 @@
-"""Whose session a token names: reactive-streams-io, resume."""
+"""Sessions of resume tokens: reactive-streams-io, resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outlives a transport: reactive-streams-io, subscriptions, ordering and the positions of resume."""
+"""State beyond a transport: reactive-streams-io, subscriptions, ordering and the positions of resume."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def session(keeps_copies: bool = True, **limits: int) -> RsioSession:
 
 
 def drained(one: RsioSession) -> bytes:
-    said = b""
+    sent = b""
     while (frame := one.next_frame()) is not None:
-        said += frame
-    return said
+        sent += frame
+    return sent
 
 
 def opened(one: RsioSession, subscriber: int = 1, demand: int = 5) -> int:
@@ -106,9 +106,9 @@ def test_a_request_for_zero_elements_drops_the_waiting_elements() -> None:
     drained(one)
     one.offer(stream, [b"b"])
     assert one.receive(RequestFrame(1, 0)) == [Cancelled(stream)]
-    said = drained(one)
-    assert said.startswith(b"\x87\x01")
-    assert b"400 " in said
+    sent = drained(one)
+    assert sent.startswith(b"\x87\x01")
+    assert b"400 " in sent
 
 
 def test_a_stream_is_started_once_and_elements_come_after_it() -> None:
@@ -118,9 +118,9 @@ def test_a_stream_is_started_once_and_elements_come_after_it() -> None:
         one.accept(stream, 0)
     one.offer(stream, [b"a"])
     one.end(stream, "500 " + "é" * 4000)
-    said = drained(one)
-    assert said.startswith(encode(OnSubscribe(1, 0)) + encode(OnNext(1, b"a")) + b"\x87\x01")
-    assert len(said) < 4110
+    sent = drained(one)
+    assert sent.startswith(encode(OnSubscribe(1, 0)) + encode(OnNext(1, b"a")) + b"\x87\x01")
+    assert len(sent) < 4110
 
 
 def test_a_string_that_no_peer_would_take_is_not_sent() -> None:
@@ -188,7 +188,7 @@ def test_an_acknowledgement_is_due_every_quarter_of_the_window() -> None:
     assert due == [None, 2, None, 4, None, 6]
     one.receive(CancelFrame(9))
     one.receive(CancelFrame(9))
-    # Whoever resumes has said how much was received.
+    # A resume states how much was received.
     one.repeat(0)
     assert one.acknowledgement() is None
 

@@ -80,7 +80,7 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
 
 @given(st.data())
 def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.DataObject) -> None:
-    """A publisher that is a few frames behind: what it sends to a stream reaches that one, or nobody if it is over."""
+    """A publisher is a few frames behind: its frames reach their own stream, or none if that one has ended."""
     streams = SubscriberSide(EndpointLimits(generations=3))
     behind: list[list[tuple[int, bytes | None]]] = []
     living: list[int] = []
@@ -91,14 +91,14 @@ def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.Da
         generation = streams.subscribe(stream, UNBOUNDED)
         living.append(stream)
         mark = str(stream).encode()
-        # What the publisher says because of this subscribe, told by the mark; the end comes or does not.
-        said: list[tuple[int, bytes | None]] = [
+        # The publisher's response to this subscribe, with the mark in each element and an optional end.
+        sent: list[tuple[int, bytes | None]] = [
             (generation.subscriber, None),
             *[(generation.subscriber, mark)] * data.draw(st.integers(0, 3)),
         ]
         if data.draw(st.booleans()):
-            said.append((generation.subscriber, b"end"))
-        behind.append(list(said))
+            sent.append((generation.subscriber, b"end"))
+        behind.append(list(sent))
         if data.draw(st.booleans()):
             chosen = data.draw(st.sampled_from(living))
             if streams.cancel(chosen) is not None:
@@ -108,12 +108,12 @@ def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.Da
                 break
             for subscriber, element in behind.pop(0):
                 if element is None:
-                    told = streams.begins(subscriber, 0)
+                    events = streams.begins(subscriber, 0)
                 elif element == b"end":
-                    told = streams.comes(OnComplete(subscriber))
+                    events = streams.comes(OnComplete(subscriber))
                 else:
-                    told = streams.comes(OnNext(subscriber, element))
-                for event in told:
+                    events = streams.comes(OnNext(subscriber, element))
+                for event in events:
                     assert event.stream not in ended | cancelled
                     if isinstance(event, ElementsReceived):
                         got.setdefault(event.stream, []).extend(event.elements)

@@ -27,7 +27,7 @@ def test_a_key_that_was_taken_away_is_missed_by_its_subject_alone() -> None:
         assert has_lost_key(subjects, given, keys) == is_lost
 
 
-def test_a_key_makes_its_holder_somebody() -> None:
+def test_a_key_gives_its_holder_an_identity() -> None:
     assert subjects_of("L", KEYS) == frozenset({"streamr:lamp"})
     assert subjects_of("K", KEYS, ["mqtt:plant"]) == frozenset({"mqtt:plant", "streamr:pump", "streamr:pump-too"})
 

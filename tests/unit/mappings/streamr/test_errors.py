@@ -67,10 +67,10 @@ def test_every_cause_has_its_text_and_status(name: str) -> None:
 
 
 def test_a_valid_stream_id_is_quoted_whole_and_a_longer_one_is_cut() -> None:
-    def said(fault: Fault) -> int:
+    def text_length(fault: Fault) -> int:
         return len(fault.message)
 
     lawful = "s" * LONGEST_STREAM_ID
     assert lawful in errors.stream_not_found(lawful).message
-    assert said(errors.stream_not_found("s" * 100_000)) == said(errors.stream_not_found(lawful)) + 1
-    assert said(errors.unknown_resend_options({"resend_from": ["x"] * 100_000})) < 300
+    assert text_length(errors.stream_not_found("s" * 100_000)) == text_length(errors.stream_not_found(lawful)) + 1
+    assert text_length(errors.unknown_resend_options({"resend_from": ["x"] * 100_000})) < 300

@@ -1,4 +1,4 @@
-"""Options of a Streamr mapping: what they come to, and that every problem is told with its place."""
+"""Options of a Streamr mapping: their values, and the path that every error names."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_the_idle_time_is_written_with_a_unit_or_without(written: object, second
 POLICY = {"policyId": "acme.site:tanks"}
 
 
-def wrong(name: str, *values: Any) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Options with one member that has these values, and the place of the mistake."""
+def invalid_options(name: str, *values: Any) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Return options with an invalid member, each with the path of the error."""
     return (({name: value}, (name,)) for value in values)
 
 
@@ -98,12 +98,12 @@ def wrong(name: str, *values: Any) -> Iterator[tuple[dict[str, Any], tuple[str, 
         ({"authKeys": {"pump": 5}}, ("authKeys", "pump")),
         ({"replyAddressPattern": ""}, ("replyAddressPattern",)),
         ({"replyAddressPattern": "**/a"}, ("replyAddressPattern",)),
-        *wrong("sessionIdleTimeout", 0, -1, True, "1y", "0s", "", 1.5),
-        *wrong("sessionCatchUpMax", -1, True, "9", 100_001, 1.5),
-        *wrong("errorPayload", "text", 5, []),
-        *wrong("hash", "murmur2", True, {}),
-        *wrong("acceptNonJson", "yes", 1, []),
-        *wrong("subIdFiller", "null", 0, False),
+        *invalid_options("sessionIdleTimeout", 0, -1, True, "1y", "0s", "", 1.5),
+        *invalid_options("sessionCatchUpMax", -1, True, "9", 100_001, 1.5),
+        *invalid_options("errorPayload", "text", 5, []),
+        *invalid_options("hash", "murmur2", True, {}),
+        *invalid_options("acceptNonJson", "yes", 1, []),
+        *invalid_options("subIdFiller", "null", 0, False),
     ],
 )
 def test_a_wrong_option_is_reported_with_its_place(written: dict[str, Any], place: tuple[str, ...]) -> None:

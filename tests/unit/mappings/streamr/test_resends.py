@@ -1,4 +1,4 @@
-"""Resends: the frames of each option, how many run, and that nobody asks in a loop for free."""
+"""Resends: the frames of each option, their limit, and the rate limit of repeated requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(*timestamps: int) -> list[StreamEntry]:
 
 
 def resent(options: dict[str, Any], messages: list[StreamEntry] | None = None, sub: Any = "a") -> list[Any]:
-    """What a client is sent for a resend, parsed."""
+    """Return the parsed frames of a resend."""
     request = read_request(json.dumps({"type": "resend", "stream": "tank", "sub": sub, **options}).encode())
     assert isinstance(request, Resend)
     conversation = ResendFrames(request)
@@ -116,7 +116,7 @@ def test_case_r22_a_resend_that_fails_says_so_and_is_not_resent() -> None:
     assert json.loads(write_frame(failed))[3]["sub"] == "a"
 
 
-def test_nothing_found_is_nothing_said() -> None:
+def test_an_empty_resend_is_answered_with_no_resend() -> None:
     conversation = ResendFrames(Resend("tank", 0, "a", OffsetRange(0)))
     assert conversation.element_frames([]) == []
     assert conversation.completed() == NoResend("tank", 0, "a")
@@ -217,7 +217,7 @@ def test_a_question_that_finds_something_or_was_not_asked_for_long_is_a_new_one(
     assert _ask(resends, clock, gap()) == 0
 
 
-def test_a_client_that_asks_in_a_loop_asks_a_few_times_in_a_minute() -> None:
+def test_a_client_that_requests_resends_in_a_loop_is_limited_to_a_few_a_minute() -> None:
     """Old clients ask again at once, and would do so thousands of times in a second."""
     clock = Clock()
     resends = Resends()
@@ -228,7 +228,7 @@ def test_a_client_that_asks_in_a_loop_asks_a_few_times_in_a_minute() -> None:
     assert asked < 10
 
 
-def test_a_client_that_asks_for_another_hole_each_time_is_held_to_the_rate() -> None:
+def test_a_client_that_requests_another_gap_each_time_is_rate_limited() -> None:
     clock = Clock()
     resends = Resends()
     for number in range(2 * MAX_REMEMBERED):

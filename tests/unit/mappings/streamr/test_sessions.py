@@ -330,7 +330,7 @@ def test_case_b10_sessions_keep_their_subscriptions_after_a_restart() -> None:
 
 
 class RandomCourse(RuleBasedStateMachine):
-    """Whatever comes in whatever order: what the effects add up to is what the sessions say they follow."""
+    """Random calls in any order: the effects add up to the subscriptions of the sessions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -382,7 +382,7 @@ class RandomCourse(RuleBasedStateMachine):
         self.apply(self.sessions.recheck({"s"}, lambda _, subjects: owner not in subjects))
 
     @invariant()
-    def what_is_followed_is_what_was_said(self) -> None:
+    def subscriptions_match_the_reported_ones(self) -> None:
         found: list[StreamrSession] = [session for each in "abcd" if (session := self.sessions.get(each)) is not None]
         assert {(session.address, spot) for session in found for spot in session.subscriptions} == self.followed
         assert len(found) <= 3

@@ -1,4 +1,4 @@
-"""What is kept of sessions comes back as it was."""
+"""Stored sessions are loaded unchanged."""
 
 from __future__ import annotations
 

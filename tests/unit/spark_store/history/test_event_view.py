@@ -1,4 +1,4 @@
-"""What a filter sees of an event, and of a whole thing."""
+"""The view of a filter on an event, and on a whole thing."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_an_event_view_has_the_ids_and_the_changed_values(
 
 
 def test_the_fields_of_the_event_win_over_those_of_its_value() -> None:
-    told = partial_thing(event("created", "/", b'{"thingId":"acme.site:other","_revision":99,"_modified":"never"}'))
-    assert told == IDS
+    partial = partial_thing(event("created", "/", b'{"thingId":"acme.site:other","_revision":99,"_modified":"never"}'))
+    assert partial == IDS
 
 
 def test_a_value_that_is_no_json_is_an_error_of_the_store_that_names_the_event() -> None:

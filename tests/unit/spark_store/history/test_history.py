@@ -37,7 +37,6 @@ from tests.support.reference_journal import MemoryJournal
 
 EVENTS = 101
 SECOND = 1_000_000_000
-Trim = Callable[[Journal, int], None]
 
 
 def nanoseconds(text: str) -> int:
@@ -278,9 +277,9 @@ def test_case_36_filtered_out_events_use_no_demand(journal: Journal) -> None:
 
 
 def test_an_entity_without_events_is_empty(journal: Journal) -> None:
-    nobody = EntityId(EntityType.THING, "acme.site", "nobody")
+    unknown = EntityId(EntityType.THING, "acme.site", "nobody")
     for first, last in [(0, None), (-5, None), (-5, -2), (1, 0), (3, 7)]:
-        assert page(journal, open_range(journal, HistoryQuery(nobody, first, last)), 0, 5, MUCH).ended
+        assert page(journal, open_range(journal, HistoryQuery(unknown, first, last)), 0, 5, MUCH).ended
 
 
 def test_events_appended_after_opening_are_not_in_the_range(journal: Journal) -> None:
@@ -377,7 +376,7 @@ def test_a_page_with_a_filter_looks_at_a_bounded_number_of_bytes() -> None:
 
 
 def test_instants_are_made_revisions_when_everything_is_durable(journal: Journal) -> None:
-    """Of an event that is not durable nobody knows the time. Before and behind all, and between two such events."""
+    """An event that is not durable has no known time. Before and after all events, and between two such events."""
     far, last = nanoseconds("2099-01-01T00:00:00+00:00"), nanoseconds(timestamp(102))
     asked = {
         "to the future": (query(101, before=far), [101, 102, 103]),
@@ -402,7 +401,7 @@ def test_instants_are_made_revisions_when_everything_is_durable(journal: Journal
 
 
 def test_a_limit_of_nothing_looks_whether_more_follows(journal: Journal) -> None:
-    """Who has no demand left can learn of the end; the position tells whether there is more to learn."""
+    """A reader without demand can learn of the end; the position shows whether more events follow."""
     range = open_range(journal, query(filter="eq(attributes/counter,60)"))
     waiting = page(journal, range, 0, 0, MUCH)
     assert (waiting.events, waiting.position, waiting.ended) == ([], 60, False)

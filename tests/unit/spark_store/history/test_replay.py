@@ -131,7 +131,7 @@ def test_a_message_of_a_stream_changes_nothing_but_the_revision() -> None:
     states.append(evolve(states[0], an_event("published", "/", "no JSON {", revision=2, entity=streamr_harness)))
     assert states[1] == Snapshot(streamr_harness, 2, states[0].created, "2030-01-15T07:30:02.000000Z", {}, None)
     assert not states[1].is_deleted
-    # As an erasure leaves it: it goes on counting, and begins anew.
+    # The state after an erasure: revisions continue, and the entity starts again.
     gone = Snapshot(streamr_harness, 2, states[0].created, states[0].modified, None, None)
     again = evolve(gone, an_event("published", "/", "1", revision=3, entity=streamr_harness))
     assert again == Snapshot(streamr_harness, 3, "2030-01-15T07:30:03.000000Z", "2030-01-15T07:30:03.000000Z", {}, None)
@@ -270,7 +270,7 @@ def test_as_many_repetitions_as_a_key_is_long_are_accepted() -> None:
 
 
 def test_the_patterns_of_one_merge_have_one_budget() -> None:
-    """However many there are, and at whatever depth."""
+    """For any number of patterns, at any depth."""
     keys = {"a" * 100: 1, **{str(number): number for number in range(10)}}
     pattern = "{{{{ ~.*{}.*x~ }}}}"
     assert merge({"in": keys}, {"in": {pattern.format(number): None for number in range(3)}}) == {"in": keys}

@@ -50,7 +50,7 @@ def keys(folding: StateFold) -> list[str]:
         ((event(3), known(3), event(4)), FoldBase.KNOWN, ["n4"]),
         ((known(2), event(3), event(4)), FoldBase.KNOWN, ["n3", "n4"]),
         ((known(5),), FoldBase.KNOWN, []),
-        # Nobody folds over a hole.
+        # A gap is never folded over.
         ((event(1), event(3), known(3), event(4)), FoldBase.KNOWN, ["n4"]),
         ((known(1), event(4)), FoldBase.NOTHING, None),
         ((event(1), event(3)), FoldBase.NOTHING, None),

@@ -1,4 +1,4 @@
-"""What a batch of changes makes of the entities that it touches."""
+"""A batch of changes, and the resulting entities."""
 
 from __future__ import annotations
 

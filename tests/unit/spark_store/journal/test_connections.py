@@ -1,4 +1,4 @@
-"""What the journal's file keeps of connections: every revision, notes of files, who changed what."""
+"""Connections in the journal's file: every revision, notes of files, authors of changes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_of_a_file_the_newest_note_is_kept(file: sqlite3.Connection) -> None:
 
 
 def test_a_note_that_comes_late_takes_nothing_back(file: sqlite3.Connection) -> None:
-    """What was seen of many files is written in many steps, and an operator may be answered between two of them."""
+    """Notes of many files are written in many steps, and an operator's change may come in between."""
     wanted = FileNote("depot", 2, "aa", AT, "closed")
     connections.note_files(file, [wanted])
     connections.note_files(file, [FileNote("depot", 1, "aa", AT, None)])

@@ -54,7 +54,7 @@ def begin(path: Path) -> Erasure:
 
 
 def go_on(path: Path, most: int) -> bool:
-    """What the next start does, killed after so many steps; whether it came to the end."""
+    """Continue the erasures for so many steps, then stop; return whether they are complete."""
     journal = Journal.open(path)
     try:
         for record in journal.within(erasure.records):
@@ -125,7 +125,7 @@ def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(t
 
 
 def fill_holes(path: Path) -> list[int]:
-    """Forget what nobody needs; what is left."""
+    """Remove the holes that are no longer needed; return the remaining ones."""
     with JournalReader.open(path) as follower:
         border = follower.oldest_known() or follower.newest() + 1
     journal = Journal.open(path)
@@ -168,7 +168,7 @@ def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tm
         assert follower.erasures()[0].lake_done == timestamp(101)
         assert follower.unfinished_erasures() == []
     trim(path, 3)
-    assert fill_holes(path) == [4], "behind a number that was trimmed nothing can be made anew"
+    assert fill_holes(path) == [4], "after a trimmed number nothing can be created again"
     with JournalReader.open(path) as follower:
         assert (follower.oldest(), follower.oldest_known()) == (5, 4)
     trim(path, 5)
@@ -211,8 +211,8 @@ def test_an_erasure_keeps_the_responses_of_other_entities(tmp_path: Path) -> Non
     journal = Journal.open(path)
     assert POLICY.id == LAMP.id
     others = [EntityId(EntityType.THING, LAMP.namespace, f"{LAMP.name}0"), POLICY]
-    said = b"about " + LAMP.id.encode() + b"0"
-    journal.append([change(it, 1, answer=answered(n, said)) for n, it in enumerate(others)])
+    response = b"about " + LAMP.id.encode() + b"0"
+    journal.append([change(it, 1, answer=answered(n, response)) for n, it in enumerate(others)])
     mine, other = change(LAMP, 1), change(POLICY, 2)
     both = Change((*other.events, *mine.events), (*other.snapshots, *mine.snapshots), answered(7, b"made"))
     journal.append([both, change(LAMP, 2, answer=answered(8, b"mine"))])
@@ -220,7 +220,7 @@ def test_an_erasure_keeps_the_responses_of_other_entities(tmp_path: Path) -> Non
     begin(path)
     assert go_on(path, 100)
     journal = Journal.open(path)
-    assert [journal.answer(delivery(n)) for n in (0, 1, 7, 8)] == [said, said, None, None]
+    assert [journal.answer(delivery(n)) for n in (0, 1, 7, 8)] == [response, response, None, None]
     journal.close()
 
 
@@ -252,7 +252,7 @@ def test_a_number_that_the_lake_has_done_does_not_come_again(tmp_path: Path) -> 
     journal.close()
 
 
-def test_the_log_is_not_emptied_while_somebody_reads_it(tmp_path: Path) -> None:
+def test_the_log_is_not_truncated_while_a_reader_is_open(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 3))
     reader = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)

@@ -26,7 +26,7 @@ def permissions(*policies: str, entries: Any = None) -> bytes:
     return msgspec.json.encode({"policies": policies, "entries": entries or {}})
 
 
-class Lives:
+class JournalWithStates:
     """A journal, and the newest states of its entities."""
 
     def __init__(self) -> None:
@@ -61,15 +61,15 @@ class Lives:
 
 
 @pytest.fixture
-def lives() -> Lives:
-    return Lives()
+def lives() -> JournalWithStates:
+    return JournalWithStates()
 
 
 THING = {"policyId": "acme:pol"}
 BEFORE, THEN = permissions("acme:pol"), permissions("acme:pol", "acme:shared")
 
 
-def test_each_deletion_ends_an_incarnation_even_several_in_one_batch(lives: Lives) -> None:
+def test_each_deletion_ends_an_incarnation_even_several_in_one_batch(lives: JournalWithStates) -> None:
     created = (LAMP, "created", "/", THING)
     lives.write(created, (LAMP, "modified", "/attributes", {}), (LAMP, "deleted", "/", None, BEFORE), created)
     lives.write((LAMP, "deleted", "/", None, THEN), created, (LAMP, "deleted"), created)
@@ -77,18 +77,18 @@ def test_each_deletion_ends_an_incarnation_even_several_in_one_batch(lives: Live
     assert lives.ended(FAN) == []
 
 
-def test_deleting_a_part_ends_nothing(lives: Lives) -> None:
+def test_deleting_a_part_ends_nothing(lives: JournalWithStates) -> None:
     lives.write((LAMP, "created", "/", {**THING, "attributes": {}}), (LAMP, "deleted", "/attributes"))
     assert lives.ended() == []
 
 
-def test_equal_permissions_are_stored_once(lives: Lives) -> None:
+def test_equal_permissions_are_stored_once(lives: JournalWithStates) -> None:
     for entity in (LAMP, FAN):
         lives.write((entity, "created", "/", THING), (entity, "deleted", "/", None, BEFORE))
     assert (lives.count("incarnations"), lives.count("permissions")) == (2, 1)
 
 
-def test_a_change_that_cannot_be_stored_ends_nothing(lives: Lives) -> None:
+def test_a_change_that_cannot_be_stored_ends_nothing(lives: JournalWithStates) -> None:
     lives.write((LAMP, "created", "/", THING))
     ending = lives.change(LAMP, "deleted", "/", None, BEFORE)
     with pytest.raises(Unstorable):
@@ -96,7 +96,7 @@ def test_a_change_that_cannot_be_stored_ends_nothing(lives: Lives) -> None:
     assert lives.ended() == []
 
 
-def test_only_the_newest_incarnations_are_known(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_incarnations_are_known(lives: JournalWithStates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incarnations, "MOST", 2)
     for number in range(4):
         lives.write((LAMP, "created", "/", THING), (LAMP, "deleted", "/", None, permissions(f"acme:{number}")))
@@ -104,7 +104,7 @@ def test_only_the_newest_incarnations_are_known(lives: Lives, monkeypatch: pytes
     assert (lives.count("permissions"), lives.count("permission_sources")) == (2, 2)
 
 
-def test_an_erased_thing_leaves_no_permissions(lives: Lives) -> None:
+def test_an_erased_thing_leaves_no_permissions(lives: JournalWithStates) -> None:
     lives.write((LAMP, "created", "/", THING), (LAMP, "deleted", "/", None, THEN), (LAMP, "created", "/", THING))
     lives.erase(LAMP)
     assert lives.ended() == []
@@ -112,7 +112,7 @@ def test_an_erased_thing_leaves_no_permissions(lives: Lives) -> None:
     assert [lives.count(table) for table in tables] == [0, 0, 0, 0]
 
 
-def test_an_erased_policy_leaves_no_permissions_of_others_that_came_from_it(lives: Lives) -> None:
+def test_an_erased_policy_leaves_no_permissions_of_others_that_came_from_it(lives: JournalWithStates) -> None:
     lives.write((LAMP, "created", "/", THING), (LAMP, "deleted", "/", None, THEN), (LAMP, "created", "/", THING))
     lives.write((LAMP, "deleted", "/", None, BEFORE), (SHARED, "created", "/", {"imports": {}}))
     lives.erase(SHARED)
@@ -123,7 +123,7 @@ def test_an_erased_policy_leaves_no_permissions_of_others_that_came_from_it(live
 # references
 
 
-def test_living_things_count_for_the_policy_that_they_name(lives: Lives) -> None:
+def test_living_things_count_for_the_policy_that_they_name(lives: JournalWithStates) -> None:
     lives.write((LAMP, "created", "/", THING), (FAN, "created", "/", THING))
     assert lives.references() == (2, 0)
     lives.write((FAN, "modified", "/policyId", "acme:other"), (LAMP, "modified", "/attributes", {"a": 1}))
@@ -134,7 +134,7 @@ def test_living_things_count_for_the_policy_that_they_name(lives: Lives) -> None
     assert lives.references() == (1, 0)
 
 
-def test_policies_count_for_the_ones_that_they_import(lives: Lives) -> None:
+def test_policies_count_for_the_ones_that_they_import(lives: JournalWithStates) -> None:
     lives.write((POLICY, "created", "/", {"imports": {"acme:shared": {}}, "entries": {}}))
     assert lives.references(SHARED) == (0, 1)
     lives.journal.within(lambda it: it.execute("UPDATE search_progress SET indexed = 0"))

@@ -197,7 +197,7 @@ def test_a_file_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
     ids=["surrogate", "no bytes", "no path"],
 )
 def test_a_value_that_sqlite_cannot_take_fails_alone(tmp_path: Path, wrong: Any) -> None:
-    """What was written before stays in the transaction, nothing of the wrong batch does."""
+    """Earlier writes stay in the transaction, and no change of the failed batch does."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.write([change(LAMP, 1)])
     with pytest.raises(Unstorable):
@@ -272,7 +272,7 @@ def test_running_numbers_never_come_again(tmp_path: Path) -> None:
 
 
 def test_running_numbers_lead_through_all_entries_in_order(tmp_path: Path) -> None:
-    """That is how a follower reads everything once."""
+    """A journal reader reads every entry once in this way."""
     path = tmp_path / "journal.db"
     journal = Journal.open(path)
     journal.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
@@ -289,7 +289,7 @@ def test_running_numbers_lead_through_all_entries_in_order(tmp_path: Path) -> No
     assert "TEMP B-TREE" not in str(plan)
 
 
-def test_the_writer_asks_sqlite_to_wait_for_the_disk_at_every_commit(tmp_path: Path) -> None:
+def test_the_writer_lets_sqlite_wait_for_the_disk_at_every_commit(tmp_path: Path) -> None:
     """WAL alone does not wait: both pragmas are needed."""
     journal = Journal.open(tmp_path / "journal.db")
     assert journal._writer.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -365,11 +365,11 @@ def test_a_durable_commit_survives_a_kill_and_is_stored_once(tmp_path: Path) -> 
 
 
 def test_pages_of_trimmed_events_are_used_again(tmp_path: Path) -> None:
-    """What comes in goes where the old ones were: the file of a journal that is trimmed does not grow."""
+    """New events reuse the pages of old ones: the file of a trimmed journal does not grow."""
     journal = Journal.open(tmp_path / "journal.db")
     lamps = [EntityId(EntityType.THING, "acme.site", f"lamp-{number}") for number in range(50)]
 
-    def live_on(first: int) -> None:
+    def append_revisions(first: int) -> None:
         for revision in range(first, first + 40):
             journal.append([change(lamp, revision, b'"' + b"x" * 400 + b'"') for lamp in lamps])
 
@@ -377,12 +377,12 @@ def test_pages_of_trimmed_events_are_used_again(tmp_path: Path) -> None:
         (count,) = journal._writer.execute("PRAGMA page_count").fetchone()
         return int(count)
 
-    live_on(1)
+    append_revisions(1)
     full = pages()
     for age in range(1, 5):
         while journal.trim(journal.newest_seq(), LATER):
             journal.commit()
-        live_on(1 + 40 * age)
+        append_revisions(1 + 40 * age)
     assert pages() < 1.15 * full
     plan = [row[3] for row in journal._writer.execute("EXPLAIN QUERY PLAN DELETE FROM entries WHERE seq <= 7")]
     assert plan == ["SEARCH entries USING COVERING INDEX entries_by_seq (seq<?)"]

@@ -34,7 +34,7 @@ def test_an_empty_file_gets_every_step(file: sqlite3.Connection) -> None:
 
 
 def test_a_file_gets_the_steps_it_has_not_seen(file: sqlite3.Connection) -> None:
-    """What is in it stays."""
+    """The content of the file stays."""
     migrate(file, "journal.db", (ONE,))
     file.execute("INSERT INTO a VALUES (7)")
     assert migrate(file, "journal.db", (ONE, TWO)) == 1

@@ -1,4 +1,4 @@
-"""What the journal's file keeps of sessions: rows of a protocol, and how far each has come."""
+"""Sessions in the journal's file: rows of a protocol, and the position of each session."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_new_place_is_after_the_newest_event_and_goes_forward_only(journal: Jo
 
 
 def test_a_policy_in_which_something_expires_is_due_until_it_was_looked_at(journal: Journal) -> None:
-    """What was noted comes along; a change makes it due again; what is gone is not."""
+    """The noted value is returned too; a change makes the policy due again; a deleted one is not due."""
     expiring = {"entries": {"A": {"subjects": {"a:b": {"expiry": "2030-01-15T08:00:00Z"}}}}}
 
     def write(revision: int, state: dict[str, Any] | None) -> None:

@@ -1,4 +1,4 @@
-"""Policies that are due, where the file has them; what every journal promises of them stands in its behaviours."""
+"""Due policies in the journal's file; `JournalBehaviour` has the tests for every journal."""
 
 from __future__ import annotations
 

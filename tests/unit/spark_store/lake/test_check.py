@@ -1,4 +1,4 @@
-"""A lake that is not whole is told, with what is missing or damaged in it."""
+"""An incomplete lake is reported, with its missing or damaged parts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def look(data_folder: DataFolder) -> None:
 
 
 def fault_of(data_folder: DataFolder) -> str:
-    """What is wrong with the lake; empty for a whole one."""
+    """Return the fault of the lake; empty for an intact one."""
     try:
         look(data_folder)
     except LakeUnfit as error:
@@ -99,7 +99,7 @@ def commit(table: Path, number: int) -> Path:
 
 
 def no_first_commit(table: Path) -> None:
-    # As a reader sees it that gets along without: what the table is stands in the next one, too.
+    # A reader can do without it: the next commit has the table's metadata, too.
     commit(table, 1).write_bytes(commit(table, 0).read_bytes() + commit(table, 1).read_bytes())
     commit(table, 0).unlink()
 
@@ -131,7 +131,7 @@ def half_a_file(table: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (no_first_commit, "every commit up to 1 from a checkpoint or from 0 on, found some missing"),
         (a_gap, "every commit up to 2"),
@@ -143,11 +143,11 @@ def half_a_file(table: Path) -> None:
 )
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
 def test_a_damaged_table_is_reported_with_its_path_and_the_next_step(
-    data_folder: DataFolder, table: Table, damage: Callable[[Path], None], said: str
+    data_folder: DataFolder, table: Table, damage: Callable[[Path], None], message: str
 ) -> None:
     folder = Path(data_folder.lake.path(table))
     damage(folder)
-    with pytest.raises(LakeUnfit, match=f"{folder}.*{said}.*; .*restore"):
+    with pytest.raises(LakeUnfit, match=f"{folder}.*{message}.*; .*restore"):
         look(data_folder)
 
 

@@ -1,4 +1,4 @@
-"""How far a clock is believed that jumps, stops and is set right again."""
+"""Trust in a clock that jumps, stops and is corrected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Step = tuple[timedelta, timedelta, timedelta]
 
 
 class Machine:
-    """One that is switched on and off, and what it makes of its clock."""
+    """A machine that is switched on and off, and its believed time."""
 
     def __init__(self, believed: datetime = NOW) -> None:
         self.now = NOW
@@ -39,12 +39,12 @@ class Machine:
         self._uptime = structs.replace(self._uptime, seconds=self._uptime.seconds + passed.total_seconds())
 
     def switch_on(self, passed: timedelta) -> None:
-        """After it was off for so long."""
+        """Switch the machine on after it was off for so long."""
         self.now += passed
         self._uptime = Uptime(f"another after {self._uptime.boot}"[-30:] + str(self.now), 20.0)
 
     def look(self, wrong: timedelta = RIGHT, clock: datetime | None = None) -> timedelta:
-        """By how much what is believed is wrong."""
+        """Return the error of the believed time."""
         self.last = look(self.last, clock or self.now + wrong, self._uptime)
         return self.last.believed - self.now
 
@@ -58,7 +58,7 @@ class Machine:
         [(HOUR, timedelta(seconds=50), timedelta(seconds=50)), (HOUR, timedelta(seconds=100), timedelta(seconds=100))],
         # Ahead, and noticed at once; steadily so for less than a day, and for a day.
         [*STEADILY, (NONE, JUMPED, NONE), (HOUR, JUMPED, NONE), (22 * HOUR, JUMPED, NONE), (HOUR, JUMPED, JUMPED)],
-        # A look so rare that a day has passed since the last one says nothing of a clock that has jumped meanwhile.
+        # A check after more than a day proves nothing about a clock that has jumped meanwhile.
         [(7 * DAY, JUMPED, NONE), (7 * DAY, JUMPED, JUMPED)],
         # Not steadily: further ahead, or part of the way back.
         [(HOUR, JUMPED, NONE), (23 * HOUR, JUMPED + DAY, NONE), (HOUR, JUMPED + DAY, NONE)],
@@ -149,7 +149,7 @@ def test_a_day_is_believed_once_for_each_time_that_a_machine_was_off() -> None:
 
 
 def test_a_machine_restored_from_a_snapshot_is_treated_like_one_that_was_off() -> None:
-    """What was measured since then is not known: the start of the machine is the same, and fewer seconds ago."""
+    """Later readings are unknown: the boot is the same, and its uptime is shorter."""
     last = look(None, NOW, Uptime("same", 5000.0))
     assert look(last, NOW + JUMPED, Uptime("same", 4000.0)).believed == NOW + DAY
 
@@ -160,11 +160,11 @@ def test_the_first_look_at_a_lake_believes_the_clock() -> None:
 
 def test_all_processes_of_a_machine_measure_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = clock_module.uptime()
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", "from spark_store.lake.clock import uptime; it = uptime(); print(it.boot, it.seconds)"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    assert first.boot == said[0]
-    assert 0 < first.seconds < float(said[1]) < clock_module.uptime().seconds
+    assert first.boot == output[0]
+    assert 0 < first.seconds < float(output[1]) < clock_module.uptime().seconds
     monkeypatch.setattr(clock_module, "_BOOT_ID", tmp_path / "none")
     assert clock_module.uptime().boot == clock_module.uptime().boot != first.boot

@@ -1,4 +1,4 @@
-"""What a power cut may take: what is made durable, and what is mended. Tables written by another library, disks played."""
+"""Loss in a power cut: durable files, and repairs. The tables are of another library, the disks fake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_store.lake.watermark import Watermark, publish_watermark
 
 
 class Disk:
-    """The system's library: notes what it is asked for, and fails if told so."""
+    """A fake C library, which records its calls and fails on demand."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -33,7 +33,7 @@ class Disk:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Lake:
-    """Both tables with versions 0 to 2, rows 0 to 2."""
+    """A lake with both tables in versions 0 to 2, rows 0 to 2."""
     place = Lake(tmp_path)
     place.pipeline.mkdir(parents=True)
     for table in (EVENTS, LATEST):
@@ -133,7 +133,7 @@ def test_commits_that_are_spoilt_one_upon_the_other_go_together(place: Lake) -> 
 
 
 def checkpoint(place: Lake, number: int) -> Path:
-    """Made of a table that ends there."""
+    """Write a checkpoint of a table that ends there."""
     DeltaTable(place.path(EVENTS)).create_checkpoint()
     file = commit(place, number).with_suffix(".checkpoint.parquet")
     assert file.stat().st_size > 0
@@ -186,12 +186,12 @@ def test_a_checkpoint_without_which_the_log_would_lack_something_stays(place: La
     assert durability.repair(place) == []
     assert newest.exists()
     os.truncate(newest, 0)
-    assert durability.repair(place) == [], "what it said nobody else can say"
+    assert durability.repair(place) == [], "its content cannot be restored"
 
 
 def test_other_damage_stays_as_it_is(place: Lake) -> None:
     os.truncate(commit(place, 2), 0)
-    assert durability.repair(place) == [], "nobody knows what was published"
+    assert durability.repair(place) == [], "the published content is unknown"
     publish(place)
     assert durability.repair(place) == [], "what was published is durable: this was no power cut"
     publish(place, before=True)
@@ -206,7 +206,7 @@ def commits(place: Lake) -> list[int]:
 
 
 def test_a_log_is_shortened_from_its_beginning(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left when it is interrupted is a whole log."""
+    """An interruption leaves a complete log."""
     unlinked: list[str] = []
     monkeypatch.setattr(Path, "unlink", lambda it: unlinked.append(it.name))
     durability.shorten_log(Path(place.path(EVENTS)) / "_delta_log", 2)

@@ -93,7 +93,7 @@ def test_a_table_knows_when_it_was_made(tmp_path: Path) -> None:
 
 
 def test_the_first_event_of_a_time_is_found_by_its_number(tmp_path: Path) -> None:
-    """Whatever else is in its file, and wherever that lies."""
+    """For any other content of its file, and at any position in it."""
     place = Lake(tmp_path)
 
     def at(hours: int) -> datetime:
@@ -114,7 +114,7 @@ def test_the_first_event_of_a_time_is_found_by_its_number(tmp_path: Path) -> Non
 def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was put back from a backup, of which the pipeline has not heard yet."""
+    """A lake that was restored from a backup, before the pipeline has seen it."""
     place = Lake(tmp_path)
     Journal.open(place.journal).close()
     monkeypatch.setattr(JournalReader, "erasures", lambda _, after: list(range(after + 1, 6)))
@@ -144,12 +144,12 @@ def test_an_empty_part_of_a_log_is_damage_not_a_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [({}, None), ({"timestamp": "2030-01-15T00:00:05.250001Z"}, "do not match"), ({"value": b"17"}, "do not match")],
     ids=["the same", "time", "value"],
 )
 def test_an_event_of_another_past_is_recognized_by_its_time_or_value(
-    changed: dict[str, Any], said: str | None, tmp_path: Path
+    changed: dict[str, Any], message: str | None, tmp_path: Path
 ) -> None:
     """The same entity, the same revision, the same number: as after an old journal was restored."""
     place = Lake(tmp_path)
@@ -159,6 +159,6 @@ def test_an_event_of_another_past_is_recognized_by_its_time_or_value(
     append_events(place, [(5, event(LAMP, 5)._replace(**changed))])
     with (
         JournalReader.open(place.journal) as follower,
-        pytest.raises(LakeUnfit, match=said) if said else contextlib.nullcontext(),
+        pytest.raises(LakeUnfit, match=message) if message else contextlib.nullcontext(),
     ):
         check_same_journal(LakeWriter(cast(Any, None), place), follower, 5)

@@ -43,6 +43,6 @@ def test_a_corrupt_watermark_raises_an_error_with_the_next_step(content: bytes, 
         read_watermark(file)
 
 
-def test_a_folder_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be written"):
         publish_watermark(tmp_path / "gone" / "watermark.json", Watermark(1))

@@ -1,4 +1,4 @@
-"""What ended the pipeline last."""
+"""The latest failure of the pipeline."""
 
 from __future__ import annotations
 

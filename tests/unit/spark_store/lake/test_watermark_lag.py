@@ -1,4 +1,4 @@
-"""How far the lake is behind."""
+"""The lag of the lake."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def same(copy: Path) -> list[str]:
 
 
 def on_copy(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], None]) -> None:
-    """Something happens before each file is copied."""
+    """Call a function before each file is copied."""
 
     def copyfile(source: Any, target: Any) -> Any:
         happens(Path(source))
@@ -145,7 +145,7 @@ def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
 def test_a_table_with_files_removed_during_a_backup_is_copied_again(
     data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an erasure has it: rows are written anew, and the files that held them are removed at once."""
+    """As in an erasure: rows are written again, and the files that held them are removed at once."""
     folder = Path(data_folder.lake.path(EVENTS))
 
     def erase() -> None:
@@ -166,11 +166,11 @@ def test_a_table_with_files_removed_during_a_backup_is_copied_again(
 def test_a_file_that_goes_away_again_and_again_is_no_endless_loop(
     data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(source: Path) -> None:
+    def fail_in_log(source: Path) -> None:
         if source.suffix == ".json" and source.parent.name == "_delta_log":
             raise FileNotFoundError(errno.ENOENT, "gone", str(source))
 
-    on_copy(monkeypatch, gone)
+    on_copy(monkeypatch, fail_in_log)
     with pytest.raises(LakeUnfit, match="after 5 attempts"):
         back_up(data_folder.lake, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

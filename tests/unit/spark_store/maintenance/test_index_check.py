@@ -176,7 +176,7 @@ def test_of_many_only_some_are_reported_one_by_one(file: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak(shard="kills-operators"))])
 def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path: Path, kills: int) -> None:
-    """Also while the index is made anew."""
+    """Also while the index is rebuilt."""
     path, random_source = tmp_path / "journal.db", dice("index writer", kills)
     waited, compared = 0, 0
     for _ in range(kills):
@@ -196,10 +196,10 @@ def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path
         assert found.examples == []
         waited += found.waiting > 0
         compared += found.entities
-    # A quarter of the kills meets an index that is being made anew; of eight kills, one series in ten meets none.
+    # A quarter of the kills hits an index that is being rebuilt; of eight kills, one series in ten hits none.
     assert waited >= kills // 100
     assert compared > kills
-    # What was left undone is done by whoever comes next.
+    # The next process completes the unfinished work.
     with contextlib.closing(Journal.open(path)) as journal:
         while journal.within(index_builder.step):
             journal.commit()

@@ -1,4 +1,4 @@
-"""The journal's current state made anew, whatever happened to it, and wherever it is interrupted. No Spark here."""
+"""The journal's current state is rebuilt after any damage and any interruption. No Spark here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def data_folder(tmp_path: Path) -> DataFolder:
 
 
 def damage(data_folder: DataFolder) -> None:
-    """One state is another one, one is an older one, one has another policy, one was forgotten to be deleted."""
+    """Damage four states: a changed one, an old one, one with another policy, one that should be deleted."""
     update = "UPDATE entities SET {} WHERE id = ?"
     tamper(data_folder, update.format("state = '{}'"), "acme.site:lamp-3")
     tamper(data_folder, update.format("state = '{\"old\":1}', revision = 2"), "acme.site:lamp-4")
@@ -95,7 +95,7 @@ def test_an_entity_that_only_the_lake_knows_is_added(data_folder: DataFolder) ->
 
 
 def test_deletions_that_only_the_lake_knows_hide_what_came_before(data_folder: DataFolder) -> None:
-    """Nobody knows who could read it; and which policies things name is known again."""
+    """The readers of a thing are unknown; the policies that things name are restored."""
     things = "SELECT count(*) FROM named_policies"
     before = read_all(data_folder, things)
     deletions = read_all(data_folder, "SELECT entity, revision FROM entries WHERE action = 'deleted' AND path = '/'")
@@ -127,13 +127,13 @@ def test_a_state_without_events_or_lake_row_is_kept_and_counted(data_folder: Dat
 
 
 def test_erased_events_in_the_lake_do_not_affect_a_thing_created_again(data_folder: DataFolder) -> None:
-    """Neither when the thing was created, nor what was said about a place that it has again."""
+    """Neither the creation time of the thing, nor the metadata of a path that exists again."""
     write_lake(data_folder.folder)
     erase_and_create(data_folder, lamp(3))
     before = states(data_folder)
     assert rebuild_journal(data_folder.lake) == RebuildReport(ENTITIES, 0, 0, 0, ())
     assert states(data_folder) == before
-    # What it has been since then is told by the lake.
+    # The lake has its later states.
     with JournalReader.open(data_folder.lake.journal) as follower:
         write_latest(data_folder.folder, [latest_row(it) for it in follower.states(1, 0)])
     trim(data_folder, 99)

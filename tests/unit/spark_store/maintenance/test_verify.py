@@ -1,4 +1,4 @@
-"""Lake and journal compared without Spark: what differs is told."""
+"""Lake and journal compared without Spark: differences are reported."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> N
     eventful(other)
     write_lake(other.folder, 20)
     assert differences(other) == []
-    # Merged, and not yet said; appended, and not yet merged.
+    # Merged, and not yet published; appended, and not yet merged.
     publish_watermark(other.lake.watermark, Watermark(12))
     assert differences(other) == []
     # Only the newest events are still in the journal.
@@ -84,7 +84,7 @@ def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("plant", "said"),
+    ("plant", "expected"),
     [
         (lambda rows: rows[:-1], "events: missing in the lake: acme.site:hall/tank/0 at revision 3, event 48"),
         (lambda rows: rows[:8] + rows[9:], "events: missing in the lake: acme.site:lamp-1 at revision 3, event 9"),
@@ -102,16 +102,16 @@ def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> N
 )
 @pytest.mark.parametrize("range", [1000, 3])
 def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
-    plant: Callable[[Rows], Rows], said: str, range: int, data_folder: DataFolder
+    plant: Callable[[Rows], Rows], expected: str, range: int, data_folder: DataFolder
 ) -> None:
     write_events(data_folder.folder, plant(events(data_folder)))
-    assert differences(data_folder, range) == [said]
+    assert differences(data_folder, range) == [expected]
     expired = verify(data_folder.lake, lambda _entry, _newest: True).differences
-    assert [str(it) for it in expired] == ([] if "missing" in said else [said])
+    assert [str(it) for it in expired] == ([] if "missing" in expected else [expected])
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "expected"),
     [
         ({5}, ["events: missing in the lake: acme.site:lamp-0 at revision 4"]),
         ({2, 3}, ["events: 2 missing in the lake: acme.site:lamp-0 at revision 1"]),
@@ -123,11 +123,11 @@ def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
     ],
     ids=["one", "a beginning", "two", "an end", "everything", "what the journal has"],
 )  # fmt: skip
-def test_missing_trimmed_events_are_reported(lost: set[int], said: list[str], data_folder: DataFolder) -> None:
+def test_missing_trimmed_events_are_reported(lost: set[int], expected: list[str], data_folder: DataFolder) -> None:
     trim(data_folder, 30)
     assert differences(data_folder) == []
     write_events(data_folder.folder, [row for row in events(data_folder) if row["seq"] not in lost])
-    assert differences(data_folder) == said
+    assert differences(data_folder) == expected
 
 
 def test_only_events_after_an_erasure_are_reported_as_missing(data_folder: DataFolder) -> None:
@@ -146,8 +146,8 @@ def test_only_events_after_an_erasure_are_reported_as_missing(data_folder: DataF
 ERASE = "INSERT INTO erasures (type, entity, seq, requested_at, requested_by) VALUES"
 
 
-def erase_and_make_anew(data_folder: DataFolder) -> None:
-    """A thing is erased up to revision 5 and made anew; the lake has done the former, not the latter."""
+def erase_and_create_again(data_folder: DataFolder) -> None:
+    """Erase a thing up to revision 5 and create it again; the lake has the erasure only."""
     tamper(data_folder, f"{ERASE} ('thing', 'acme.site:lamp-3', 48, '', '')")
     tamper(data_folder, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-3')")
     tamper(data_folder, "UPDATE entities SET erased = 5 WHERE id = 'acme.site:lamp-3'")
@@ -159,7 +159,7 @@ def test_an_entity_created_again_above_the_watermark_is_not_missing_in_latest(da
     rows = latest(data_folder)
     row = rows.pop("acme.site:lamp-3")
     write_events(data_folder.folder, [it for it in events(data_folder) if it["entity"] != "acme.site:lamp-3"])
-    erase_and_make_anew(data_folder)
+    erase_and_create_again(data_folder)
     write_latest(data_folder.folder, rows.values())
     assert differences(data_folder) == []
     write_latest(data_folder.folder, [*rows.values(), {**row, "revision": 3, "seq": 19}])
@@ -205,23 +205,25 @@ def test_a_fault_in_the_latest_table_is_reported(data_folder: DataFolder) -> Non
     rows = latest(data_folder)
     row = rows["acme.site:lamp-3"]
 
-    def said(*planted: dict[str, Any]) -> list[str]:
+    def differences_of(*planted: dict[str, Any]) -> list[str]:
         write_latest(data_folder.folder, planted)
         return differences(data_folder)
 
     others = [it for name, it in rows.items() if name != "acme.site:lamp-3"]
-    assert said(*others) == ["latest: missing in the lake: acme.site:lamp-3 at revision 5"]
-    assert said(*others, row, row) == ["latest: there more than once: acme.site:lamp-3 at revision 5"]
+    assert differences_of(*others) == ["latest: missing in the lake: acme.site:lamp-3 at revision 5"]
+    assert differences_of(*others, row, row) == ["latest: there more than once: acme.site:lamp-3 at revision 5"]
     older = {**row, "revision": 4}
-    assert said(*others, older)[0] == "latest: older than the entity's events: acme.site:lamp-3 at revision 4"
-    assert said(*others, {**row, "revision": 6}) == ["latest: unknown to the journal: acme.site:lamp-3 at revision 6"]
+    assert differences_of(*others, older)[0] == "latest: older than the entity's events: acme.site:lamp-3 at revision 4"
+    assert differences_of(*others, {**row, "revision": 6}) == [
+        "latest: unknown to the journal: acme.site:lamp-3 at revision 6"
+    ]
     wrong = {**row, "state": "{}", "policy_id": None}
-    assert said(*others, wrong) == [
+    assert differences_of(*others, wrong) == [
         "latest: policy, state different from the journal: acme.site:lamp-3 at revision 5",
         "latest: policy, state different from a replay of the events: acme.site:lamp-3 at revision 5",
     ]
     # The same value in other words.
-    assert said(*others, {**row, "state": f" {row['state']}"}) == []
+    assert differences_of(*others, {**row, "state": f" {row['state']}"}) == []
 
 
 def test_verify_reports_a_wrong_search_index_but_not_an_unfinished_one(
@@ -270,14 +272,14 @@ def test_the_size_of_a_part_does_not_change_the_report(data_folder: DataFolder) 
         data_folder.folder,
         [row for row in events(data_folder) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2],
     )
-    said = [
+    expected = [
         "events: 2 missing in the lake: acme.site:lamp-3 at revision 1",
         "latest: state different from a replay of the events: acme.site:lamp-5 at revision 5",
     ]
     entities = set()
     for range in (1, 3, 10, 1_000):
         found = verify(data_folder.lake, range=range)
-        assert [str(it) for it in found.differences] == said
+        assert [str(it) for it in found.differences] == expected
         entities.add(found.entities)
     assert entities == {10}
 
@@ -337,7 +339,7 @@ def test_the_lake_lacks_no_events_of_an_entity_that_the_journal_has_lost(
 
 
 def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
-    """Of which the lake has states, and hardly any events."""
+    """The lake has states of them, and hardly any events."""
     data_folder = DataFolder(tmp_path / "data")
     data_folder.write(60, 60)
     write_lake(data_folder.folder)

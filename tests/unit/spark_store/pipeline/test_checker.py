@@ -41,7 +41,7 @@ def test_in_the_middle_of_a_batch_the_lake_is_the_journals_beginning(data_folder
 
 
 @pytest.mark.parametrize(
-    ("plant", "said"),
+    ("plant", "expected"),
     [
         (lambda rows: [row for row in rows if row["seq"] != 20], "events: missing: number 20"),
         (lambda rows: [row for row in rows if row["seq"] != 9], "events: missing: number 9"),
@@ -55,14 +55,14 @@ def test_in_the_middle_of_a_batch_the_lake_is_the_journals_beginning(data_folder
 )
 @pytest.mark.parametrize("after_kill", [False, True])
 def test_the_checker_finds_a_fault_in_the_events_table(
-    plant: Callable[[Rows], Rows], said: str, after_kill: bool, data_folder: DataFolder
+    plant: Callable[[Rows], Rows], expected: str, after_kill: bool, data_folder: DataFolder
 ) -> None:
     write_lake(data_folder.folder)
     write_events(data_folder.folder, plant(sorted(data_folder.table(EVENTS), key=lambda row: row["seq"])))
     found = check(data_folder.folder, after_kill=after_kill)
-    if after_kill and said.endswith("20"):
-        said = "watermark: found 20, expected at most the 19"
-    assert any(line.startswith(said) for line in found), found
+    if after_kill and expected.endswith("20"):
+        expected = "watermark: found 20, expected at most the 19"
+    assert any(line.startswith(expected) for line in found), found
 
 
 def test_a_lake_with_a_missing_event_fails_with_the_checker_findings(data_folder: DataFolder) -> None:

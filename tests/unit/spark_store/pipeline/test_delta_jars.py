@@ -1,4 +1,4 @@
-"""Where Delta's jars are, and what is said where they are missing."""
+"""The path of Delta's jars, and the error where they are missing."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def test_a_rebuilt_state_has_the_sequence_number_of_its_last_event() -> None:
 def test_a_rebuilt_state_contains_the_metadata_of_its_events() -> None:
     """Metadata rests in the stored headers of an event; a rebuild that passed over them would take it from every thing."""
     *event, _, _, _ = item("a:1", 1, 10)
-    said = '{"_metadata":[["/attributes/n/unit","kg"]]}'
-    (row,) = fold_rows([(*event, said, None, None)])
+    metadata = '{"_metadata":[["/attributes/n/unit","kg"]]}'
+    (row,) = fold_rows([(*event, metadata, None, None)])
     assert row[6] == '{"attributes":{"n":1},"_metadata":{"attributes":{"n":{"unit":"kg"}}}}'
 
 

@@ -77,7 +77,7 @@ def test_full_snapshots_become_rarer_with_their_age() -> None:
 
 
 def test_a_full_snapshot_that_was_kept_stays_at_the_next_age_or_the_one_before_it_does() -> None:
-    """However often it is looked: nothing goes that leaves a longer gap than its age allows."""
+    """At any frequency of checks: no removal leaves a longer gap than its age allows."""
     there: dict[int, datetime] = {}
     for number in range(1, 3_000):
         there[number] = NEWEST + timedelta(minutes=20 * number)

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: which one is taken, and what is said where it is missing."""
+"""The Java that Spark runs on: which one is taken, and the error where it is missing."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_java_is_known_by_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)'
-    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
+    output = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)'
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, output)))
     found = find_java()
     assert found.build == "17.0.15+6-Debian-1deb12u1"
 
 
-@pytest.mark.parametrize("said", ['openjdk version "11.0.20"', 'java version "1.8.0_202"', "what?"])
+@pytest.mark.parametrize("output", ['openjdk version "11.0.20"', 'java version "1.8.0_202"', "what?"])
 def test_an_old_java_is_refused_with_its_version_output(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, output)))
     with pytest.raises(SparkMissing, match=r"expected Java 17 or later, found .*java, which says"):
         find_java()
 

@@ -1,4 +1,4 @@
-"""In which order things are made durable, said and removed, and what a batch may begin with. Spark is played."""
+"""The order in which the loop stores, publishes and removes, and the start of a batch. Spark is a fake."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_an_erasure_that_a_table_lacks_is_repeated(
 def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service trims up to the watermark: it hears of the table before it is decided what to merge into it."""
+    """The service trims up to the watermark, so the watermark is published before the merge is planned."""
     data_folder, known = DataFolder(target.lake.data_dir), []
     data_folder.write(50)
     publish_watermark(target.lake.watermark, Watermark(45))
@@ -172,19 +172,19 @@ def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
 def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
     once: bool, age: float, expected: list[str], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    events: list[str] = []
     hour_ago = utc_text(datetime.now(UTC) - timedelta(hours=1))
     monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     running = PipelineLoop(
         target,
-        lambda event, **fields: said.append(fields["kind"] if event == "maintenance" else event),
+        lambda event, **fields: events.append(fields["kind"] if event == "maintenance" else event),
         PipelineSettings(once=once),
         threading.Event(),
     )
     running._watermark = Watermark(5, vacuumed=hour_ago)
     running._begun -= age
     running._keep_up()
-    assert said == expected
+    assert events == expected
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_run_for_once_moves_what_is_there_and_then_maintains(
     assert done == ["_erase", "merge True", "_keep_up"]
 
 
-class Moving:
+class CountingLoop:
     """A loop whose batches and merges are counted instead of done."""
 
     def __init__(self, target: LakeWriter, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
@@ -239,7 +239,7 @@ def test_states_are_merged_when_they_have_waited_or_are_many(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A merge of random entities rewrites most of the table, so not with each batch; the journal keeps what is to merge."""
-    moving = Moving(target, monkeypatch, max_batch_rows=100)
+    moving = CountingLoop(target, monkeypatch, max_batch_rows=100)
     moving.loop._append(60)
     moving.loop._merge(is_end=False)
     assert moving.merges == []
@@ -266,7 +266,7 @@ def test_states_are_merged_when_they_have_waited_or_are_many(
 def test_batches_follow_each_other_while_more_waits_and_else_after_the_interval(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = Moving(target, monkeypatch, max_batch_rows=10, interval=3600)
+    moving = CountingLoop(target, monkeypatch, max_batch_rows=10, interval=3600)
     waits: list[float | None] = []
 
     def wait(seconds: float | None = None) -> bool:
@@ -283,7 +283,7 @@ def test_batches_follow_each_other_while_more_waits_and_else_after_the_interval(
 
 def test_a_failed_merge_ends_the_run(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """It happens in a thread; the error is that of the run."""
-    moving = Moving(target, monkeypatch, interval=0)
+    moving = CountingLoop(target, monkeypatch, interval=0)
 
     def fails(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("a file of latest is missing")
@@ -308,7 +308,7 @@ def test_a_failed_merge_ends_the_run(target: LakeWriter, monkeypatch: pytest.Mon
 def test_spark_is_warmed_up_once_for_queries_when_no_more_than_a_batch_waits(
     answers_queries: bool, running: set[str], expected: list[str], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = Moving(target, monkeypatch, max_batch_rows=10, answers_queries=answers_queries)
+    moving = CountingLoop(target, monkeypatch, max_batch_rows=10, answers_queries=answers_queries)
     ends, newest, done = iter([False, False, False, True]), iter([11, 10]), list[str]()
     ended: Any = threading.Event()
     monkeypatch.setattr(ended, "wait", lambda _: next(ends))
@@ -333,22 +333,24 @@ def test_a_failed_warm_up_is_logged_and_the_pipeline_continues(
     failing: str, error: Exception, reason: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "running_queries", lambda _: set())
-    said: list[tuple[str, dict[str, Any]]] = []
+    events: list[tuple[str, dict[str, Any]]] = []
 
     def fails(*_: Any) -> None:
         raise error
 
     monkeypatch.setattr(loop, failing, fails)
-    PipelineLoop(target, lambda event, **it: said.append((event, it)), PipelineSettings(), threading.Event())._warm_up()
-    assert [event for event, _ in said] == ["warm-up failed"]
-    assert said[0][1]["reason"].startswith(reason)
+    PipelineLoop(
+        target, lambda event, **it: events.append((event, it)), PipelineSettings(), threading.Event()
+    )._warm_up()
+    assert [event for event, _ in events] == ["warm-up failed"]
+    assert events[0][1]["reason"].startswith(reason)
 
 
 @pytest.mark.parametrize(("is_fenced", "merges"), [(False, [(1, 5)]), (True, [])])
 def test_states_are_merged_when_a_run_is_stopped_but_not_after_an_error(
     is_fenced: bool, merges: list[tuple[int, int]], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving = Moving(target, monkeypatch, interval=0)
+    moving = CountingLoop(target, monkeypatch, interval=0)
     newest = iter([5, 9])
 
     def append(_: LakeWriter, first: int, __: int) -> None:
@@ -393,22 +395,22 @@ def test_full_snapshots_and_compaction_do_not_wait_for_a_batch_but_deletions_do(
 
 
 def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    events: list[str] = []
 
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
-    filling = PipelineLoop(target, lambda event, **_: said.append(event), PipelineSettings(), threading.Event())
+    filling = PipelineLoop(target, lambda event, **_: events.append(event), PipelineSettings(), threading.Event())
     filling._watermark = Watermark(300_000)
     monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     filling._keep_up()
-    assert said == ["maintenance failed"]
+    assert events == ["maintenance failed"]
     filling._keep_up()
-    assert said == ["maintenance failed"], "not tried again at once"
+    assert events == ["maintenance failed"], "not tried again at once"
     filling._again["full_snapshot"] = 0.0
     filling._keep_up()
-    assert said == ["maintenance failed"] * 2
+    assert events == ["maintenance failed"] * 2
 
 
 def test_other_maintenance_does_not_wait_for_one_that_fails(
@@ -470,17 +472,17 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
 ) -> None:
     DataFolder(target.lake.data_dir)
     begun, wrong, forgotten = time.time(), 0.0, []
-    said: list[tuple[str, dict[str, Any]]] = []
+    events: list[tuple[str, dict[str, Any]]] = []
 
     def forget(_: LakeWriter, __: RetentionRules, now: datetime) -> int:
         forgotten.append(now.timestamp())
         return 0
 
-    def told(event: str, **fields: Any) -> None:
-        said.append((event, fields))
+    def report(event: str, **fields: Any) -> None:
+        events.append((event, fields))
 
     def started() -> PipelineLoop:
-        found = PipelineLoop(target, told, PipelineSettings(), threading.Event(), lambda: begun + wrong)
+        found = PipelineLoop(target, report, PipelineSettings(), threading.Event(), lambda: begun + wrong)
         with pytest.raises(StoreUnavailable, match="as far as needed"):
             found._catch_up()
         return found
@@ -497,11 +499,11 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     running = started()
     retain(running)
-    assert [event for event, _ in said] == ["expired"]
+    assert [event for event, _ in events] == ["expired"]
     wrong = 400.0 * 86400
     retain(running)
     assert forgotten == pytest.approx([begun, begun], abs=600)
-    event, fields = said[1]
+    event, fields = events[1]
     assert (event, fields["seconds"]) == ("clock went ahead", pytest.approx(wrong, abs=600))
     looked = read_watermark(target.lake.watermark).retention
     assert looked is not None
@@ -530,7 +532,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
 def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    events: list[str] = []
     is_damaged = True
 
     def optimize(_: LakeWriter) -> None:
@@ -538,7 +540,7 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
             raise StoreUnavailable("a damaged file")
 
     def failures() -> list[str]:
-        said.clear()
+        events.clear()
         running._keep_up()
         return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).maintenance_failures.items()]
 
@@ -547,13 +549,13 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     monkeypatch.setattr(table_maintenance, "optimize", optimize)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
     monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
-    running = PipelineLoop(target, lambda event, **_: said.append(event), PipelineSettings(), threading.Event())
+    running = PipelineLoop(target, lambda event, **_: events.append(event), PipelineSettings(), threading.Event())
     assert failures() == ["optimize: a damaged file"]
-    assert said == ["snapshots", "maintenance failed", "maintenance"], (
+    assert events == ["snapshots", "maintenance failed", "maintenance"], (
         "old files were removed, and nothing was compacted"
     )
     is_damaged = False
     assert failures() == ["optimize: a damaged file"]
-    assert said == ["maintenance"], "it is not retried at once"
+    assert events == ["maintenance"], "it is not retried at once"
     running._again.clear()
     assert failures() == []

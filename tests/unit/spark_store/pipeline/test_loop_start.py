@@ -34,7 +34,7 @@ def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, w
         # The journal was trimmed, up to what the lake has, or altogether.
         (found(201, 500, appended=200, merged=200, watermark=200), 201),
         (found(None, 500, appended=500, merged=500, watermark=500), 501),
-        # … and the watermark, or `latest`, is an old one: what it touched nobody knows, so all entities are merged.
+        # … and the watermark, or `latest`, is an old one: its entities are unknown, so all entities are merged.
         (found(201, 500, appended=300, merged=300, watermark=100), 1),
         (found(201, 500, appended=300, merged=300, watermark=200), 201),
         (found(None, 500, appended=500, merged=500, watermark=100), 1),

@@ -1,4 +1,4 @@
-"""What Spark needs on a machine, and what is said where it is missing."""
+"""The requirements of Spark on a machine, and the errors where they are missing."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         start_session(SessionOptions())
 
 
-def test_a_spark_that_does_not_start_is_said_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "This stopped SparkContext was created at:\n\n\tat org.apache."
+def test_a_spark_that_does_not_start_is_reported_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = "This stopped SparkContext was created at:\n\n\tat org.apache."
 
     def refuses(_: object) -> None:
-        raise PySparkRuntimeError(f"java.lang.IllegalStateException: {said}")
+        raise PySparkRuntimeError(f"java.lang.IllegalStateException: {stack}")
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
     monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
@@ -130,7 +130,7 @@ def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.Monk
 
 
 class Collected:
-    """A Spark whose Java process finds at its second look what nobody needs, and that one file is needed."""
+    """A Spark whose Java process finds unneeded files at its second look, and that one file is needed."""
 
     def __init__(self, folder: Path, needed: str | None = None) -> None:
         self.looks = 0
@@ -152,7 +152,7 @@ class Collected:
 
 
 @pytest.fixture
-def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(session, "_LOOK_SECONDS", 0.0)
     (tmp_path / "0c").mkdir()
     for name in ("shuffle_1_4_0.data", "shuffle_1_4_0.index", "rdd_7_0"):
@@ -160,15 +160,15 @@ def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_shuffle_files_are_removed_after_a_java_garbage_collection(aside: Path) -> None:
-    spark: Any = Collected(aside)
+def test_shuffle_files_are_removed_after_a_java_garbage_collection(scratch: Path) -> None:
+    spark: Any = Collected(scratch)
     assert drop_shuffles(spark) == 0
     assert spark.looks == 2
-    assert sorted(it.name for it in aside.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
+    assert sorted(it.name for it in scratch.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
 
 
-def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(aside: Path) -> None:
-    spark: Any = Collected(aside, needed="shuffle_1_4_0.data")
+def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(scratch: Path) -> None:
+    spark: Any = Collected(scratch, needed="shuffle_1_4_0.data")
     assert drop_shuffles(spark, looks=3) == 1
 
 

@@ -1,4 +1,4 @@
-"""Folders for what Spark puts aside: one per process, gone with it, however it ends."""
+"""Scratch folders of Spark: one per process, removed with it, however it ends."""
 
 from __future__ import annotations
 

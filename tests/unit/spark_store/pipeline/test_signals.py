@@ -1,4 +1,4 @@
-"""A pipeline that is told to stop by a signal."""
+"""A pipeline that a signal stops."""
 
 from __future__ import annotations
 

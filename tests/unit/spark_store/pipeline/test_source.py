@@ -1,4 +1,4 @@
-"""How the journal is cut into partitions and Arrow batches."""
+"""Partitions and Arrow batches of the journal."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
 
 
 def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(data_folder: DataFolder) -> None:
-    """Which entities it touched nobody knows any more; all entities there are can still be told."""
+    """The entities of the batch are unknown; the list of all entities is still available."""
     data_folder.write(50, entities=7)
     erase_offline(data_folder.folder, lamp(6), "anna")  # the event 21, among others
     trim(data_folder, 20)

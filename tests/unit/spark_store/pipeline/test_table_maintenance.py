@@ -91,7 +91,7 @@ def test_a_kind_of_maintenance_has_waited_since_it_was_done_also_by_an_earlier_p
 
 
 def test_a_clock_that_was_set_back_delays_no_maintenance() -> None:
-    """Nobody knows how long it is since a time to come."""
+    """The time since a future moment is unknown."""
     later = NOW + 365 * DAY
     done = Watermark(optimized=text(later), vacuumed=text(later), retention=RetentionRun(reading(later), 0))
     state = FRESH._replace(waited=waited(done, LONG_AGO, NOW), batches=1)

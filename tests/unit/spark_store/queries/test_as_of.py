@@ -1,4 +1,4 @@
-"""What is made of Spark's answer about the past: who may see what decides, and today's policy names it."""
+"""Results of Spark about past states: permissions decide who sees them, by today's policy."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_things_are_sorted_by_the_values_the_reader_can_read() -> None:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """Two things: one that is guarded by one policy and then another, and is gone; one that no policy guards."""
+    """A journal of two things: a deleted one with one policy and then another; one without a policy."""
     path = tmp_path / "journal.db"
     policies = [RandomChange("created", "/", {"policyId": f"acme:{it}"}) for it in ("first", "second")]
     lives = [
@@ -113,7 +113,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def test_a_deleted_thing_has_the_permissions_of_its_last_policy_at_the_deletion(journal: Path) -> None:
-    """A thing that was erased, or that nobody guards, is nobody's."""
+    """An erased thing, or one without a policy, is readable by no subject."""
     found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
     with JournalReader.open(journal) as follower:
         assert [(it.candidate.entity, it.guard) for it in with_guards(follower, found)] == [
@@ -124,7 +124,7 @@ def test_a_deleted_thing_has_the_permissions_of_its_last_policy_at_the_deletion(
 def test_each_incarnation_of_a_thing_has_permissions_of_its_own(journal: Path) -> None:
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (1, 3, 4, 5)]
     with JournalReader.open(journal) as follower:
-        make_anew(journal, GONE, 4)
+        create_again(journal, GONE, 4)
         assert [(it.candidate.revision, it.guard.permissions) for it in with_guards(follower, found)] == [
             (1, LAST),
             (3, LAST),
@@ -134,7 +134,7 @@ def test_each_incarnation_of_a_thing_has_permissions_of_its_own(journal: Path) -
 
 
 def test_states_of_an_incarnation_without_known_permissions_are_nobodys(journal: Path) -> None:
-    """Those whose policy was erased, and those before the oldest known incarnation."""
+    """States whose policy was erased, and states before the oldest known incarnation."""
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (1, 2, 3)]
     changed = Journal.open(journal)
     changed.within(lambda it: it.execute("UPDATE incarnations SET first = 2"))
@@ -154,7 +154,7 @@ def erase(path: Path, entity: EntityId) -> None:
     journal.close()
 
 
-def make_anew(path: Path, entity: EntityId, revision: int) -> None:
+def create_again(path: Path, entity: EntityId, revision: int) -> None:
     event = Event(entity, revision, timestamp(100), "created", "/", b'{"policyId":"acme:third"}', b"{}")
     journal = Journal.open(path)
     journal.append([Change((event,), (fold([event]),))])
@@ -162,19 +162,19 @@ def make_anew(path: Path, entity: EntityId, revision: int) -> None:
 
 
 def test_states_before_an_erasure_stay_hidden_after_the_thing_is_created_again(journal: Path) -> None:
-    """What was found before the erasure, too: each page asks again."""
+    """Also for candidates found before the erasure: each page checks again."""
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
     with JournalReader.open(journal) as follower:
         assert [it.candidate.revision for it in with_guards(follower, found)] == [2, 3]
         erase(journal, GONE)
         assert with_guards(follower, found) == []
-        make_anew(journal, GONE, 4)
+        create_again(journal, GONE, 4)
         assert [(it.candidate.revision, it.guard) for it in with_guards(follower, found)] == [
             (4, StateGuard("acme:third", "acme"))
         ]
 
 
-class Chosen:
+class FakeTables:
     """The tables of a lake, and which rows of each a question looks at."""
 
     def __init__(self, lake: Lake) -> None:
@@ -186,7 +186,7 @@ class Chosen:
 
 
 class _Frame:
-    def __init__(self, chosen: Chosen, name: str, table: deltalake.DeltaTable) -> None:
+    def __init__(self, chosen: FakeTables, name: str, table: deltalake.DeltaTable) -> None:
         self._chosen, self._name, self._table = chosen, name, table
 
     def where(self, condition: str) -> _Frame:
@@ -196,7 +196,7 @@ class _Frame:
         return self
 
     def __getattr__(self, _: str) -> Any:
-        """What is made of the rows afterwards."""
+        """Return a function that ignores its arguments and returns the same fake."""
         return lambda *_: self
 
 
@@ -227,7 +227,7 @@ def whole(lake: Lake) -> Any:
 
 
 def looked_at(lake: Lake, ask: Any) -> dict[str, list[tuple[str, int]]]:
-    chosen: Any = Chosen(lake)
+    chosen: Any = FakeTables(lake)
     ask(chosen)
     found: dict[str, list[tuple[str, int]]] = chosen.found
     return found
@@ -245,7 +245,7 @@ def test_a_query_skips_erased_rows_that_the_lake_still_has(journal: Path, lake: 
     free, gone = str(FREE), str(GONE)
     assert looked_at(lake, whole(lake)) == EVERYTHING
     erase(journal, GONE)
-    make_anew(journal, GONE, 4)
+    create_again(journal, GONE, 4)
     with JournalReader.open(journal) as follower:
         add_events(lake.data_dir, map(event_row, follower.entries(5, 5)), 5)
     expected = {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "full_snapshots": [(free, 1)]}

@@ -1,4 +1,4 @@
-"""Things as they were, folded from rows in any shape that Spark brings them in: what replaying them gives."""
+"""Past states of things, folded from rows in any form that Spark returns, are those of a replay."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def test_numbers_of_past_things_keep_their_text() -> None:
 
 
 def test_metadata_is_removed_with_its_value_and_kept_for_other_values() -> None:
-    said = b'{"_metadata":[["/attributes/a/unit","W"],["/attributes/n/unit","kg"]]}'
+    headers = b'{"_metadata":[["/attributes/a/unit","W"],["/attributes/n/unit","kg"]]}'
     past = history_of(
         LAMP,
         [
-            RandomChange("created", "/", {"attributes": {"a": 1, "n": 2}}, said),
+            RandomChange("created", "/", {"attributes": {"a": 1, "n": 2}}, headers),
             RandomChange("modified", "/attributes/n", 3),
             RandomChange("modified", "/", {"attributes": {"n": 4}}),
         ],
@@ -212,7 +212,7 @@ def written(folder: Path, rows: Sequence[FoldRow], max_bytes: int) -> list[dict[
 
 
 def known_things(sizes: Sequence[int]) -> list[FoldRow]:
-    """Things whose states have so many characters, which no compression makes small."""
+    """Return things with states of so many characters that do not compress."""
     random = Random(7)
     return [
         FoldRow(f"acme:{place:04}", 1, KNOWN, None, random.randbytes(size // 2).hex(), None, 1, "acme:p", 1)

@@ -1,4 +1,4 @@
-"""A file is there as a whole or not at all, and why it is not is said."""
+"""A file is written completely or not at all, and a failure is reported with its reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_unfinished_output_is_removed_and_the_existing_file_is_kept(tmp_path:
     assert [it.read_text() for it in tmp_path.iterdir()] == ["old"]
 
 
-def test_somebody_elses_file_that_came_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_file_that_was_created_meanwhile_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     with pytest.raises(OutputUnusable):
         write(out, meanwhile=lambda _: out.write_text("theirs"))
@@ -76,7 +76,7 @@ def test_the_ending_of_the_name_decides_the_format(tmp_path: Path) -> None:
         write(tmp_path / "it.txt")
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OutputUnusable, match=r"the folder .*gone does not exist; create it"):
         write(tmp_path / "gone" / "it.parquet")
     with pytest.raises(OutputUnusable, match="found a folder"):

@@ -89,7 +89,7 @@ def read(lake: Lake, selection: EventSelection, *erased: Erasure, part_bytes: in
 
 
 def selects(event: dict[str, Any], name: str, value: Any) -> bool:
-    """Whether a bound of a selection takes an event."""
+    """Return whether a bound of a selection includes an event."""
     match name:
         case "first":
             return bool(event["revision"] >= value)

@@ -1,4 +1,4 @@
-"""What a search has found, in the order of its answer, from a file without a name."""
+"""Search results in order, from a file without a name."""
 
 from __future__ import annotations
 

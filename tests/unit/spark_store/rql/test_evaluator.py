@@ -38,7 +38,7 @@ CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8
 
 
 def answer(text: str, thing: dict[str, Any]) -> bool | str:
-    """What a history filter says about a thing; `error` for a text that is no filter."""
+    """Return the result of a history filter for a thing; `error` for an invalid filter."""
     try:
         predicate = resolve_times(parse(text), NOW)
     except QueryError as error:

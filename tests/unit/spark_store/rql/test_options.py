@@ -42,7 +42,7 @@ MODIFIED = SortField(Field(FieldKind.INSTANT, ("_modified",)), is_descending=Tru
         ("sort(+attributes/a,-attributes/a)", QueryOptions(order=(A, BY_ID))),
     ],
 )
-def test_a_text_asks_for_a_size_and_an_order(text: str | None, options: QueryOptions) -> None:
+def test_a_text_sets_a_size_and_an_order(text: str | None, options: QueryOptions) -> None:
     assert read_options(text) == options
 
 

@@ -1,4 +1,4 @@
-"""The total order: what stands before what, and that it is an order at all."""
+"""The total order of values: its sequence, and the laws of an order."""
 
 from __future__ import annotations
 

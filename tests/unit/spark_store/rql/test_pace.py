@@ -33,7 +33,7 @@ class Service:
         self.clock.advance(seconds)
 
     def rows(self, seconds: float, row: float = ROW) -> Iterator[None]:
-        """Rows that take so many seconds together."""
+        """Yield rows that take so many seconds together."""
         for _ in range(round(seconds / row)):
             if self.is_busy:
                 self.pace.busy_at = self.clock.now()

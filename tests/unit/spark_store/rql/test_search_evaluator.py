@@ -46,7 +46,7 @@ May = Callable[[Sequence[str]], bool]
 
 
 def answer(text: str, thing: dict[str, Any], may: May | None = None) -> bool | str:
-    """What a search says about a thing; `error` for a text that is no filter."""
+    """Return the result of a search filter for a thing; `error` for an invalid filter."""
     try:
         predicate = read(text, NOW)
     except QueryError as error:
@@ -147,7 +147,7 @@ LEAVES_OF_ANY_FEATURE: st.SearchStrategy[Compare | In | Exists | Empty] = st.one
 def test_any_feature_is_one_of_the_features(
     predicate: Compare | In | Exists | Empty, thing: dict[str, Any], may: May
 ) -> None:
-    """§4.5: what is said of `features/*/…` holds if it holds of some feature by its id, and may be read there."""
+    """§4.5: a condition on `features/*/…` holds if it holds for a readable value of any feature."""
     if "*" not in thing.get("features", ()):
         accepted()
         assert holds(predicate, thing, may) is holds(_of_each_feature(predicate, thing), thing, may)
@@ -165,11 +165,11 @@ def _nothing(path: Sequence[str]) -> bool:
     return False
 
 
-# -- permissions: one table of policies, told by their places
+# -- permissions: one table of policies, by their paths
 
 
 def granting(**decisions: bool) -> May:
-    """What a policy gives: `__` stands for a slash, `root` for the whole thing; the nearest place decides."""
+    """Return a policy's grants: `__` stands for a slash, `root` for the thing; the nearest path decides."""
     decided = {tuple(place.split("__")) if place != "root" else (): given for place, given in decisions.items()}
 
     def may(path: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What lies at the end of a path in a search."""
+"""The values at a path in a search."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_nothing_but_an_object_is_needed_to_count() -> None:
 
 
 @each_row(
-    ("given", "told"),
+    ("given", "message"),
     [
         (None, "found null, expected an object"),
         ([], "found an array, expected an object"),
@@ -60,10 +60,10 @@ def test_nothing_but_an_object_is_needed_to_count() -> None:
         ({"measures": {f"m{n}": {"max": "attributes/a"} for n in range(17)}}, "found 17 names, expected at most 16"),
     ],
 )
-def test_an_invalid_aggregation_is_refused_with_the_found_value(given: Any, told: str) -> None:
+def test_an_invalid_aggregation_is_refused_with_the_found_value(given: Any, message: str) -> None:
     with pytest.raises(AggregationInvalid) as refused:
         read_aggregation(given)
-    assert told in refused.value.fault.message
+    assert message in refused.value.fault.message
     assert (refused.value.fault.status, refused.value.fault.error) == (400, "thing-search:aggregation.invalid")
 
 

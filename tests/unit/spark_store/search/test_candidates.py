@@ -32,7 +32,7 @@ def database(tmp_path: Path) -> Iterator[StateDatabase]:
 
 
 def put(database: StateDatabase, *attributes: dict[str, Any]) -> None:
-    """Things with these attributes; their keys begin with 1."""
+    """Write things with these attributes; their keys start at 1."""
     database.put(
         *(
             {"thingId": f"acme:{n}", "policyId": "acme:policy", "attributes": each, **BESIDE}

@@ -20,7 +20,7 @@ BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[StateDatabase]:
-    """Four things in a room, one elsewhere, and a large one, each of them in two namespaces."""
+    """Four things in a room, one elsewhere and a large one, in each of two namespaces."""
     found = StateDatabase(tmp_path / "journal.db")
     found.declare("attributes/room")
     for namespace in ("b", "a"):
@@ -78,7 +78,7 @@ def test_an_incomplete_index_of_a_path_is_not_used(database: StateDatabase) -> N
     assert picture.declared_path("attributes/none") is None
 
 
-def test_things_of_one_value_are_not_brought_into_order_but_read_so(database: StateDatabase) -> None:
+def test_things_of_one_value_are_read_in_order_and_not_sorted(database: StateDatabase) -> None:
     plan = database.connection.execute(
         "EXPLAIN QUERY PLAN SELECT id, thing FROM search_declared WHERE path = 1 AND rank = 3 AND value = 'hall' "
         "AND id >= 'a:' AND id < 'a;' AND id > 'a:b' ORDER BY id DESC"

@@ -1,4 +1,4 @@
-"""The search index: whatever happens to a thing, it says what stands where in its state, and nothing else."""
+"""The search index: after any change it has the values of a thing at their paths, and nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def is_true(journal: Journal) -> bool:
-    """Whether the index is what the states say."""
+    """Check that the index matches the states; return whether it has any value."""
     there = journal.read(found)
     assert there == journal.read(expected)
     return bool(there.values or there.large or there.subjects)
@@ -181,7 +181,7 @@ def test_several_changes_of_one_thing_in_one_batch_and_in_one_transaction(journa
 
 
 def test_one_value_that_changes_is_one_row_that_changes(journal: Journal) -> None:
-    """However large the thing is around it."""
+    """For a thing of any size."""
     attributes = {f"key-{number}": number for number in range(500)}
     journal.append([change(LAMP, 1, {"attributes": attributes})])
     before = journal.read(lambda it: it.execute("SELECT * FROM search_values").fetchall())
@@ -301,7 +301,7 @@ def test_a_state_in_memory_of_another_revision_than_the_row_is_not_used(journal:
 
 
 def test_changes_do_not_add_entities_of_an_earlier_journal_to_the_index(tmp_path: Path) -> None:
-    """They come into it in the order of their keys; until then nobody counts on it."""
+    """They are inserted in the order of their keys; until then the index is not used."""
     path = tmp_path / "journal.db"
     journal = Journal.open(path)
     journal.append([change(LAMP, 1, {"attributes": {"a": 1}}), change(FAN, 1, {"attributes": {"a": 1}})])

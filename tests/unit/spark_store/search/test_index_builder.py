@@ -97,7 +97,7 @@ def is_true(journal: Journal) -> bool:
 
 
 def forget(journal: Journal) -> None:
-    """As a file from before there was an index."""
+    """Remove the index, as in a file from before there was one."""
     for table in ("values", "large", "subjects", "imports"):
         journal.within(lambda it, table=table: it.execute(f"DELETE FROM search_{table}"))  # type: ignore[misc]
     journal.within(lambda it: it.execute("UPDATE search_progress SET indexed = 0"))
@@ -208,7 +208,7 @@ def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
     is_true(journal)
     assert not journal.within(lambda it: declare(it, paths)), "nothing is left to do"
     journal.commit()
-    # What is made anew counts for nobody until it is there.
+    # A rebuilt index is not used until it is complete.
     journal.within(restart)
     journal.commit()
     assert not journal.read(found).declared
@@ -276,7 +276,7 @@ def test_a_damaged_state_has_no_rows_and_stops_nothing(journal: Journal) -> None
 
 
 def test_an_erasure_removes_the_paths_that_no_other_thing_has(journal: Journal) -> None:
-    """A place may have been named after somebody. One that another thing has stays."""
+    """A path may contain personal data. A path that another thing has stays."""
     for number, attributes in enumerate([{"anna": 1, "room": 1}, {"room": 2}]):
         entity = EntityId(EntityType.THING, "acme.site", str(number))
         event = Event(entity, 1, timestamp(1), "created", "/", msgspec.json.encode(attributes), b"{}")

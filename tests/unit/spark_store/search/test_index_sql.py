@@ -45,7 +45,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase
 
 
 def is_candidate(database: StateDatabase, thing: dict[str, Any], tree: Candidates) -> bool:
-    """Whether the only thing of the shelf is in the set."""
+    """Return whether the only thing in the database is in the set."""
     match tree:
         case AllThings():
             return True

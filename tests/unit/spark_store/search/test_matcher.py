@@ -1,4 +1,4 @@
-"""Whether one thing is an answer, and where it stands."""
+"""Matching of one thing against a search, and its position in the order."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def thing(name: str, **attributes: Any) -> Snapshot:
 
 
 class Everything:
-    """Somebody who may read everything, but nothing of the policies in `hidden`."""
+    """A reader of everything except the policies in `hidden`."""
 
     subjects = frozenset({"acme:reader"})
     is_whole = True
@@ -70,7 +70,7 @@ def test_no_predicate_names_nothing() -> None:
     assert named_thing(None) is None
 
 
-def asked(filter: str, options: str | None = None, *namespaces: str) -> ThingQuery:
+def query(filter: str, options: str | None = None, *namespaces: str) -> ThingQuery:
     return ThingQuery(read(filter, NOW), read_options(options).order, frozenset(namespaces))
 
 
@@ -86,30 +86,30 @@ def search(question: ThingQuery, after: Any = None, snapshot: Any = THINGS.get) 
 
 
 def test_the_thing_is_found_once_if_it_matches() -> None:
-    question = asked('and(eq(thingId,"acme:a"),gt(attributes/n,1))')
+    question = query('and(eq(thingId,"acme:a"),gt(attributes/n,1))')
     assert search(question) == ["acme:a"]
     assert search(question, ("behind",)) == []
-    assert search(asked('and(eq(thingId,"acme:b"),gt(attributes/n,1))')) == []
-    assert search(asked('eq(thingId,"acme:none")')) == []
+    assert search(query('and(eq(thingId,"acme:b"),gt(attributes/n,1))')) == []
+    assert search(query('eq(thingId,"acme:none")')) == []
 
 
 def test_a_point_lookup_returns_the_thing_with_its_metadata_fields() -> None:
     entity = EntityId(EntityType.THING, "acme", "a")
-    question = asked('eq(thingId,"acme:a")')
+    question = query('eq(thingId,"acme:a")')
     (hit,) = PointLookup(entity, THINGS.get).page(question, Everything(), None, 1, Budget()).hits
     assert hit.thing == thing_of(THINGS[entity])
 
 
 def test_namespaces_and_rights_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     question = 'eq(thingId,"acme:a")'
-    assert search(asked(question, None, "other")) == []
-    assert search(asked(question, None, "other", "acme")) == ["acme:a"]
+    assert search(query(question, None, "other")) == []
+    assert search(query(question, None, "other", "acme")) == ["acme:a"]
     monkeypatch.setattr(Everything, "hidden", frozenset({"acme:pol"}))
-    assert search(asked(question)) == []
+    assert search(query(question)) == []
 
 
 def test_a_thing_that_is_deleted_is_not_there() -> None:
     gone = Snapshot(EntityId(EntityType.THING, "acme", "a"), 2, STAMP, STAMP, None, "acme:pol")
-    assert search(asked('eq(thingId,"acme:a")'), None, lambda _: gone) == []
+    assert search(query('eq(thingId,"acme:a")'), None, lambda _: gone) == []
     with pytest.raises(ValueError, match="deleted"):
         thing_of(gone)

@@ -50,7 +50,7 @@ def test_pages_drawn_while_things_change(
     declared: set[str],
     changes: list[tuple[list[dict[str, Any]], list[str]]],
 ) -> None:
-    """What does not change meanwhile is found once; what changes is found as it is then, or not at all."""
+    """An unchanged thing is found once; a changed one is found in its new state, or not at all."""
     database.clear()
     database.declare(*declared)
     database.put(*things)

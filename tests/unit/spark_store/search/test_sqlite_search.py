@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.records import Snapshot
-from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
 from spark_store.rql.pace import SearchPace, ThreadPace
-from spark_store.rql.query import Budget, SortField, ThingQuery
+from spark_store.rql.query import Budget, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import read_view
 from spark_store.search.candidates import IdScan
@@ -81,13 +80,12 @@ def test_every_answer_is_the_one_that_all_things_one_by_one_give(
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8"))
-BY_ID = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
 POLICY = "acme.site:pol-7"
 WHOLE = PartialReader(lambda _: True, is_whole=True)
 
 
-def asking(text: str | None, *options: str) -> ThingQuery:
+def query_for(text: str | None, *options: str) -> ThingQuery:
     return ThingQuery(None if text is None else read(text, NOW), read_options(",".join(options) or None).order)
 
 
@@ -99,7 +97,7 @@ def test_case_of_the_filter_language_over_the_index(
     database.clear()
     database.put({"thingId": "acme.site:other", "policyId": "acme.site:none", **BESIDE}, thing)
     rights = with_rights({POLICY: WHOLE}, database)
-    assert found(search, asking(case["filter"]), rights) == ["acme.site:lamp-7"] * bool(case["search"])
+    assert found(search, query_for(case["filter"]), rights) == ["acme.site:lamp-7"] * bool(case["search"])
 
 
 # -- many things
@@ -107,7 +105,7 @@ def test_case_of_the_filter_language_over_the_index(
 
 @pytest.fixture
 def many(database: StateDatabase) -> ReaderRights:
-    """A thousand things, and somebody who may read all of them."""
+    """A thousand things, and a subject that may read all of them."""
     database.clear()
     database.put(
         *(
@@ -127,18 +125,18 @@ def test_all_pages_together_are_the_answer(search: SqliteSearch, many: ReaderRig
     by_id = [f"acme:{number:04}" for number in range(1000)]
     by_number = [f"acme:{number * 7919 % 1000:04}" for number in range(1000)]
     for limit in (123, 500):
-        assert found(search, asking(None), many, limit) == by_id
-        assert found(search, asking(None, "sort(-thingId)"), many, limit) == by_id[::-1]
-        assert found(search, asking("ge(attributes/n,0)", "sort(+attributes/n)"), many, limit) == by_number
-        assert found(search, asking(None, "sort(-attributes/n)"), many, limit) == by_number[::-1]
+        assert found(search, query_for(None), many, limit) == by_id
+        assert found(search, query_for(None, "sort(-thingId)"), many, limit) == by_id[::-1]
+        assert found(search, query_for("ge(attributes/n,0)", "sort(+attributes/n)"), many, limit) == by_number
+        assert found(search, query_for(None, "sort(-attributes/n)"), many, limit) == by_number[::-1]
         registries = sorted(range(1000), key=lambda number: (-(number % 4), by_number[number]))
-        assert found(search, asking(None, "sort(-attributes/room)"), many, limit) == [
+        assert found(search, query_for(None, "sort(-attributes/room)"), many, limit) == [
             by_number[it] for it in registries
         ]
 
 
 def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, many: ReaderRights) -> None:
-    hit = search.page(asking("eq(attributes/n,3)"), many, None, 5, Budget()).hits[0]
+    hit = search.page(query_for("eq(attributes/n,3)"), many, None, 5, Budget()).hits[0]
     assert hit.text is not None
     assert hit.text.startswith(b'{"thingId":')
     assert hit.thing["_revision"] == 1
@@ -148,7 +146,7 @@ def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, 
 def test_metadata_of_a_thing_is_not_part_of_its_text(database: StateDatabase, search: SqliteSearch) -> None:
     database.clear()
     database.put({"thingId": "acme:a", "policyId": POLICY, "_metadata": {"attributes": {"a": {"unit": "K"}}}, **BESIDE})
-    hit = search.page(asking(None), with_rights({POLICY: WHOLE}, database), None, 5, Budget()).hits[0]
+    hit = search.page(query_for(None), with_rights({POLICY: WHOLE}, database), None, 5, Budget()).hits[0]
     assert hit.text is None
     assert hit.thing["_metadata"] == {"attributes": {"a": {"unit": "K"}}}
 
@@ -156,18 +154,18 @@ def test_metadata_of_a_thing_is_not_part_of_its_text(database: StateDatabase, se
 def test_a_page_ends_when_its_bytes_are_enough_and_has_one_thing_at_least(
     search: SqliteSearch, many: ReaderRights
 ) -> None:
-    page = search.page(asking(None), many, None, 100, Budget(), max_bytes=1000)
+    page = search.page(query_for(None), many, None, 100, Budget(), max_bytes=1000)
     assert 1 < len(page.hits) < 6
     assert not page.is_last
     assert sum(len(hit.text or b"") for hit in page.hits) <= 1000
-    assert len(search.page(asking(None), many, page.place, 100, Budget(), max_bytes=1).hits) == 1
+    assert len(search.page(query_for(None), many, page.place, 100, Budget(), max_bytes=1).hits) == 1
 
 
 def test_everything_that_matches_can_be_gone_through_and_counted(search: SqliteSearch, many: ReaderRights) -> None:
-    asked = asking("lt(attributes/n,600)", "sort(-attributes/n)")
+    asked = query_for("lt(attributes/n,600)", "sort(-attributes/n)")
     assert [hit.thing["attributes"]["n"] for hit in search.every(asked, many, Budget())] == list(range(599, -1, -1))
     assert search.count(asked, many, Budget()) == 600
-    assert search.count(asking(None), ReaderRights({}), Budget()) == 0
+    assert search.count(query_for(None), ReaderRights({}), Budget()) == 0
 
 
 def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
@@ -176,9 +174,9 @@ def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
     database.put(*({"thingId": f"acme:own-{n}", "policyId": "acme:own", **BESIDE} for n in range(3)))
     rights = with_rights({"acme:own": WHOLE}, database)
     database.connection.execute("DELETE FROM search_subjects WHERE policy = ?", (POLICY,))
-    plan = search.explain(asking("not(exists(attributes/none))"), rights)
+    plan = search.explain(query_for("not(exists(attributes/none))"), rights)
     assert plan.known == 3
-    assert found(search, asking(None, "sort(-thingId)"), rights) == ["acme:own-2", "acme:own-1", "acme:own-0"]
+    assert found(search, query_for(None, "sort(-thingId)"), rights) == ["acme:own-2", "acme:own-1", "acme:own-0"]
 
 
 # -- what a search may take
@@ -186,7 +184,7 @@ def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
 
 def test_a_page_that_looks_too_long_says_how_far_it_has_come(database: StateDatabase, many: ReaderRights) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
-        asked, place, pages = asking('not(lt(thingId,"acme:0999"))'), None, 0
+        asked, place, pages = query_for('not(lt(thingId,"acme:0999"))'), None, 0
         while True:
             page = search.page(asked, many, place, 5, Budget(60.0))
             pages += 1
@@ -202,11 +200,11 @@ def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_as
     database: StateDatabase, many: ReaderRights
 ) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
-        first = search.page(asking("not(lt(attributes/n,0))"), many, None, 5, Budget(60.0))
+        first = search.page(query_for("not(lt(attributes/n,0))"), many, None, 5, Budget(60.0))
         assert ([hit.thing_id for hit in first.hits], first.is_last) == (["acme:0000"], False)
-        second = search.page(asking("not(lt(attributes/n,0))"), many, first.place, 5, Budget(60.0))
+        second = search.page(query_for("not(lt(attributes/n,0))"), many, first.place, 5, Budget(60.0))
         assert ([hit.thing_id for hit in second.hits], second.is_last) == (["acme:0001"], False)
-        nothing = search.page(asking("not(ge(attributes/n,0))"), many, None, 5, Budget(60.0))
+        nothing = search.page(query_for("not(ge(attributes/n,0))"), many, None, 5, Budget(60.0))
         assert (list(nothing.hits), nothing.is_last) == ([], False)
         assert nothing.place is not None
         assert nothing.place[0].value == "acme:0000"
@@ -216,11 +214,11 @@ def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, m
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         budget = Budget(seconds=60.0, spent=60.0)
         with pytest.raises(BudgetExceeded, match="within 60 s"):
-            search.page(asking("not(ge(attributes/n,0))"), many, None, 5, budget)
+            search.page(query_for("not(ge(attributes/n,0))"), many, None, 5, budget)
         with pytest.raises(BudgetExceeded):
-            search.page(asking("lt(_revision,0)", "sort(-_revision)"), many, None, 5, budget)
+            search.page(query_for("lt(_revision,0)", "sort(-_revision)"), many, None, 5, budget)
         # The connection is as good as before.
-        assert found(search, asking("eq(attributes/n,3)"), many) == ["acme:0757"]
+        assert found(search, query_for("eq(attributes/n,3)"), many) == ["acme:0757"]
 
 
 def test_rests_beside_commands_use_up_no_time_of_a_search(database: StateDatabase, many: ReaderRights) -> None:
@@ -233,14 +231,14 @@ def test_rests_beside_commands_use_up_no_time_of_a_search(database: StateDatabas
     pace.busy_at = float("inf")
     with closing(SqliteSearch(database.path, thread := ThreadPace(pace))) as search:
         budget = Budget(seconds=5.0)
-        names = [hit.thing_id for hit in search.every(asking("not(lt(attributes/n,3))"), many, budget)]
+        names = [hit.thing_id for hit in search.every(query_for("not(lt(attributes/n,3))"), many, budget)]
     assert thread.rested > 1_000
     assert len(names) == len(set(names)) == 997
 
 
 def test_a_page_with_hits_resets_the_time_budget_of_the_search(search: SqliteSearch, many: ReaderRights) -> None:
     budget = Budget(seconds=60.0, spent=1.0)
-    search.page(asking(None), many, None, 5, budget)
+    search.page(query_for(None), many, None, 5, budget)
     assert budget.spent == 0.0
 
 
@@ -254,7 +252,7 @@ def test_a_page_and_the_policies_read_for_it_are_of_one_picture(
             return WHOLE
 
     seen: list[Snapshot | None] = []
-    page = search.page(asking(None), Reading({}), None, 5, Budget())
+    page = search.page(query_for(None), Reading({}), None, 5, Budget())
     assert page.hits[0].thing["_revision"] == 1
     assert [snapshot.revision for snapshot in seen if snapshot is not None] == [1]
     later = search.snapshot(EntityId(EntityType.THING, "acme", "0000"))
@@ -270,7 +268,7 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) ->
     file = tmp_path / "journal.db"
     file.write_bytes(b"this is no database at all, and long enough to be looked at" * 20)
     with pytest.raises(StoreUnavailable, match=r"journal\.db"), closing(SqliteSearch(file)) as search:
-        search.page(asking(None), ReaderRights({}), None, 5, Budget())
+        search.page(query_for(None), ReaderRights({}), None, 5, Budget())
     with pytest.raises(StoreUnavailable, match="unable to open"):
         SqliteSearch(tmp_path / "none" / "journal.db")
 
@@ -278,7 +276,7 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) ->
 def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSearch, many: ReaderRights) -> None:
     database.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (b'{"thingId":',))
     with pytest.raises(StoreUnavailable, match="damaged"):
-        found(search, asking("ge(attributes/n,0)"), many)
+        found(search, query_for("ge(attributes/n,0)"), many)
 
 
 # -- how it would be answered
@@ -296,7 +294,7 @@ def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSear
 def test_a_plan_says_how_a_question_would_be_answered(
     search: SqliteSearch, many: ReaderRights, text: str, options: str, way: str, known: int
 ) -> None:
-    plan = search.explain(asking(text, options), many)
+    plan = search.explain(query_for(text, options), many)
     assert str(plan).startswith(way)
     assert plan.known == known
     assert plan.things == 1000
@@ -304,7 +302,7 @@ def test_a_plan_says_how_a_question_would_be_answered(
 
 @pytest.fixture
 def clustered(database: StateDatabase) -> ReaderRights:
-    """Five thousand things, each thousand of them, by their ids, in a room of its own."""
+    """Five thousand things, each thousand of them, by ID, in its own room."""
     database.clear()
     ids = range(5000)
     database.put(
@@ -336,7 +334,7 @@ def clustered(database: StateDatabase) -> ReaderRights:
 def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_others(
     database: StateDatabase, clustered: ReaderRights, text: str | None, options: str, way: str
 ) -> None:
-    asked = asking(text, options)
+    asked = query_for(text, options)
     database.declare("attributes/room")
     with closing(SqliteSearch(database.path)) as search, pytest.MonkeyPatch.context() as patch:
         narrow(patch, {"SORTABLE": 10, "bound_of": lambda things, page: 10})

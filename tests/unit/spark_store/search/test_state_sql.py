@@ -29,7 +29,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase
     found.close()
 
 
-def meets(database: StateDatabase, thing: dict[str, Any], condition: Condition) -> bool:
+def matches(database: StateDatabase, thing: dict[str, Any], condition: Condition) -> bool:
     database.clear()
     database.put(thing)
     ((met,),) = database.connection.execute(f"SELECT {condition.sql} FROM entities", condition.parameters).fetchall()
@@ -61,10 +61,10 @@ def test_every_match_meets_the_possible_condition_and_every_certain_thing_matche
     matched = holds(predicate, thing)
     if (condition := possible(predicate)) is not None and matched:
         accepted()
-        assert meets(database, thing, condition)
+        assert matches(database, thing, condition)
     if (condition := certain(predicate)) is not None and not matched:
         accepted()
-        assert not meets(database, thing, condition)
+        assert not matches(database, thing, condition)
 
 
 @each_row(
@@ -104,7 +104,7 @@ def test_the_possible_condition_of_a_simple_filter_is_exact(database: StateDatab
     }
     condition = possible(read(text, NOW))
     assert condition is not None
-    assert meets(database, thing, condition) is met
+    assert matches(database, thing, condition) is met
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Clients of reactive-streams-io at their desk: hellos, demand, names, and what a client gets wrong.
+"""Clients of reactive-streams-io at their session handler: hellos, demand, names, and errors of clients.
 
-Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are octets as they travel.
+Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes as they travel.
 """
 
 from __future__ import annotations

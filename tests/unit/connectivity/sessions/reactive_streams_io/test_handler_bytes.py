@@ -1,4 +1,4 @@
-"""Handshake, varints, framing and keepalive of reactive-streams-io at their desk, octet for octet, over messages.
+"""Handshake, varints, framing and keepalive of reactive-streams-io in the session handler, byte by byte, over messages.
 
 Case numbers are those of the cases for reactive-streams-io. What came before is not lost where a message is wrong: it is
 answered, then the goodbye follows, and the session is gone.
@@ -22,7 +22,7 @@ ENDLESS = "ff ff ff ff ff ff ff ff 7f"
 
 
 @pytest.mark.parametrize(
-    ("said", "answered"),
+    ("sent", "answered"),
     [
         pytest.param([H], "", id="H01"),
         pytest.param(["01 00 02 03 a8 46", f"b0 01 {NEVER} 01 00"], "b0 01 81 01 00", id="H03"),
@@ -41,18 +41,18 @@ ENDLESS = "ff ff ff ff ff ff ff ff 7f"
         pytest.param(["01 00 01 02", "a8 02 ab cd"], "a9 02 ab cd", id="K01"),
     ],
 )
-async def test_cases_h01_to_k01_valid_bytes_are_answered(said: list[str], answered: str) -> None:
+async def test_cases_h01_to_k01_valid_bytes_are_answered(sent: list[str], answered: str) -> None:
     rsio_harness = await RsioHarness.filled()
-    for number, message in enumerate(said, 1):
+    for number, message in enumerate(sent, 1):
         rsio_harness.send("a", message)
         await until(lambda number=number: len(rsio_harness.outcomes) == number)  # type: ignore[misc]
         await pause()
     await rsio_harness.received("a", f"{SERVER} {answered}")
-    assert rsio_harness.all_settled(len(said))
+    assert rsio_harness.all_settled(len(sent))
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("sent", "reason"),
     [
         pytest.param(["01 01 00"], "unsupported version 1", id="H05"),
         pytest.param([f"{H} 01 00 00"], "protocol error", id="H10"),
@@ -72,10 +72,10 @@ async def test_cases_h01_to_k01_valid_bytes_are_answered(said: list[str], answer
         pytest.param(["01 00 01 02", f"a8 41 {'00' * 65}"], "protocol error", id="K02"),
     ],
 )
-async def test_cases_h05_to_k02_invalid_bytes_are_answered_with_a_goodbye(said: list[str], reason: str) -> None:
+async def test_cases_h05_to_k02_invalid_bytes_are_answered_with_a_goodbye(sent: list[str], reason: str) -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("other", H, f"{RANGE} 32 01 00")
-    for message in said:
+    for message in sent:
         rsio_harness.send("a", message)
     await until(lambda: bool(rsio_harness.frames("a")) and isinstance(rsio_harness.frames("a")[-1], Goodbye))
     last = rsio_harness.frames("a")[-1]
@@ -83,7 +83,7 @@ async def test_cases_h05_to_k02_invalid_bytes_are_answered_with_a_goodbye(said: 
     assert last.reason.startswith(reason)
     # Over messages the hello answers the client's, so there is none where that one is wrong.
     assert b"".join(rsio_harness.messages("a")).startswith(
-        raw(SERVER) if len(said) > 1 or said[0].startswith(H) else b"\x03"
+        raw(SERVER) if len(sent) > 1 or sent[0].startswith(H) else b"\x03"
     )
     before = len(rsio_harness.messages("a"))
     rsio_harness.send("a", "12 01 01")

@@ -1,4 +1,4 @@
-"""Elements of reactive-streams-io in CBOR, for whoever asks for `enc=cbor`, and what the same elements are in JSON."""
+"""Elements of reactive-streams-io in CBOR, for `enc=cbor`, compared with the same elements in JSON."""
 
 from __future__ import annotations
 

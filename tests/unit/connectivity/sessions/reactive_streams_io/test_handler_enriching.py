@@ -32,7 +32,7 @@ async def following(publisher: str, *sources: dict[str, Any]) -> RsioHarness:
 
 
 async def elements(rsio_harness: RsioHarness, number: int) -> list[dict[str, Any]]:
-    """So many elements, and no more."""
+    """Return exactly `number` received elements."""
     frames = await rsio_harness.framed("a", 2 + number)
     return [json.loads(frame.element) for frame in frames if isinstance(frame, OnNext)]
 
@@ -87,7 +87,7 @@ async def test_extra_fields_without_read_permission_are_left_out() -> None:
 
 
 async def following_beside(rsio_harness: RsioHarness) -> RsioHarness:
-    """Another connection, of one who may not read the policy."""
+    """Subscribe by another connection, whose subject cannot read the policy."""
     other = RsioHarness(source("in", READER), beside=rsio_harness, id="other")
     other.send("a", H, subscribe(f"{EVENTS}?extra-fields=attributes/hall,_policy", 1, 100))
     await other.framed("a", 2)
@@ -119,7 +119,7 @@ async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_selec
 
 
 @pytest.mark.parametrize(
-    ("publisher", "said"),
+    ("publisher", "message"),
     [
         (f"{EVENTS}?extra-fields=height", "found 'height' at the start of a path in extra-fields"),
         (f"{EVENTS}?extra-fields=attributes(", "found '(' without ')' after it"),
@@ -131,13 +131,13 @@ async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_selec
         (f"policies/{LAMP}/history?extra-fields=attributes", "unknown parameter"),
     ],
 )
-async def test_fields_that_cannot_be_had_are_refused(publisher: str, said: str) -> None:
+async def test_fields_that_cannot_be_had_are_refused(publisher: str, message: str) -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
     rsio_harness.send("a", H, subscribe(publisher, 1, 1))
     *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
-    assert error.error.startswith("422 " if said == "422" else "400 rsio:publisher.invalid ")
-    assert said.casefold() in error.error.casefold()
+    assert error.error.startswith("422 " if message == "422" else "400 rsio:publisher.invalid ")
+    assert message.casefold() in error.error.casefold()
 
 
 async def test_an_event_is_left_out_when_the_state_after_it_is_not_available() -> None:

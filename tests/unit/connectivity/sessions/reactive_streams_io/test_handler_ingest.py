@@ -1,6 +1,6 @@
-"""What the service subscribes to at its clients: commands in streams, wanted again when those before are durable.
+"""Ingest streams: commands of clients, of which more are requested once the earlier ones are durable.
 
-Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are octets as they travel.
+Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes as they travel.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ async def taking(*sources: dict[str, Any], **more: Any) -> RsioHarness:
 
 
 def elements(*messages: bytes, id: int = 1) -> bytes:
-    """Frames that bring these."""
+    """Return frames with these elements."""
     return raw(*(OnNext(id, message) for message in messages))
 
 
 def turns(first: int, last: int) -> bytes:
-    """Frames that set the lamp to these numbers, one after the other."""
+    """Return frames that set the lamp to these numbers, one after the other."""
     return elements(*(turn(number) for number in range(first, last + 1)))
 
 
@@ -186,7 +186,7 @@ async def test_commands_of_an_abandoned_delivery_are_executed_on_redelivery() ->
     await until(lambda: rsio_harness.postponed)
     rsio_harness.disk.full = False
     await rsio_harness.store.wait_available()
-    # Its link has died: nobody takes it up, and the broker brings it again.
+    # Its link is lost: it is not processed, and the broker delivers it again.
     rsio_harness.handle(rsio_harness.delivery(message, "m-1", redelivered=True, reply_to="a"))
     assert await rsio_harness.framed("a", 1) == [RequestFrame(1, 128)]
     assert rsio_harness.values() == list(range(1, 129))
@@ -270,8 +270,8 @@ async def test_headers_are_mapped_and_enforced_as_for_every_command_of_the_sourc
         return decide(found, subjects)
 
     rsio_harness.decider.decide = decided  # type: ignore[method-assign, assignment]
-    told: dict[str, Any] = {"device": "lamp-7", "site": "north"}
-    rsio_harness.send("a", elements(turn(1), creation("lamp-8"), turn(2, site="own")), **told)
+    message_headers: dict[str, Any] = {"device": "lamp-7", "site": "north"}
+    rsio_harness.send("a", elements(turn(1), creation("lamp-8"), turn(2, site="own")), **message_headers)
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == [1, 2]
     assert (rsio_harness.count("in", "malformed"), rsio_harness.count("in", "refused")) == (0, 1)
@@ -279,8 +279,10 @@ async def test_headers_are_mapped_and_enforced_as_for_every_command_of_the_sourc
         ("north", OWNER, (OWNER,)),
         ("own", OWNER, (OWNER,)),
     ]
-    rsio_harness.send("a", subscribe("things/acme.site:lamp-8/history", 5, 1), subscribe("tck/range?n=1", 6, 1), **told)
-    rsio_harness.send("a", subscribe("things/acme.site:lamp-7/history", 7, 1), **told)
+    rsio_harness.send(
+        "a", subscribe("things/acme.site:lamp-8/history", 5, 1), subscribe("tck/range?n=1", 6, 1), **message_headers
+    )
+    rsio_harness.send("a", subscribe("things/acme.site:lamp-7/history", 7, 1), **message_headers)
     await until(lambda: any(isinstance(frame, OnNext) and frame.subscriber == 7 for frame in rsio_harness.frames("a")))
     refused = [frame for frame in rsio_harness.frames("a") if isinstance(frame, OnError)]
     assert [(each.subscriber, each.error[:47]) for each in refused] == [
@@ -366,8 +368,8 @@ async def test_required_responses_go_to_the_configured_reply_address(
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == [1, 2, 3]
     assert [each.address for each in rsio_harness.link.published] == places
-    told = [(answer["headers"]["correlation-id"], answer["status"]) for answer in rsio_harness.answers()]
-    assert told == [("c-2", 204), ("c-4", 404), ("c-5", 400)][: len(places)]
+    statuses = [(answer["headers"]["correlation-id"], answer["status"]) for answer in rsio_harness.answers()]
+    assert statuses == [("c-2", 204), ("c-4", 404), ("c-5", 400)][: len(places)]
 
 
 async def test_ingested_commands_do_not_wait_for_requested_acknowledgements_or_devices() -> None:
@@ -463,7 +465,7 @@ async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before
     assert rsio_harness.frames("a") == []
     rsio_harness.disk.release()
     assert await rsio_harness.framed("a", 2) == [RequestFrame(1, 103), Goodbye("shutdown")]
-    # What comes now is not carried out, and not wanted anew: it comes again in another session.
+    # Elements that arrive now are not carried out or requested again: they come again in another session.
     rsio_harness.send("a", turns(104, 105), Goodbye("ok"))
     await asyncio.wait_for(parting, PATIENCE)
     assert await rsio_harness.settled(3)
@@ -490,7 +492,7 @@ async def test_a_session_that_continues_elsewhere_continues_ingesting_and_nothin
     await until(lambda: rsio_harness.postponed)
     rsio_harness.disk.full = False
     await rsio_harness.store.wait_available()
-    # What it came by has died, and its link with it: nobody takes up what was handed back.
+    # Its transport and link are lost: requeued elements are not processed.
     rsio_harness.send("b", "01 00 01 01")
     rsio_harness.send("b", Resume(token, 1, 1))
     await until(lambda: ResumeOk(101) in rsio_harness.frames("b"))
@@ -514,17 +516,17 @@ async def test_several_names_are_streams_of_their_own() -> None:
 
 @pytest.mark.parametrize("seed", range(3 if THOROUGH else 1))
 async def test_mutated_bytes_of_a_client_do_not_affect_other_sessions(seed: int) -> None:
-    """Octets of frames and of the commands in them are changed, left out or put in."""
+    """Bytes of frames and of the commands in them are changed, left out or put in."""
     random = dice("changed commands", seed)
     rsio_harness = await taking(options={"ingestReplyAddress": "answers"})
-    said = raw(OnSubscribe(1, 0)) + elements(
+    sent = raw(OnSubscribe(1, 0)) + elements(
         turn(1, response_required=True), creation("lamp-8"), command("retrieve"), b"[]", turn({"a": [1, "x"]})
     )
     with capture_logs() as logs:
         for number in range(300):
             address = f"b{number}"
             rsio_harness.send(address, ClientHello(0, (1, 2, 3)[: number % 4]))
-            made = bytearray(said)
+            made = bytearray(sent)
             for _ in range(random.randint(0, 4)):
                 at = random.randrange(len(made) + 1)
                 made[at : at + random.randrange(2)] = random.randbytes(random.randrange(3))
@@ -567,15 +569,15 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
                 break
             rsio_harness.send(address, raw)
         await pause(random.randint(1, 60))
-        heard = rsio_harness.messages(address)
+        received = rsio_harness.messages(address)
         if is_cut:
-            heard = heard[: random.randint(read, len(heard))]
-        for message in heard[read:]:
+            received = received[: random.randint(read, len(received))]
+        for message in received[read:]:
             for event in endpoint.receive(message, rsio_harness.clock.now()):
                 assert not isinstance(event, Closed | NotResumed), event
                 if isinstance(event, SubscribeReceived):
                     stream = event.stream if endpoint.session.accept(event.stream) else None
-        read = len(heard)
+        read = len(received)
         if is_cut:
             cuts += 1
             endpoint.lose(rsio_harness.clock.now())

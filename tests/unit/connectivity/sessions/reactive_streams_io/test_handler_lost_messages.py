@@ -1,8 +1,8 @@
-"""A broker that loses messages of reactive-streams-io and brings others twice: nothing is missing unnoticed.
+"""A broker that loses messages of reactive-streams-io and delivers others twice: every loss is noticed.
 
 With sequence numbers both sides notice; with resume the client goes on where it was, at another address. Where the service
-misses a message it says goodbye, and the client begins anew behind the last revision that came. Either way each revision is
-handed on once and in order (reactive-streams-io, sequence).
+misses a message it sends a goodbye, and the client subscribes again after the last revision received. Each revision is
+passed on once and in order (reactive-streams-io, sequence).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REVISIONS = 60
 PAGE = 3
 STEPS = 5000
 SILENCE = 31.0
-"""Longer than it takes until somebody asks whether the other side is there."""
+"""Seconds, more than the silence before a ping."""
 
 
 class LossyReader:
@@ -44,7 +44,7 @@ class LossyReader:
         return f"r/{self.name}/{self.number}"
 
     def begin(self, endpoint: Endpoint | None = None) -> None:
-        """Speak at another address: go on with a session, or begin one."""
+        """Connect at another address: resume a session, or start one."""
         ticket = endpoint.ticket() if endpoint is not None else None
         self.number, self.seen = self.number + 1, 0
         self.endpoint = Endpoint(EndpointRole.CLIENT, self.rsio_harness.clock.now(), has_messages=True, ticket=ticket)
@@ -53,14 +53,14 @@ class LossyReader:
             self.endpoint.subscribe(f"{HISTORY}?from={start}", PAGE)
 
     def times(self) -> int:
-        """How often a message arrives."""
+        """Return how often a message arrives."""
         return self.dice.choices((0, 1, 2), (1, 8, 1))[0]
 
     async def step(self) -> None:
-        """Say and hear what there is; where there is nothing, time passes."""
-        said = False
+        """Send and receive all that is due; where nothing is due, time passes."""
+        has_sent = False
         while raw := self.endpoint.take():
-            said = True
+            has_sent = True
             for _ in range(self.times()):
                 self.rsio_harness.send(self.address, raw)
         await pause()
@@ -72,7 +72,7 @@ class LossyReader:
                 self.react(endpoint.receive(message, self.rsio_harness.clock.now()))
             if endpoint is not self.endpoint:
                 return
-        if not messages and not said:
+        if not messages and not has_sent:
             self.rsio_harness.clock.advance(SILENCE)
             self.rsio_harness.sweep_sessions()
             self.react(endpoint.tick(self.rsio_harness.clock.now()))

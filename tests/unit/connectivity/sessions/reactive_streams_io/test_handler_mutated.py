@@ -1,4 +1,4 @@
-"""Conversations with the desk over wires that make mistakes (`conversation_service` says what must be true however they go).
+"""Conversations with the session handler over faulty wires (`conversation_service` says what must be true however they go).
 
 A few of them run always, the long series as `soak`.
 """
@@ -30,7 +30,7 @@ QUIET: list[list[WireFault]] = [[], []]
 
 
 def series(count: int) -> None:
-    """So many conversations at one desk."""
+    """Run `count` random conversations with one session handler."""
     with ConversationService() as conversation_service:
 
         @given(plans)
@@ -64,7 +64,7 @@ def test_the_conversation_check_detects_a_faulty_session_handler(monkeypatch: py
 
 
 def test_a_departed_client_leaves_no_reference_to_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody holds on to a client of which the desk knows nothing any more."""
+    """No object refers to a client that the session handler has removed."""
     made: weakref.WeakSet[PeerSession] = weakref.WeakSet()
     build = PeerSession.__init__
 

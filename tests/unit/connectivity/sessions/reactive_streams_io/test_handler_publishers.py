@@ -1,4 +1,4 @@
-"""Publishers of reactive-streams-io at their desk: searches, streams, live events, projections, and who may read them.
+"""Publishers of reactive-streams-io in the session handler: searches, streams, live events, projections, permissions.
 
 Case numbers are those of the cases for reactive-streams-io.
 """
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.usefixtures("harnesses")
 EVENTS = f"things/{LAMP}/events"
 
 
-async def told(rsio_harness: RsioHarness, *publishers: str, demand: int = 100, number: int) -> list[Frame]:
-    """What a client is told that subscribes to these, without its hello: so many frames."""
+async def received_frames(rsio_harness: RsioHarness, *publishers: str, demand: int = 100, number: int) -> list[Frame]:
+    """Subscribe a client to these publishers; return the first `number` frames after the hello."""
     rsio_harness.send("a", H, *(subscribe(each, at, demand) for at, each in enumerate(publishers, 1)))
     return (await rsio_harness.framed("a", 1 + number))[1:]
 
@@ -45,7 +45,7 @@ async def told(rsio_harness: RsioHarness, *publishers: str, demand: int = 100, n
 
 async def test_a_subscriber_receives_the_events_of_a_thing_from_now_on() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
-    await told(
+    await received_frames(
         rsio_harness, EVENTS, f"{EVENTS}?filter=gt(attributes/on,3)", f"{EVENTS}?fields=revision,value", number=3
     )
     for number in (3, 4):
@@ -62,7 +62,7 @@ async def test_a_subscriber_receives_the_events_of_a_thing_from_now_on() -> None
 
 async def test_events_excluded_by_a_filter_use_no_demand() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    await told(rsio_harness, f"{EVENTS}?filter=eq(attributes/on,9)", demand=1, number=1)
+    await received_frames(rsio_harness, f"{EVENTS}?filter=eq(attributes/on,9)", demand=1, number=1)
     for number in range(2, 10):
         await rsio_harness.dispatch(turn(number))
     assert revisions(elements(await rsio_harness.framed("a", 3))) == [9]
@@ -73,7 +73,7 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     await rsio_harness.dispatch(turn("off"))
     await rsio_harness.dispatch(command("modify", "/attributes", {"on": 7.5}))
     await rsio_harness.dispatch(command("modify", "/attributes/other", 1))
-    frames = await told(rsio_harness, f"{HISTORY}?project=/attributes/on&pack=f64", number=3)
+    frames = await received_frames(rsio_harness, f"{HISTORY}?project=/attributes/on&pack=f64", number=3)
     begun, packed, end = frames
     assert begun == OnSubscribe(1, 8)
     assert end == OnComplete(1)
@@ -82,7 +82,7 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
 
 async def test_case_n12_a_projection_of_events_can_be_packed_as_numbers() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
-    await told(rsio_harness, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
+    await received_frames(rsio_harness, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
     await rsio_harness.dispatch(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
     await rsio_harness.dispatch(command("modify", "/features/t/properties/unit", "F"))
     await rsio_harness.dispatch(command("modify", "/features/t/properties/value", -1))
@@ -112,7 +112,7 @@ async def test_a_subscriber_that_loses_read_permission_gets_an_error_and_no_more
 
 async def test_an_erased_thing_ends_its_subscriptions_with_an_error() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    await told(rsio_harness, EVENTS, number=1)
+    await received_frames(rsio_harness, EVENTS, number=1)
     fault = Fault(404, "things:thing.notfound", "gone")
     rsio_harness.streams.fail_entity(LAMP, fault)
     *_, error = await rsio_harness.framed("a", 3)
@@ -125,7 +125,7 @@ async def test_case_n13_a_history_from_before_the_oldest_retained_revision_is_go
 ) -> None:
     rsio_harness = await RsioHarness.filled(revisions=5)
     monkeypatch.setattr(rsio_harness.store, "oldest_revision", lambda _: 3)
-    frames = await told(rsio_harness, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
+    frames = await received_frames(rsio_harness, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
     (error,) = [frame for frame in frames if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:22]) == (1, "410 rsio:history.gone ")
 
@@ -138,7 +138,7 @@ async def test_case_n05_a_search_brings_pages_or_things() -> None:
     for number in range(5):
         assert (await rsio_harness.dispatch(creation(f"lamp-{number}")))["status"] == 201
     rsio_harness.forget()
-    frames = await told(
+    frames = await received_frames(
         rsio_harness,
         "things/search?options=size(2),sort(%2BthingId)&fields=thingId",
         "things/search?options=size(2),sort(%2BthingId)&fields=thingId&unit=thing",
@@ -162,7 +162,7 @@ async def test_case_n05_a_search_returns_the_things_that_match_its_filter() -> N
         ] == 201
     rsio_harness.forget()
     publisher = "things/search?filter=eq(attributes/a,%22x%22)&options=size(2)&fields=attributes"
-    begun, first, second, end = await told(rsio_harness, publisher, number=4)
+    begun, first, second, end = await received_frames(rsio_harness, publisher, number=4)
     assert (begun, end) == (OnSubscribe(1, 0), OnComplete(1))
     pages = [json.loads(each) for each in elements([first, second])]
     assert [len(page) for page in pages] == [2, 1]
@@ -174,7 +174,7 @@ async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
     for number in range(3):
         await rsio_harness.dispatch(creation(f"lamp-{number}"))
     rsio_harness.forget()
-    await told(rsio_harness, "things/search?options=size(2)&unit=thing", demand=1, number=2)
+    await received_frames(rsio_harness, "things/search?options=size(2)&unit=thing", demand=1, number=2)
     rsio_harness.send("a", RequestFrame(1, 1))
     await rsio_harness.framed("a", 4)
     rsio_harness.send("a", RequestFrame(1, 1))
@@ -202,7 +202,7 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
     streamr_harness = await StreamrHarness.filled(messages=15)
     rsio_harness = await add_rsio_connection(streamr_harness)
     publisher = f"streams/tank/0?{parameters}" if parameters else "streams/tank/0"
-    frames = await told(rsio_harness, publisher, number=1 + len(expected) + is_complete)
+    frames = await received_frames(rsio_harness, publisher, number=1 + len(expected) + is_complete)
     assert [json.loads(each)[5] for each in elements(frames)] == expected
     assert (OnComplete(1) in frames) is is_complete
     if not is_complete:
@@ -222,20 +222,20 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
 )
 async def test_cases_n09_and_n11_a_partition_that_there_is_not_is_refused(publisher: str, status: str) -> None:
     rsio_harness = await add_rsio_connection(await StreamrHarness.filled())
-    *_, error = await told(rsio_harness, publisher, number=2)
+    *_, error = await received_frames(rsio_harness, publisher, number=2)
     assert isinstance(error, OnError)
     assert error.error.startswith(f"{status} ")
 
 
 async def test_case_n10_a_slash_of_an_id_is_escaped() -> None:
     rsio_harness = await add_rsio_connection(await StreamrHarness.filled())
-    assert await told(rsio_harness, "streams/a%2Fb/0", number=1) == [OnSubscribe(1, 0)]
+    assert await received_frames(rsio_harness, "streams/a%2Fb/0", number=1) == [OnSubscribe(1, 0)]
 
 
 async def test_case_d09_a_stream_needs_its_permission() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     rsio_harness = RsioHarness(options={"streams": tank_streams()}, beside=streamr_harness)
-    *_, error = await told(rsio_harness, "streams/tank/0?resend_all=true", number=2)
+    *_, error = await received_frames(rsio_harness, "streams/tank/0?resend_all=true", number=2)
     assert isinstance(error, OnError)
     assert error.error.startswith("403 ")
 
@@ -243,7 +243,7 @@ async def test_case_d09_a_stream_needs_its_permission() -> None:
 # feeds
 
 
-class Listed(Feed):
+class ListFeed(Feed):
     """A feed of lists of elements, a page each."""
 
     def __init__(self, *pages: list[Any]) -> None:
@@ -274,7 +274,7 @@ async def all_of(feed: Any, limit: int = 10) -> list[Any]:
 
 
 async def test_a_feed_continues_with_the_one_after_it() -> None:
-    first, second = Listed([1], [2]), Listed([3])
+    first, second = ListFeed([1], [2]), ListFeed([3])
     both = ConcatenatedFeed(first, lambda: second)
     assert await all_of(both) == [1, 2, 3]
     assert first.is_closed
@@ -287,32 +287,32 @@ async def test_a_feed_continues_with_the_one_after_it() -> None:
 async def test_closing_a_concatenated_feed_during_its_first_feed_opens_no_second_feed() -> None:
     both: ConcatenatedFeed
 
-    class Left(Listed):
+    class ClosingFeed(ListFeed):
         async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
             both.close()
             return await super().page(position, limit, max_bytes)
 
-    opened: list[Listed] = []
+    opened: list[ListFeed] = []
 
-    def open() -> Listed:
-        opened.append(Listed([2]))
+    def open() -> ListFeed:
+        opened.append(ListFeed([2]))
         return opened[-1]
 
-    both = ConcatenatedFeed(Left([1]), open)
+    both = ConcatenatedFeed(ClosingFeed([1]), open)
     assert (await both.page(0, 10, 1000)).elements == [1]
     assert opened == []
 
 
 async def test_a_flattened_feed_splits_pages_into_elements_and_loses_no_element() -> None:
-    assert await all_of(FlattenedFeed(Listed(["abc"], [], ["de"]), list), limit=2) == list("abcde")
-    assert await all_of(EncodedFeed(Listed([1, 2], [3]), lambda each: b"%d" % each if each != 2 else None)) == [
+    assert await all_of(FlattenedFeed(ListFeed(["abc"], [], ["de"]), list), limit=2) == list("abcde")
+    assert await all_of(EncodedFeed(ListFeed([1, 2], [3]), lambda each: b"%d" % each if each != 2 else None)) == [
         b"1",
         b"3",
     ]
 
 
 async def test_a_feed_that_has_to_be_found_is_found_once() -> None:
-    found = Listed([1], [2])
+    found = ListFeed([1], [2])
     times: list[int] = []
 
     async def find() -> Any:
@@ -352,12 +352,12 @@ async def test_numbers_of_a_fixed_size_come_in_runs_as_long_as_there_is_room_for
 async def test_elements_that_have_to_be_written_are_so_few_that_others_have_their_turn() -> None:
     asked: list[int] = []
 
-    class Noting(Listed):
+    class RecordingFeed(ListFeed):
         async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
             asked.append(limit)
             return await super().page(position, limit, max_bytes)
 
-    written = EncodedFeed(Noting([1], [2]), lambda each: b"%d" % each)
+    written = EncodedFeed(RecordingFeed([1], [2]), lambda each: b"%d" % each)
     await written.page(0, 8192, 1 << 20)
     await written.page(1, 20, 1 << 20)
     assert asked == [WRITTEN_AT_ONCE, 20]

@@ -1,4 +1,4 @@
-"""What the streams of a session may read ahead of its client (reactive-streams-io, brokers)."""
+"""Limits of the elements that streams of a session read ahead (reactive-streams-io, brokers)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("harnesses")
 
 @contextmanager
 def at_most(raw: int) -> Iterator[None]:
-    """What is done takes no more memory than this, and what it found."""
+    """Check that the block allocates fewer bytes than this at its peak."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     try:
@@ -29,7 +29,7 @@ def at_most(raw: int) -> Iterator[None]:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak - before < raw, f"{peak - before} octets"
+    assert peak - before < raw, f"{peak - before} bytes"
 
 
 STREAMS = EndpointLimits().subscriptions

@@ -1,4 +1,4 @@
-"""Sessions of reactive-streams-io that are cut and go on, at their desk.
+"""Sessions of reactive-streams-io that are cut and resumed, in the session handler.
 
 Case numbers are those of the cases for reactive-streams-io. What a frame of the resume extension does to one connection is
 tested with the endpoint; here its session is one of many, with streams on the engine.
@@ -161,7 +161,7 @@ async def test_a_session_can_be_gone_on_with_for_its_lifetime(hello: str, lifeti
 
 
 async def refused(rsio_harness: RsioHarness, address: str) -> None:
-    """What is said there says that a session cannot go on, and hands out another token."""
+    """Wait for a refused resume, and check that it carries another token."""
     await until(lambda: any(isinstance(frame, ResumeFail) for frame in rsio_harness.frames(address)))
     kinds = [type(frame) for frame in rsio_harness.frames(address)]
     assert kinds == [ServerHello, ResumeGrant, ResumeFail, ResumeGrant]

@@ -1,4 +1,4 @@
-"""Sessions of reactive-streams-io at their desk: whose they are, how they begin and end.
+"""Sessions of reactive-streams-io in the session handler: their owners, starts and ends.
 
 Case numbers are those of the cases for reactive-streams-io.
 """
@@ -148,8 +148,8 @@ async def test_case_b09_nothing_is_sent_where_nothing_is_meant_to_go() -> None:
 async def test_case_b10_where_messages_can_be_lost_there_are_no_sessions(allowed: bool) -> None:
     rsio_harness = await RsioHarness.filled(source(qos=0), options={"allowUnreliable": allowed})
     rsio_harness.send("a", H)
-    (said,) = await rsio_harness.framed("a", 1)
-    assert said == (HELLO if allowed else Goodbye("400 transport not reliable"))
+    (frame,) = await rsio_harness.framed("a", 1)
+    assert frame == (HELLO if allowed else Goodbye("400 transport not reliable"))
 
 
 async def test_case_b11_elements_available_at_the_same_time_are_sent_together() -> None:
@@ -391,7 +391,7 @@ async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_mutated_message_ends_at_most_its_own_session(seed: int) -> None:
-    """Messages of a conversation, octets of which were changed, left out, doubled or put in."""
+    """Messages of a conversation, bytes of which were changed, left out, doubled or put in."""
     random = dice("changed messages", seed)
     rsio_harness = await RsioHarness.filled(revisions=3)
     rsio_harness.send("other", H, trial("range?n=100"))
@@ -449,7 +449,7 @@ async def test_one_address_does_not_take_all_the_sessions_of_a_connection(monkey
     *_, refused = await rsio_harness.framed("r", 4)
     assert isinstance(refused, Goodbye)
     assert refused.reason.startswith("429 rsio:sessions.limit")
-    # Who has a session may begin anew, others begin elsewhere, and one that parts makes room.
+    # A client with a session may start again, others start elsewhere, and a goodbye frees a session.
     rsio_harness.send("r", H, rsio_session=f"{0:032x}")
     rsio_harness.send("s", H)
     rsio_harness.send("r", "03 00", rsio_session=f"{1:032x}")

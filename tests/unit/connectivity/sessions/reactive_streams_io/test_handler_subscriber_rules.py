@@ -1,6 +1,6 @@
-"""The rules of reactive streams that bind a subscriber, by number, where the service is one: what it ingests of its clients.
+"""The reactive-streams rules for a subscriber, by number, for the service as the subscriber of ingest streams.
 
-The machine below has them told in `tests/mappings/reactive_streams_io`; here they hold from the octets of a client to the
+`tests/unit/mappings/reactive_streams_io` tests the protocol machine; here the rules hold from the bytes of a client to the
 events of a thing.
 """
 
@@ -31,21 +31,21 @@ WANTED = SubscribeFrame("ingest/telemetry", 1, 256)
 GONE = OnError(1, "404 things:thing.notfound It is gone.")
 
 RULES = {
-    "2.01": "elements come upon requests alone",
-    "2.03": "nothing is said to a client that has come to its end",
-    "2.04": "an end counts as a cancel",
-    "2.05": "a second beginning is not taken",
-    "2.06": "what cannot be used is cancelled",
-    "2.08": "elements that come behind a cancel are borne",
+    "2.01": "elements are sent only on request",
+    "2.03": "nothing is sent to a client that has ended",
+    "2.04": "an end is treated as a cancel",
+    "2.05": "a second start of a stream is rejected",
+    "2.06": "an unusable stream is cancelled",
+    "2.08": "elements after a cancel are ignored",
     "2.09": "completion with a request before it and without",
     "2.10": "failure with a request before it and without",
-    "2.11": "elements are carried out in the order in which they came",
-    "2.12": "a beginning counts once",
-    "2.13": "nothing that a client says is answered with an exception",
+    "2.11": "elements are carried out in the order of arrival",
+    "2.12": "a stream starts once",
+    "2.13": "no input of a client raises an exception",
 }
 
 VOID = {
-    "2.02": "whether a subscriber does its work at once or later is its own business, and cannot be seen",
+    "2.02": "whether a subscriber works synchronously cannot be observed",
     "2.07": "the service requests and cancels from one task",
 }
 
@@ -65,12 +65,12 @@ async def taking(*begun: Frame) -> RsioHarness:
 
 
 def turns(*numbers: int) -> bytes:
-    """Frames that set the lamp to these numbers."""
+    """Return frames that set the lamp to these numbers."""
     return raw(*(OnNext(1, turn(number)) for number in numbers))
 
 
 async def holds(rsio_harness: RsioHarness, messages: int, *values: int) -> None:
-    """So many messages are done, and these are the values of the lamp, one after the other; nothing is on its way."""
+    """Wait until the messages are settled; check the values of the lamp."""
     await rsio_harness.settled(messages)
     await pause()
     assert rsio_harness.values() == list(values)
@@ -98,7 +98,7 @@ async def test_spec_2_01_more_is_requested_when_it_can_be_used() -> None:
 
 
 @pytest.mark.parametrize("end", [OnComplete(1), GONE])
-async def test_spec_2_03_and_2_04_nothing_is_said_to_a_client_that_has_come_to_its_end(end: Frame) -> None:
+async def test_spec_2_03_and_2_04_nothing_is_sent_to_a_client_that_has_ended(end: Frame) -> None:
     """Nor is anything of it taken, and what came before the end counts."""
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.disk.hold()
@@ -113,7 +113,7 @@ async def test_spec_2_03_and_2_04_nothing_is_said_to_a_client_that_has_come_to_i
     assert rsio_harness.frames("a") == []
 
 
-async def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
+async def test_spec_2_05_a_second_start_of_a_stream_is_rejected() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.send("a", turns(1), OnSubscribe(1, 0), turns(2))
     await until(lambda: rsio_harness.frames("a"))
@@ -132,7 +132,7 @@ async def test_spec_2_06_a_stream_of_unusable_elements_is_cancelled() -> None:
     assert rsio_harness.frames("a") == [CancelFrame(1)]
 
 
-async def test_spec_2_08_elements_that_come_after_a_cancel_are_borne() -> None:
+async def test_spec_2_08_elements_after_a_cancel_are_ignored() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.send("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
     await until(lambda: CancelFrame(1) in rsio_harness.frames("a"))
@@ -191,6 +191,6 @@ async def test_spec_2_13_nothing_that_a_client_says_is_answered_with_an_exceptio
 
 
 def test_every_rule_is_a_test() -> None:
-    told = {f"{part}.{rule}" for name in globals() for part, rule in re.findall(r"(\d)_(\d\d)(?=_)", name)}
-    assert told == RULES.keys()
+    tested = {f"{part}.{rule}" for name in globals() for part, rule in re.findall(r"(\d)_(\d\d)(?=_)", name)}
+    assert tested == RULES.keys()
     assert sorted([*RULES, *VOID]) == [f"2.{number:02}" for number in range(1, 14)]

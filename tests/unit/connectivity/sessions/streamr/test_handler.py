@@ -1,4 +1,4 @@
-"""Requests of the Streamr protocol at their desk: what cannot be read, whose sessions they are, where they are answered.
+"""Requests of the Streamr protocol in the session handler: unreadable ones, their sessions and reply addresses.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -39,8 +39,8 @@ CONSTANT = source(replyTarget={"address": "everybody", "headerMapping": {}})
 async def test_case_x01_a_payload_that_is_not_an_object_is_refused_and_the_session_continues(payload: bytes) -> None:
     streamr_harness = await StreamrHarness.filled()
     (refused,) = await streamr_harness.exchange("a", payload)
-    said = error(refused)
-    assert (said["error"], said["status"]) == ("Request is not a JSON object", 400)
+    response = error(refused)
+    assert (response["error"], response["status"]) == ("Request is not a JSON object", 400)
     assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     assert await streamr_harness.settled(2)
 
@@ -104,7 +104,7 @@ async def test_case_x06_a_subscriber_that_loses_read_permission_gets_an_error_an
     assert len(list(streamr_harness.streams)) == 1
 
 
-async def test_a_mistake_of_our_own_costs_one_request_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_fails_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     streamr_harness = await StreamrHarness.filled()
 
     def broken(*_: Any) -> None:

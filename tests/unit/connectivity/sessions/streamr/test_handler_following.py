@@ -1,4 +1,4 @@
-"""What sessions follow: who is sent what, once each, and what ends it.
+"""Subscriptions of sessions: the messages each one receives once, and the end of subscriptions.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -141,8 +141,11 @@ async def test_case_s15_no_partition_is_the_first() -> None:
 async def test_cases_s16_and_s17_a_partition_that_there_is_not_is_refused(partition: Any) -> None:
     streamr_harness = await StreamrHarness.filled()
     (refused,) = await streamr_harness.exchange("a", subscribe(stream="tanks", partition=partition))
-    said = error(refused)
-    assert (said["error"], said["status"]) == (f"Invalid partition {json.dumps(partition)} for stream tanks", 400)
+    response = error(refused)
+    assert (response["error"], response["status"]) == (
+        f"Invalid partition {json.dumps(partition)} for stream tanks",
+        400,
+    )
     await wait_until(lambda: list(streamr_harness.streams) == [])
 
 
@@ -278,17 +281,21 @@ async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:
 
 async def test_cases_h01_to_h03_a_stream_object_lives_from_the_first_follower_to_the_last() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    told: list[tuple[str, str, int]] = []
-    streamr_harness.following.on_created = lambda entity, followers: told.append(("created", entity.id, followers))
-    streamr_harness.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.id, followers))
+    notifications: list[tuple[str, str, int]] = []
+    streamr_harness.following.on_created = lambda entity, followers: notifications.append(
+        ("created", entity.id, followers)
+    )
+    streamr_harness.following.on_deleted = lambda entity, followers: notifications.append(
+        ("deleted", entity.id, followers)
+    )
     await streamr_harness.exchange("a", subscribe(OTHER))
     await streamr_harness.exchange("a", resend(resend_all=True), 3)
-    assert told == []
+    assert notifications == []
     for client in "ab":
         await streamr_harness.exchange(client, subscribe())
-    assert told == [("created", "tank/0", 1)]
+    assert notifications == [("created", "tank/0", 1)]
     await streamr_harness.exchange("a", unsubscribe())
-    assert len(told) == 1
+    assert len(notifications) == 1
     streamr_harness.send("b", {"type": "disconnect"})
     await streamr_harness.settled(6)
-    assert told == [("created", "tank/0", 1), ("deleted", "tank/0", 0)]
+    assert notifications == [("created", "tank/0", 1), ("deleted", "tank/0", 0)]

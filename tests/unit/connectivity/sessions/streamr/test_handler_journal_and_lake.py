@@ -1,4 +1,4 @@
-"""Streams whose beginning lies in the lake, or nowhere any more: what resends bring, and which predecessors are named."""
+"""Streams that start in the lake, or whose start is erased: resends, and the named predecessors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TANK = partition_id("tank", 0)
 
 
 def places(frames: list[Frame]) -> list[tuple[int, int | None]]:
-    """Offsets and predecessors of the messages in these frames."""
+    """Return offset and predecessor of each message in these frames."""
     return [(frame[3][5], frame[3][6]) for frame in frames if frame[1] in (0, 1)]
 
 
@@ -85,7 +85,7 @@ async def test_case_r12_a_resend_from_a_time_starts_in_the_lake(history: Trimmed
 async def test_a_message_after_a_long_silence_names_its_predecessor_only_where_that_is_known_to_be_there(
     history: TrimmedHistory,
 ) -> None:
-    """A predecessor that a resend would not bring makes old clients ask for it without end."""
+    """Old clients would request a predecessor without end that no resend returns."""
     streamr_harness = await history.filled(3)
     await history.trim(streamr_harness, keep=0)
     await streamr_harness.exchange("a", subscribe())

@@ -1,4 +1,4 @@
-"""Who may what with streams, by real policies and keys, and what becomes of those who may not any longer.
+"""Permissions of streams, by real policies and keys, and the end of sessions that lose them.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -61,20 +61,20 @@ ROLES = {
 
 
 async def ditto(streamr_harness: StreamrHarness, *payloads: bytes) -> None:
-    """Commands in the Ditto protocol, in one batch, by the operator. All of them succeed."""
+    """Send Ditto commands of the operator in one batch; check that all succeed."""
     before = len(streamr_harness.reported())
     streamr_harness.deliver(*payloads, source=len(streamr_harness.readers) - 1)
     await until(lambda: len(streamr_harness.reported()) >= before + len(payloads))
-    said = streamr_harness.reported()[before:]
-    assert all(answer["status"] in (201, 204) for answer in said), said
+    responses = streamr_harness.reported()[before:]
+    assert all(answer["status"] in (201, 204) for answer in responses), responses
 
 
 async def now_may(streamr_harness: StreamrHarness, resources: Mapping[str, Any]) -> None:
-    """From now on this is what the holder of KEY may."""
+    """Replace the permissions of the holder of KEY."""
     await ditto(streamr_harness, on_policy("modify", PUMP, resources))
 
 
-def said(stream: str, partition: int = 0) -> str:
+def denial(stream: str, partition: int = 0) -> str:
     return f"Not authorized to subscribe to stream {stream} and partition {partition}"
 
 
@@ -87,7 +87,7 @@ async def test_cases_s19_s20_r23_requests_without_read_permission_are_refused_an
 ) -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS, messages=3)
     (refused,) = await streamr_harness.exchange("a", subscribe(key, stream=stream))
-    assert (error(refused)["error"], error(refused)["status"]) == (said(stream), 403)
+    assert (error(refused)["error"], error(refused)["status"]) == (denial(stream), 403)
     (refused,) = await streamr_harness.exchange("a", resend("s", key, stream=stream, resend_all=True))
     words = f"Failed to request resend from stream {stream} and partition 0: not authorized"
     assert (error(refused)["error"], error(refused)["sub"]) == (words, "s")
@@ -101,7 +101,7 @@ async def test_case_s21_a_client_without_a_key_can_read_a_public_stream() -> Non
     (refused,) = await streamr_harness.exchange("a", publish(key=None, stream=PUBLIC))
     assert error(refused)["error"] == f"You are not allowed to write to stream {PUBLIC}"
     (refused,) = await streamr_harness.exchange("b", subscribe(OTHER, stream=PUBLIC))
-    assert error(refused)["error"] == said(PUBLIC), "whoever has a name has the rights of that name"
+    assert error(refused)["error"] == denial(PUBLIC), "whoever has a name has the rights of that name"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_case_p17_a_client_with_write_permission_only_can_publish_but_not_
     await streamr_harness.settled(1)
     assert streamr_harness.stored() == ['{"v":1}']
     (refused,) = await streamr_harness.exchange("a", subscribe(WRITER))
-    assert error(refused)["error"] == said("tank")
+    assert error(refused)["error"] == denial("tank")
 
 
 async def test_clients_without_a_key_have_the_permissions_of_the_source() -> None:
@@ -145,11 +145,11 @@ async def test_a_change_of_the_policy_applies_to_the_next_request_of_the_same_ba
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     await now_may(streamr_harness, {"stream:/pair": ALL})
     (refused,) = await streamr_harness.exchange("a", subscribe())
-    assert error(refused)["error"] == said("tank")
+    assert error(refused)["error"] == denial("tank")
     await now_may(streamr_harness, {"stream:/": granting("READ"), "stream:/pair": {"grant": [], "revoke": ["READ"]}})
     assert await streamr_harness.exchange("a", subscribe(), 1) == [subscribed()]
     (refused,) = await streamr_harness.exchange("a", subscribe(stream="pair"))
-    assert error(refused)["error"] == said("pair")
+    assert error(refused)["error"] == denial("pair")
 
 
 # --- later --------------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ async def test_case_x06_a_session_that_loses_read_permission_gets_an_error_and_n
     await now_may(streamr_harness, {"stream:/tank": granting("WRITE"), "stream:/pair": granting("READ")})
     for address in "ab":
         (refused,) = (await streamr_harness.frames(address, 2))[1:]
-        assert (error(refused)["error"], error(refused)["status"]) == (said("tank"), 403)
+        assert (error(refused)["error"], error(refused)["status"]) == (denial("tank"), 403)
         assert (error(refused)["stream"], error(refused)["partition"]) == ("tank", 0)
     streamr_harness.send(
         None, publish(), publish(key=WRITER, stream="pair", pkey="a"), publish(key=WRITER, stream="pair", pkey="b")
@@ -187,7 +187,7 @@ async def test_case_x06_messages_committed_with_the_policy_change_are_not_broadc
     streamr_harness.send(None, publish(), publish())
     await until(lambda: len(streamr_harness.stored()) == 2)
     (refused,) = (await streamr_harness.frames("a", 2))[1:]
-    assert error(refused)["error"] == said("tank")
+    assert error(refused)["error"] == denial("tank")
 
 
 async def test_case_x06_losing_read_in_the_batch_of_the_subscribe_sends_the_reply_and_then_the_error() -> None:
@@ -196,7 +196,7 @@ async def test_case_x06_losing_read_in_the_batch_of_the_subscribe_sends_the_repl
     streamr_harness.deliver(on_policy("modify", PUMP, {}), source=len(streamr_harness.readers) - 1)
     first, second = await streamr_harness.frames("a", 2)
     assert first == subscribed()
-    assert error(second)["error"] == said("tank")
+    assert error(second)["error"] == denial("tank")
 
 
 async def test_case_x06_a_change_of_an_imported_policy_is_treated_as_well() -> None:
@@ -209,14 +209,14 @@ async def test_case_x06_a_change_of_an_imported_policy_is_treated_as_well() -> N
     await ditto(streamr_harness, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}}, "roles"))
     await streamr_harness.frames("a", 1)
     await ditto(streamr_harness, on_policy("modify", PUMP, {"stream:/pair": granting("READ")}, "roles"))
-    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == denial("tank")
 
 
 async def test_case_x06_deleting_the_policy_ends_the_subscriptions() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     await streamr_harness.exchange("a", subscribe(stream="tanks", partition=3))
     await ditto(streamr_harness, on_policy("delete", "/"))
-    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tanks", 3)
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == denial("tanks", 3)
 
 
 async def test_case_x06_a_thing_under_another_policy_is_followed_by_its_readers_alone() -> None:
@@ -244,12 +244,12 @@ async def test_case_x06_a_thing_under_another_policy_is_followed_by_its_readers_
         command("modify", "/policyId", "acme.site:other"),
         command("modify", "/attributes/secret", "of others"),
     )
-    assert error((await streamr_harness.frames("a", 3))[2])["error"] == said(LAMP_STREAM)
+    assert error((await streamr_harness.frames("a", 3))[2])["error"] == denial(LAMP_STREAM)
     assert streamr_harness.following.followers(LAMP) == 0
 
 
 async def test_the_subscription_of_an_expired_subject_ends_within_a_minute() -> None:
-    """The service deletes such a subject about a second later; should that not happen, everybody is looked at in turn."""
+    """The service deletes such a subject about a second later; should that not happen, all subjects are checked in turn."""
     now = [NOW]
     streamr_harness = await StreamrHarness.filled(CLIENTS, decider=lambda store: Decider(store, now=lambda: now[0]))
     subject = {"type": "t", "expiry": "2030-01-15T08:00:00Z"}
@@ -261,7 +261,7 @@ async def test_the_subscription_of_an_expired_subject_ends_within_a_minute() -> 
     now[0] = NOW.replace(hour=8)
     for _ in range(60):
         streamr_harness.sweep_sessions()
-    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == denial("tank")
 
 
 @pytest.mark.parametrize("seed", range(4 if THOROUGH else 1))
@@ -275,7 +275,7 @@ async def test_case_x06_only_permitted_sessions_stay_subscribed_while_policies_c
     await now_may(streamr_harness, {})
     granted: dict[str, set[str]] = {"tanks": set(), "roles": {"tank", "pair", "commons"}}
     followed: set[tuple[str, str]] = set()
-    told = Counter[str]()
+    responses = Counter[str]()
     for _ in range(120):
         client, stream = random_source.choice("abc"), random_source.choice(("tank", "pair", "commons"))
         match random_source.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
@@ -284,12 +284,12 @@ async def test_case_x06_only_permitted_sessions_stay_subscribed_while_policies_c
                 may = any(stream in streams for streams in granted.values())
                 assert frame[1] == (2 if may else 7)
                 followed |= {(client, stream)} if may else set()
-                told[client] += 1
+                responses[client] += 1
             case "unsubscribe":
                 (frame,) = await streamr_harness.exchange(client, unsubscribe(stream=stream))
                 assert frame[1] == (3 if (client, stream) in followed else 7)
                 followed.discard((client, stream))
-                told[client] += 1
+                responses[client] += 1
             case _:
                 policy = random_source.choice(("tanks", "roles"))
                 granted[policy] = set(random_source.sample(("tank", "pair", "commons"), random_source.randint(0, 3)))
@@ -297,13 +297,13 @@ async def test_case_x06_only_permitted_sessions_stay_subscribed_while_policies_c
                 await ditto(streamr_harness, on_policy("modify", PUMP, resources, policy))
                 lost = {each for each in followed if not any(each[1] in streams for streams in granted.values())}
                 followed -= lost
-                told.update(client for client, _ in lost)
+                responses.update(client for client, _ in lost)
                 for each in "abc":
-                    await streamr_harness.frames(each, told[each])
+                    await streamr_harness.frames(each, responses[each])
         for each in ("tank", "pair", "commons"):
             followers = sum(stream == each for _, stream in followed)
             assert streamr_harness.following.followers(partition_id(each, 0)) == followers
-    assert followed or told
+    assert followed or responses
 
 
 async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anybody(
@@ -363,4 +363,4 @@ async def test_erasing_the_policy_ends_the_subscriptions(tmp_path: Path) -> None
     await streamr_harness.store.execute(
         lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna"), forgets=tanks
     )
-    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == denial("tank")

@@ -1,4 +1,4 @@
-"""Messages that are published: what is stored of them, where, how often, and what a publisher is told.
+"""Published messages: what is stored of them, where and how often, and the responses to the publisher.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -59,8 +59,8 @@ async def test_cases_p01_to_p16_an_invalid_publish_request_is_refused_and_not_st
 ) -> None:
     streamr_harness = await StreamrHarness.filled()
     (refused,) = await streamr_harness.exchange("a", request_)
-    said = error(refused)
-    assert (said["error"], said["status"]) == (words, status)
+    response = error(refused)
+    assert (response["error"], response["status"]) == (words, status)
     assert await streamr_harness.settled(1)
     assert streamr_harness.stored() == []
 
@@ -71,10 +71,10 @@ async def test_a_message_beyond_the_quota_of_its_publisher_is_refused_and_not_st
     streamr_harness.send("a", publish("1"), publish("2"))
     await streamr_harness.settled(2)
     (refused,) = await streamr_harness.exchange("a", publish("3"))
-    said = error(refused)
-    assert said["status"] == 429
-    assert said["error"].startswith("Limit exceeded: the subject '")
-    assert said["error"].endswith("uses 2 of its quota events_per_day of 2")
+    response = error(refused)
+    assert response["status"] == 429
+    assert response["error"].startswith("Limit exceeded: the subject '")
+    assert response["error"].endswith("uses 2 of its quota events_per_day of 2")
     assert streamr_harness.stored() == ["1", "2"]
 
 
@@ -310,8 +310,8 @@ async def test_a_message_that_cannot_be_stored_returns_an_error_and_the_other_me
         streamr_harness.dispatcher.handle(again, streamr_harness.postponed.extend)
         await until(lambda: streamr_harness.postponed or len(streamr_harness.outcomes) == 3)
     (refused,) = await streamr_harness.frames("a", 1)
-    said = error(refused)
-    assert (said["error"], said["status"]) == ("Publish request failed: it cannot be stored", 503)
+    response = error(refused)
+    assert (response["error"], response["status"]) == ("Publish request failed: it cannot be stored", 503)
     assert streamr_harness.stored() == ["1", "3"]
     assert {outcome for _, outcome in streamr_harness.outcomes} == {Outcome.SETTLED}
 

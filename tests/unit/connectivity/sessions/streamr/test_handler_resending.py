@@ -1,4 +1,4 @@
-"""What a session asks for again: which messages come, in which frames, how many resends at once, and when they fail.
+"""Resends of a session: the messages and their frames, the limit of concurrent resends, and failures.
 
 Case numbers are those of the cases for Streamr; the offsets of a stream count from 1 here.
 """
@@ -171,9 +171,9 @@ async def test_a_disconnect_stops_the_resends_of_the_session() -> None:
 async def test_cases_r14_and_r15_options_that_say_nothing_are_refused(options: dict[str, Any]) -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
     (refused,) = await streamr_harness.exchange("a", resend(**options))
-    said = error(refused)
-    assert said["error"] == f"Unknown resend options: {json.dumps(options, separators=(',', ':'))}"
-    assert (said["status"], said["sub"]) == (400, "a")
+    response = error(refused)
+    assert response["error"] == f"Unknown resend options: {json.dumps(options, separators=(',', ':'))}"
+    assert (response["status"], response["sub"]) == (400, "a")
 
 
 async def test_case_r16_a_resend_needs_the_id_of_its_client() -> None:
@@ -241,9 +241,9 @@ async def test_case_r22_a_resend_fails_when_its_messages_cannot_be_read(monkeypa
 
     monkeypatch.setattr(streamr_harness.store, "page", unreadable)
     frames = await streamr_harness.exchange("a", resend(resend_all=True), 1 + WINDOW + 1)
-    said = error(frames[-1])
-    assert said["error"].startswith("Failed to request resend from stream tank and partition 0: ")
-    assert (said["status"], said["sub"]) == (503, "a")
+    response = error(frames[-1])
+    assert response["error"].startswith("Failed to request resend from stream tank and partition 0: ")
+    assert (response["status"], response["sub"]) == (503, "a")
     monkeypatch.undo()
     assert len(await streamr_harness.exchange("a", resend(resend_last=1), 3)) == 3
 
@@ -252,9 +252,9 @@ async def test_case_r22_a_resend_fails_when_its_messages_cannot_be_read(monkeypa
 async def test_case_r23_a_resend_without_read_permission_is_refused(key: str | None) -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
     (refused,) = await streamr_harness.exchange("a", resend(key=key, resend_all=True))
-    said = error(refused)
-    assert said["error"] == "Failed to request resend from stream tank and partition 0: not authorized"
-    assert (said["status"], said["sub"]) == (403, "a")
+    response = error(refused)
+    assert response["error"] == "Failed to request resend from stream tank and partition 0: not authorized"
+    assert (response["status"], response["sub"]) == (403, "a")
     await until(lambda: list(streamr_harness.streams) == [])
 
 
@@ -274,7 +274,7 @@ async def test_case_r25_the_same_question_without_an_answer_is_answered_later_ea
     assert shown(await streamr_harness.exchange("a", asking)) == [(6, place())]
     for delay, number in ((1, 2), (2, 3)):
         streamr_harness.send("a", asking)
-        # Its answer is due so long after it was found, so the clock stands still until then.
+        # Its response is due this long after it was found, so the clock does not move until then.
         await until(lambda number=number: len(finished) == number)  # type: ignore[misc]
         streamr_harness.clock.advance(delay - 0.1)
         streamr_harness.sweep_sessions()

@@ -1,4 +1,4 @@
-"""How long sessions live: what ends them, and what of them goes on when the service, or their connection, is there again.
+"""Lifetime of sessions: their ends, and their continuation after a restart of service or connection.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -57,7 +57,7 @@ async def again(
 
 
 async def is_over(streamr_harness: StreamrHarness) -> bool:
-    """Whether the client `a` follows no longer, and nobody else either."""
+    """Return whether the client `a` and all other clients have no subscription left."""
     await pause()
     before = len(streamr_harness.link.published)
     await streamr_harness.publish(1)
@@ -185,7 +185,7 @@ async def test_case_b10_a_session_beyond_the_catch_up_limit_skips_to_new_message
 
 
 async def test_messages_may_be_repeated_but_are_not_lost_after_a_crash() -> None:
-    """What the broker has is written down once a second."""
+    """The position confirmed by the broker is stored once a second."""
     streamr_harness = await following()
     await streamr_harness.publish(2)
     await streamr_harness.frames("a", 2)
@@ -255,7 +255,7 @@ async def test_while_the_disk_is_full_a_subscriber_waits_and_misses_nothing() ->
     assert (frames[0], offsets(frames)) == (subscribed(), [1])
 
 
-# what has to be said
+# messages that must be sent
 
 
 async def test_a_resend_that_was_cut_off_fails() -> None:

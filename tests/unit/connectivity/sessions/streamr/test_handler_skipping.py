@@ -70,21 +70,25 @@ async def test_case_b11_a_resend_sends_exactly_the_messages_that_a_slow_session_
 
 async def test_cases_h01_to_h03_only_the_first_and_the_last_subscriber_of_a_stream_are_reported() -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
-    told: list[tuple[str, str, int]] = []
-    streamr_harness.following.on_created = lambda entity, followers: told.append(("created", entity.name, followers))
-    streamr_harness.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.name, followers))
+    notifications: list[tuple[str, str, int]] = []
+    streamr_harness.following.on_created = lambda entity, followers: notifications.append(
+        ("created", entity.name, followers)
+    )
+    streamr_harness.following.on_deleted = lambda entity, followers: notifications.append(
+        ("deleted", entity.name, followers)
+    )
     await streamr_harness.exchange("a", resend(resend_all=True), 4)
     (refused,) = await streamr_harness.exchange("a", subscribe(OTHER))
-    assert (refused[1], told) == (7, []), "who may not read makes none either"
+    assert (refused[1], notifications) == (7, []), "who may not read makes none either"
     await streamr_harness.exchange("a", subscribe())
     await streamr_harness.exchange("b", subscribe())
     await streamr_harness.exchange("a", subscribe())
-    assert told == [("created", "tank/0", 1)]
+    assert notifications == [("created", "tank/0", 1)]
     await streamr_harness.exchange("a", unsubscribe())
-    assert len(told) == 1
+    assert len(notifications) == 1
     streamr_harness.send("b", {"type": "disconnect"})
-    await until(lambda: len(told) == 2)
-    assert told[1:] == [("deleted", "tank/0", 0)]
+    await until(lambda: len(notifications) == 2)
+    assert notifications[1:] == [("deleted", "tank/0", 0)]
 
 
 async def test_subscribers_with_the_same_frame_style_share_one_encoded_frame() -> None:

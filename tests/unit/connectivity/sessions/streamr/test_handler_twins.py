@@ -173,8 +173,8 @@ async def test_the_same_events_come_in_both_protocols_in_the_same_order() -> Non
     key = streamr_harness.reported()[-1]["value"]["subscriptionId"]
     streamr_harness.deliver(streaming("request", {"subscriptionId": key, "demand": 100}), source=ditto_source)
     await until(lambda: len(streamr_harness.reported()) >= number + 12)
-    said = streamr_harness.reported()[number + 1 :]
-    items = [each["value"]["item"] for each in said if each["topic"].endswith("/next")]
+    response = streamr_harness.reported()[number + 1 :]
+    items = [each["value"]["item"] for each in response if each["topic"].endswith("/next")]
     assert [json.loads(frame[3][8]) for frame in again] == [_plain(item) for item in items]
 
 
@@ -260,9 +260,9 @@ async def test_a_command_that_fails_is_answered_with_its_own_error() -> None:
     before = len(streamr_harness.history())
     for content, key, (status, code) in refused:
         (frame,) = await streamr_harness.exchange("a", publish(content, key, stream=THING), correlation_id="c-1")
-        said = error(frame)
-        assert (said["status"], said["code"], said["stream"]) == (status, code, THING)
-        assert said["error"]
+        response = error(frame)
+        assert (response["status"], response["code"], response["stream"]) == (status, code, THING)
+        assert response["error"]
     assert len(streamr_harness.history()) == before
 
 

@@ -52,7 +52,7 @@ NOTHING = StreamrOptions()
 
 
 def a_keyed_world(**resources: Any) -> TwinWorld:
-    """What the holder of KEY may; everybody may read `thing:/`, with no key as well."""
+    """A world where the holder of KEY has rights, and every subject may read `thing:/`."""
     world = a_world()
     everybody = {"thing:/": granting("READ")}
     world.write_policy({"PUMP": entry([PUMP], resources), "ANYBODY": entry([ANYBODY], everybody)})

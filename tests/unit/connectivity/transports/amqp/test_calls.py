@@ -1,4 +1,4 @@
-"""How a call on aio-pika ends: with a result, a refusal, too late, or with its connection."""
+"""Ends of a call on aio-pika: a result, a refusal, a timeout, or a lost connection."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_call_ends_with_its_patience_or_its_connection() -> None:
     never = asyncio.Event()
     canceled = []
 
-    async def stubborn() -> None:
+    async def ignore_cancel() -> None:
         try:
             await never.wait()
         except asyncio.CancelledError:
@@ -64,11 +64,11 @@ async def test_a_call_ends_with_its_patience_or_its_connection() -> None:
             await never.wait()
 
     with pytest.raises(CallTimedOut, match="no answer within"):
-        await call(stubborn(), 0.01)
+        await call(ignore_cancel(), 0.01)
     end = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(end.set_result, None)
     with pytest.raises(CallFailed, match="the connection ended"):
-        await call(stubborn(), None, end)
+        await call(ignore_cancel(), None, end)
     await asyncio.sleep(0)
     assert canceled == [True, True]
     never.set()

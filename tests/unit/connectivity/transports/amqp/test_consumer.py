@@ -36,12 +36,12 @@ def delivery(name: str) -> Delivery:
 async def test_remaining_deliveries_of_a_link_ended_by_the_broker_are_discarded(
     has_parted: bool, expected: list[str]
 ) -> None:
-    """The broker brings it again, marked, and perhaps has done so over another link."""
+    """The broker redelivers it, and may have done so over another link already."""
     client: Any = SimpleNamespace(frame_demultiplexer=SimpleNamespace(peer_has_closed=has_parted))
     source = Source(addresses=["commands"], authorization_context=["acme:line"])
     intake = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20)
     intake._inbox.waiting.extend(map(delivery, "12"))
-    # Behind the turn in which what waits is taken.
+    # After the turn in which the waiting deliveries are taken.
     asyncio.get_running_loop().call_soon(intake.end)
     assert [each.name async for ready in intake.consume() for each in ready] == expected
 

@@ -111,7 +111,7 @@ def test_b14_redeliveries_of_a_link_that_died_silently_are_recognized_behind_new
 
 
 def test_b14_redeliveries_of_several_links_are_recognized_together() -> None:
-    """A link was cut before it could acknowledge what the one before it had brought."""
+    """A link was cut before it could acknowledge the deliveries of the link before it."""
     first, second = NumberedNames("q"), NumberedNames("q")
     earlier = [first.first(b"%d" % number) for number in range(5)]
     later = [second.first(b"%d" % number) for number in range(5, 9)]

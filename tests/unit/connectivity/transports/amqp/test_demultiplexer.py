@@ -111,10 +111,10 @@ async def test_the_reason_of_a_closed_link_is_kept(traffic: FrameDemultiplexer) 
 
 
 async def test_alarms_are_reported(traffic: FrameDemultiplexer) -> None:
-    told: list[str | None] = []
-    traffic.on_blocked = told.append
+    reasons: list[str | None] = []
+    traffic.on_blocked = reasons.append
     traffic.data_received(method(0, 10, 60, short(b"low on memory")) + method(0, 10, 61))
-    assert told == ["low on memory", None]
+    assert reasons == ["low on memory", None]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ async def test_the_offer_of_the_broker_is_narrowed(
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("sent", "words"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP/1.1 400"),
         (b"AMQP\x00\x01\x00\x00", "AMQP"),
@@ -148,11 +148,11 @@ async def test_the_offer_of_the_broker_is_narrowed(
     ],
 )
 async def test_invalid_frames_end_the_link_with_the_received_text(
-    traffic: FrameDemultiplexer, said: bytes, words: str
+    traffic: FrameDemultiplexer, sent: bytes, words: str
 ) -> None:
     carrier = traffic._carrier
     assert isinstance(carrier, Carrier)
-    traffic.data_received(said)
+    traffic.data_received(sent)
     assert carrier.aborted
     assert traffic.fault is not None
     assert words in traffic.fault
@@ -163,7 +163,7 @@ DELIVERED = pack(">HH", 60, 60) + b"\x010"
 
 
 @each_row(
-    "said",
+    "sent",
     [
         frame(METHOD, 0, b"\x00"),
         method(0, 10, 30, b"\x07"),
@@ -180,8 +180,8 @@ DELIVERED = pack(">HH", 60, 60) + b"\x010"
         method(2, 60, 50, b"\x01\x38\x00\x00\x00") + frame(HEADER, 2, b""),
     ],
 )
-async def test_frames_that_end_too_early_end_the_link(said: bytes) -> None:
-    """Those of the service's own channels, too: no other exception leaves the event loop's call."""
+async def test_frames_that_end_too_early_end_the_link(sent: bytes) -> None:
+    """Also frames of the service's own channels: no other exception leaves the event loop's call."""
     traffic, carrier = FrameDemultiplexer(channel_max=0, frame_max=0), Carrier()
     traffic.connection_made(carrier)
     client: Any = SimpleNamespace(frame_demultiplexer=traffic)
@@ -189,7 +189,7 @@ async def test_frames_that_end_too_early_end_the_link(said: bytes) -> None:
     reading = SimpleNamespace(arrived=lambda _size: True, ended=lambda _size: None)
     traffic.takers[1] = AmqpConsumer(client, source, lambda _: None, reading, 1 << 20)
     traffic.takers[2] = AmqpPublisher(client, "site", lambda _address, _status: None)
-    traffic.data_received(said)
+    traffic.data_received(sent)
     assert carrier.aborted
     assert traffic.fault is not None
     assert traffic.fault.startswith("the response is not AMQP 0.9.1")

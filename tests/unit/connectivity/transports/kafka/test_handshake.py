@@ -160,11 +160,11 @@ async def test_a_broker_that_hangs_up_after_the_handshake_may_want_a_certificate
 ) -> None:
     """Its word for that gets lost easily, and with a certificate it is something else."""
 
-    class Nothing:
+    class PlainContext:
         def wrap_socket(self, made: Any, server_hostname: str) -> Any:
             return made
 
-    monkeypatch.setattr("connectivity.transports.kafka.handshake.tls_context", lambda _connection: Nothing())
+    monkeypatch.setattr("connectivity.transports.kafka.handshake.tls_context", lambda _connection: PlainContext())
     async with server(None) as place:
         found = await reason(connection("ssl://kafka.test:9092"), place)
     assert (type(found), found.detail) == (ClientCertificateRequired, Detail.CERTIFICATE)
@@ -176,5 +176,5 @@ async def test_a_name_that_leads_nowhere() -> None:
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"\xff\xff", b"\x00\x05PL", b""])
 def test_an_answer_with_an_impossible_length_offers_no_login(name: bytes) -> None:
-    """It announces two billion names: reading must not go on behind the end, or stay where it is."""
+    """It announces two billion names: reading must neither pass the end nor loop."""
     assert read_login(b"\x00\x00\x7f\xff\xff\xff" + name) == LoginOffer(0, ())

@@ -1,4 +1,4 @@
-"""How the producer polls the library, which is replaced by a fake here."""
+"""Polling of the library by the producer, with a fake library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.wait import wait_until
 
 
 class Library:
-    """Says what it is told to say."""
+    """A fake producer with preset responses."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.polls: list[Callable[[], None]] = []
@@ -46,7 +46,7 @@ async def test_polling_continues_after_an_error_in_one_confirm(
 
     library.polls += [wrong, wrong]
     made.unconfirmed = 1
-    # As the loop calls it: what it raises is told to nobody else.
+    # As the event loop calls it: its exceptions are not passed on.
     asyncio.get_running_loop().call_soon(made.start)
     await wait_until(lambda: library.looks >= 3 and len(stuck) >= 2)
     assert untold == ["a mistake in a confirm"] * 2

@@ -24,7 +24,7 @@ UNSUPPORTED_VERSION = 35
 
 
 class StartingBroker:
-    """Speaks Kafka's protocol as far as a client asks for versions and metadata. There are no topics."""
+    """A fake Kafka broker that answers requests for versions and metadata. It has no topics."""
 
     def __init__(self) -> None:
         self.knows_itself = False

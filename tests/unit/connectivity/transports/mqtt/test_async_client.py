@@ -22,7 +22,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 async def lost_behind(last_words: bytes) -> LinkError:
-    """How a link ends whose broker says something and resets it in the same breath."""
+    """Return the error of a link whose broker sends these bytes and resets it at once."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)

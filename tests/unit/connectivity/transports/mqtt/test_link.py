@@ -70,7 +70,7 @@ async def test_more_than_can_be_held_is_left_to_the_next_link_in_order() -> None
 
 
 async def test_the_link_delivers_no_message_after_a_refused_message_even_if_qos_0_arrives_between() -> None:
-    """Otherwise the next link would deliver the refused message behind a later one."""
+    """Otherwise the next link would deliver the refused message after a later one."""
     made, client = link()
     taker = DeliveryCollector(made)
     for number in range(1, MOST_HELD + 2):
@@ -184,7 +184,7 @@ async def test_b13_an_error_in_a_confirm_callback_does_not_stop_the_packets_behi
 
 
 async def test_b12_a_slow_reader_costs_no_copy_for_each_write() -> None:
-    """What the socket has not taken stays where it is, however many writes it needs."""
+    """Bytes that the socket has not taken stay in place, for any number of writes."""
     made, client = link()
     (channel,) = made._channels
     ours, theirs = socket.socketpair()

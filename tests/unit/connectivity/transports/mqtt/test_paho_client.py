@@ -143,7 +143,7 @@ def test_qos_2_is_confirmed_by_the_last_of_its_packets() -> None:
 
 
 def test_a_qos_2_message_is_confirmed_with_the_reason_code_of_the_first_broker_reply() -> None:
-    """That nobody has subscribed is said there alone; the last packet is the end of every exchange."""
+    """Only that packet reports a missing subscriber; the last packet is the end of every exchange."""
     sender, _, confirmed = client(V5)
     sender.feed(b"\x50\x03\x00\x05\x10\x70\x02\x00\x05")
     assert confirmed == [(5, 16)]

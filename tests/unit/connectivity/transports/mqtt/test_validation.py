@@ -21,7 +21,7 @@ MQTT, MQTT_5 = "mqtt", "mqtt-5"
 BOTH = [MQTT, MQTT_5]
 
 
-def wrong(
+def problem_paths(
     kind: str, source: dict[str, Any] | None = None, target: dict[str, Any] | None = None, **members: Any
 ) -> list[str]:
     """The paths of all problems of a sound document with these changes."""
@@ -42,35 +42,37 @@ def wrong(
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_sound_document_has_no_problems(kind: str) -> None:
-    assert wrong(kind) == []
+    assert problem_paths(kind) == []
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_qos_is_needed(kind: str) -> None:
-    assert wrong(kind, {"qos": None}, {"qos": None}) == ["sources[0].qos", "targets[0].qos"]
+    assert problem_paths(kind, {"qos": None}, {"qos": None}) == ["sources[0].qos", "targets[0].qos"]
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_source_addresses_are_topic_filters(kind: str) -> None:
     addresses = ["fine/#", "a/#/b", "{{ header:x }}", "x+"]
-    assert sorted(wrong(kind, {"addresses": addresses})) == [f"sources[0].addresses[{index}]" for index in (1, 2, 3)]
+    assert sorted(problem_paths(kind, {"addresses": addresses})) == [
+        f"sources[0].addresses[{index}]" for index in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("address", ["lab/#", "lab/+/{{ thing:name }}", "lab\x00"])
 def test_target_addresses_are_topics_without_wildcards(kind: str, address: str) -> None:
-    assert wrong(kind, target={"address": address}) == ["targets[0].address"]
+    assert problem_paths(kind, target={"address": address}) == ["targets[0].address"]
 
 
 def test_reply_addresses_are_looked_at_with_mqtt_3_1_1_only() -> None:
     source = {"replyTarget": {"address": "replies/#"}}
-    assert wrong(MQTT, source) == ["sources[0].replyTarget.address"]
-    assert wrong(MQTT_5, source) == []
+    assert problem_paths(MQTT, source) == ["sources[0].replyTarget.address"]
+    assert problem_paths(MQTT_5, source) == []
 
 
 def test_mqtt_3_1_1_has_one_client_with_one_consumer() -> None:
-    assert wrong(MQTT, {"consumerCount": 2}, clientCount=2) == ["clientCount", "sources[0].consumerCount"]
-    assert wrong(MQTT_5, {"consumerCount": 2}, clientCount=2) == []
+    assert problem_paths(MQTT, {"consumerCount": 2}, clientCount=2) == ["clientCount", "sources[0].consumerCount"]
+    assert problem_paths(MQTT_5, {"consumerCount": 2}, clientCount=2) == []
 
 
 def test_case_22_a_source_of_mqtt_3_1_1_maps_only_its_existing_headers() -> None:
@@ -80,31 +82,41 @@ def test_case_22_a_source_of_mqtt_3_1_1_maps_only_its_existing_headers() -> None
         "c": "{{ header:device }}",
         "d": "{{ thing:id }}",
     }
-    assert wrong(MQTT, {"headerMapping": mapping}) == ["sources[0].headerMapping.c", "sources[0].headerMapping.d"]
-    assert wrong(MQTT_5, {"headerMapping": mapping}) == []
+    assert problem_paths(MQTT, {"headerMapping": mapping}) == [
+        "sources[0].headerMapping.c",
+        "sources[0].headerMapping.d",
+    ]
+    assert problem_paths(MQTT_5, {"headerMapping": mapping}) == []
 
 
 def test_reply_targets_and_targets_of_mqtt_3_1_1_set_only_supported_headers() -> None:
     """Constants are fine, and so is any header of the signal."""
     mapping = {"mqtt.qos": "1", "mqtt.topic": "{{ header:reply-to }}", "mqtt.retain": "{{ thing:id }}", "x": "y"}
-    found = wrong(MQTT, {"replyTarget": {"address": "r", "headerMapping": mapping}}, {"headerMapping": mapping})
+    found = problem_paths(MQTT, {"replyTarget": {"address": "r", "headerMapping": mapping}}, {"headerMapping": mapping})
     places = ("sources[0].replyTarget", "targets[0]")
     assert found == [f"{place}.headerMapping{name}" for place in places for name in ('["mqtt.retain"]', ".x")]
-    assert wrong(MQTT_5, {"replyTarget": {"address": "r", "headerMapping": mapping}}, {"headerMapping": mapping}) == []
+    assert (
+        problem_paths(MQTT_5, {"replyTarget": {"address": "r", "headerMapping": mapping}}, {"headerMapping": mapping})
+        == []
+    )
 
 
 def test_the_default_mappings_are_no_problem() -> None:
-    assert wrong(MQTT, {"replyTarget": {"enabled": True}}) == []
+    assert problem_paths(MQTT, {"replyTarget": {"enabled": True}}) == []
 
 
 def test_enforcement_identifies_a_sender_by_fields_of_the_incoming_message() -> None:
     by_topic = {"enforcement": {"input": "{{ source:address }}", "filters": ["{{ thing:id }}"]}}
     by_header = {"enforcement": {"input": "{{ header:device }}", "filters": ["{{ thing:id }}"]}}
-    assert (wrong(MQTT, by_topic), wrong(MQTT_5, by_topic), wrong(MQTT_5, by_header)) == ([], [], [])
-    assert wrong(MQTT, by_header) == ["sources[0].enforcement.input"]
+    assert (problem_paths(MQTT, by_topic), problem_paths(MQTT_5, by_topic), problem_paths(MQTT_5, by_header)) == (
+        [],
+        [],
+        [],
+    )
+    assert problem_paths(MQTT, by_header) == ["sources[0].enforcement.input"]
 
 
 def test_an_empty_client_id_keeps_no_session() -> None:
-    assert wrong(MQTT, specificConfig={"clientId": ""}) == ["specificConfig.clientId"]
-    assert wrong(MQTT, specificConfig={"clientId": "", "cleanSession": "true"}) == []
-    assert wrong(MQTT_5, specificConfig={"clientId": ""}) == []
+    assert problem_paths(MQTT, specificConfig={"clientId": ""}) == ["specificConfig.clientId"]
+    assert problem_paths(MQTT, specificConfig={"clientId": "", "cleanSession": "true"}) == []
+    assert problem_paths(MQTT_5, specificConfig={"clientId": ""}) == []

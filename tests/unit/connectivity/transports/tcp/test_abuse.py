@@ -1,4 +1,4 @@
-"""Peers of a TCP door that mean no good, or know no better: each is bounded, and ended, and others notice nothing.
+"""Malicious or faulty peers of a TCP listener: each is bounded and disconnected, and others are not affected.
 
 Every test has a neighbour that converses with the service before, meanwhile and afterwards.
 """
@@ -37,31 +37,31 @@ MIB = 1 << 20
 
 @asynccontextmanager
 async def beside_a_neighbour() -> AsyncIterator[tuple[TcpService, Caller]]:
-    """A door, and somebody who speaks with the service as usual. Afterwards nothing is left of anybody else."""
+    """A listener, and a well-behaved peer. Afterwards no state of any other peer is left."""
     async with open_tcp_service() as there:
         neighbour = await there.greeted()
-        await converses(neighbour)
+        await check_conversation(neighbour)
         yield there, neighbour
-        await converses(neighbour)
+        await check_conversation(neighbour)
         await there.keeps_only(1)
         await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def converses(neighbour: Caller) -> None:
+async def check_conversation(neighbour: Caller) -> None:
     neighbour.send(SubscribeFrame("tck/range?n=3", 1, 2))
     await neighbour.expect("81 01 00 82 01 01 31 82 01 01 32")
     neighbour.send(RequestFrame(1, 5))
     await neighbour.expect("82 01 01 33 86 01")
 
 
-def stuck(there: TcpService) -> list[TcpPeer]:
-    """Those that take nothing of what waits for them."""
+def stuck_peers(there: TcpService) -> list[TcpPeer]:
+    """Return the peers that do not read their waiting output."""
     return [peer for peer in there.link.peers.values() if peer.times.stuck is not None]
 
 
 @contextmanager
-def within(raw: int) -> Iterator[None]:
-    """What is allocated meanwhile is never more than so much at a time."""
+def allocates_less_than(raw: int) -> Iterator[None]:
+    """Check that the block never has more bytes allocated than this."""
     tracemalloc.start()
     try:
         yield
@@ -83,12 +83,12 @@ async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscr
     async with beside_a_neighbour() as (there, neighbour):
         deaf = await there.caller()
         deaf.pause_reading()
-        with within(most):
+        with allocates_less_than(most):
             deaf.send(H, asked)
-            await wait_until(lambda: stuck(there))
+            await wait_until(lambda: stuck_peers(there))
             for _ in range(20):
-                await converses(neighbour)
-        [peer] = stuck(there)
+                await check_conversation(neighbour)
+        [peer] = stuck_peers(there)
         assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
         let_pass(there.link, 31)
 
@@ -98,7 +98,7 @@ async def test_a_peer_that_reads_its_requested_data_slowly_is_not_treated_as_sil
         slow = await there.greeted("01 00 01 02")
         slow.pause_reading()
         slow.send(SubscribeFrame("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
-        await wait_until(lambda: stuck(there))
+        await wait_until(lambda: stuck_peers(there))
         # Nothing that it says is read meanwhile.
         slow.send(Ping(b"1"))
         for _ in range(4):
@@ -109,7 +109,7 @@ async def test_a_peer_that_reads_its_requested_data_slowly_is_not_treated_as_sil
         await slow.leave()
 
 
-async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_either() -> None:
+async def test_a_peer_that_sends_without_end_and_never_reads_is_not_read_either() -> None:
     async with beside_a_neighbour() as (there, neighbour):
         deaf = await there.greeted("01 00 01 02")
         deaf.pause_reading()
@@ -121,12 +121,12 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
                 deaf.send(*[encode(Ping(b"x" * 64))] * 1000)
                 await deaf.writer.drain()
 
-        with within(16 * MIB):
+        with allocates_less_than(16 * MIB):
             flooding = asyncio.create_task(flood())
-            await wait_until(lambda: stuck(there))
-            [peer] = stuck(there)
+            await wait_until(lambda: stuck_peers(there))
+            [peer] = stuck_peers(there)
             await wait_until(lambda: not peer.times.is_reading)
-            await converses(neighbour)
+            await check_conversation(neighbour)
         assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
         let_pass(there.link, 31)
         await wait_until(lambda: len(there.link.peers) == 1)
@@ -143,18 +143,18 @@ async def test_a_peer_that_requests_ten_thousand_streams_gets_the_maximum_and_an
         assert sum(isinstance(frame, OnSubscribe) for frame in frames) == 10_000
         assert [each.error[:3] for each in frames if isinstance(each, OnError)] == ["429"] * refused
         assert len(list(there.rsio_harness.streams)) == LIMITS.subscriptions
-        await converses(neighbour)
+        await check_conversation(neighbour)
         await greedy.leave()
 
 
 @pytest.mark.parametrize(
-    ("hello", "longest", "said"),
+    ("hello", "longest", "reason"),
     [
         pytest.param("01 00 00", 11, "idle", id="without keepalive a frame has its time"),
-        pytest.param("01 00 01 02", 2, "idle", id="with keepalive octets are no frames"),
+        pytest.param("01 00 01 02", 2, "idle", id="with keepalive bytes are no frames"),
     ],
 )
-async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, longest: int, said: str) -> None:
+async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, longest: int, reason: str) -> None:
     async with beside_a_neighbour() as (there, neighbour):
         slow = await there.greeted(hello)
         endless = encode(SubscribeFrame("x" * 300, 1, 0))
@@ -166,8 +166,8 @@ async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, l
             neighbour.send("13 09")
             minutes += 1
         assert minutes <= longest
-        heard = await slow.rest()
-        assert heard.endswith(said.encode())
+        received = await slow.rest()
+        assert received.endswith(reason.encode())
 
 
 async def test_a_peer_that_sends_its_hello_byte_by_byte_has_ten_seconds_for_all_of_it() -> None:
@@ -189,8 +189,8 @@ async def test_a_peer_that_sends_one_frame_a_minute_may_stay() -> None:
             rare.send("a8 00")
             assert (await rare.take(2)) in (b"\xa8\x00", b"\xa9\x00")
         rare.send("03 00")
-        heard = await rare.rest()
-        assert heard.endswith(bytes.fromhex("03 02 6f 6b"))
+        received = await rare.rest()
+        assert received.endswith(bytes.fromhex("03 02 6f 6b"))
 
 
 @pytest.mark.parametrize("connects", [300, pytest.param(10_000, marks=pytest.mark.soak(shard="properties"))])
@@ -199,7 +199,7 @@ async def test_peers_that_connect_and_leave_in_great_numbers_leave_nothing_behin
     async with beside_a_neighbour() as (there, neighbour):
         with capture_logs() as logs:
             await come_and_go(there, neighbour, connects)
-        assert {each["log_level"] for each in logs} == {"debug"}, "nobody can fill the log of the service"
+        assert {each["log_level"] for each in logs} == {"debug"}, "a peer cannot fill the log of the service"
         await there.keeps_only(1)
 
 
@@ -207,10 +207,10 @@ async def come_and_go(there: TcpService, neighbour: Caller, connects: int) -> No
     for number in range(0, connects, 100):
         callers = [await Caller.at(there.port) for _ in range(100)]
         for place, caller in enumerate(callers):
-            said: list[str | Frame] = ["01", f"{H} 12", H, SubscribeFrame("tck/never", 1, 1)]
-            caller.send(*said[: place % 4])
+            sent: list[str | Frame] = ["01", f"{H} 12", H, SubscribeFrame("tck/never", 1, 1)]
+            caller.send(*sent[: place % 4])
         await asyncio.gather(*(caller.leave() for caller in callers))
-        await converses(neighbour)
+        await check_conversation(neighbour)
         assert len(there.link._sockets) <= number + 101
 
 
@@ -219,7 +219,7 @@ async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -
     async with beside_a_neighbour() as (there, neighbour):
         callers = [await Caller.at(there.port) for _ in range(peers)]
         await wait_until(lambda: len(there.clients) == peers + 1)
-        await converses(neighbour)
+        await check_conversation(neighbour)
         there.pass_time(11)
         for caller in callers:
             await caller.expect(SERVER_HELLO)
@@ -227,5 +227,5 @@ async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -
 
 
 def waiting(there: TcpService) -> int:
-    """Octets of frames that are not whole yet."""
+    """Return the number of buffered bytes of incomplete frames."""
     return sum(client.endpoint._decoder.waiting for client in there.clients)

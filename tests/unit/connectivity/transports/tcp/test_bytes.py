@@ -17,7 +17,7 @@ MOST = 3
 
 
 class StoringListener:
-    """A door that keeps what it takes. At most MOST pieces are unsettled."""
+    """A listener that keeps the received pieces. At most MOST of them are unsettled."""
 
     max_unsettled = MOST
 
@@ -49,13 +49,13 @@ def settle(peer: TcpPeer) -> None:
     peer.move()
 
 
-async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> StoringListener:
-    """What a door takes of a peer that says this and leaves; some pieces are settled on the way."""
-    door, wire = StoringListener(), Wire()
-    peer = TcpPeer(door)
+async def listener_after(chunks: Sequence[bytes], settles: Sequence[bool]) -> StoringListener:
+    """Return a listener after a peer sent these chunks and left; some pieces were settled on the way."""
+    listener, wire = StoringListener(), Wire()
+    peer = TcpPeer(listener)
     peer.connection_made(wire)
     for number, chunk in enumerate(chunks):
-        # A socket brings at most one chunk more than it was asked for.
+        # A socket delivers at most one more chunk after reading was paused.
         while not wire.is_read:
             settle(peer)
         peer.data_received(chunk)
@@ -64,7 +64,7 @@ async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> StoringLis
     peer.connection_lost(None)
     while peer.unsettled:
         settle(peer)
-    return door
+    return listener
 
 
 chunks_of = st.lists(
@@ -75,33 +75,33 @@ chunks_of = st.lists(
 @settings(max_examples=examples(60), deadline=None)
 @given(chunks_of, st.lists(st.booleans(), max_size=7))
 def test_a_byte_stream_is_the_same_however_it_is_split(chunks: list[bytes], settles: list[bool]) -> None:
-    door = asyncio.run(spoken(chunks, settles))
-    assert door.pieces[0] == b""
-    assert b"".join(door.pieces) == b"".join(chunks)
-    assert door.has_left
+    listener = asyncio.run(listener_after(chunks, settles))
+    assert listener.pieces[0] == b""
+    assert b"".join(listener.pieces) == b"".join(chunks)
+    assert listener.has_left
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(chunks_of, st.integers(0, 12))
 def test_bytes_after_the_last_message_are_read_and_dropped(chunks: list[bytes], place: int) -> None:
-    async def say() -> None:
-        door, wire, told = StoringListener(), Wire(), list[object]()
-        done: Done = told.append
-        peer = TcpPeer(door)
+    async def run() -> None:
+        listener, wire, results = StoringListener(), Wire(), list[object]()
+        done: Done = results.append
+        peer = TcpPeer(listener)
         peer.connection_made(wire)
         for number, chunk in enumerate(chunks):
             if number == place:
                 peer.part(b"bye", done)
-                taken = list(door.pieces)
+                taken = list(listener.pieces)
             if wire.is_read:
                 peer.data_received(chunk)
         if place < len(chunks):
             assert wire.is_read
             assert (wire.written, wire.has_ended) == (b"bye", True)
-            assert (told, door.pieces) == ([None], taken)
+            assert (results, listener.pieces) == ([None], taken)
         peer.connection_lost(None)
         while peer.unsettled:
             settle(peer)
-        assert door.has_left
+        assert listener.has_left
 
-    asyncio.run(say())
+    asyncio.run(run())

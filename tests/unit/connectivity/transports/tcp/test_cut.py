@@ -1,7 +1,7 @@
-"""Sockets that break at any octet: a client that resumes has every element once and in order (reactive-streams-io, resume).
+"""Sockets that break at any byte: a client that resumes has every element once and in order (reactive-streams-io, resume).
 
-The service is in this process, the door and its sockets are real. The client reads and writes so many octets, and resets its
-socket: amid a hello, a resume, an element. Streams are of a fixed size and not, whole and split; one is the history of a
+The service is in this process, the listener and its sockets are real. The client reads and writes some bytes, and resets its
+socket within a hello, a resume or an element. Streams are of a fixed size and not, whole and split; one is the history of a
 thing, read from the store.
 """
 
@@ -37,7 +37,7 @@ STREAMS = {
     "tck/big?bytes=150000": [b"x" * 150_000],
 }
 PAGE = 11
-"""What is asked for at a time."""
+"""The demand of one request."""
 
 PART = 2000
 """Octets of one part of what is split: most links live long enough for some of them."""
@@ -64,11 +64,11 @@ class ReconnectingClient:
     def is_done(self) -> bool:
         return len(self.over) == len(self.names)
 
-    async def wander(self) -> None:
-        """Until everything has come."""
+    async def read_all(self) -> None:
+        """Read until all elements have arrived."""
         while True:
             caller = await self.there.caller()
-            if await self._talk(caller):
+            if await self._converse(caller):
                 return
             await caller.leave()
             self.send(self.endpoint.lose(time.monotonic()))
@@ -76,23 +76,23 @@ class ReconnectingClient:
             assert ticket is not None, self.faults
             self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), ticket=ticket)
 
-    async def _talk(self, caller: Caller) -> bool:
-        """Whether all has come; False where the socket is to break."""
-        # Short links break amid what goes over, long ones amid elements.
+    async def _converse(self, caller: Caller) -> bool:
+        """Return True once all elements have arrived, False if the socket must be reset."""
+        # Short links break within the resume, long ones within elements.
         inward, outward = (self.dice.randint(1, self.dice.choice((5, 60, 400, 9000))) for _ in range(2))
         while True:
             is_lasting = self.endpoint.ticket() is None
-            while said := self.endpoint.take():
-                caller.writer.write(said if is_lasting else said[:outward])
-                outward -= 0 if is_lasting else len(said)
+            while sent := self.endpoint.take():
+                caller.writer.write(sent if is_lasting else sent[:outward])
+                outward -= 0 if is_lasting else len(sent)
                 if outward <= 0:
                     await caller.writer.drain()
                     return self._cut()
             if self.is_done:
                 return True
-            heard = await caller.take_some(1 << 16 if is_lasting else inward)
-            inward -= 0 if is_lasting else len(heard)
-            self.send(self.endpoint.receive(heard, time.monotonic()))
+            received = await caller.take_some(1 << 16 if is_lasting else inward)
+            inward -= 0 if is_lasting else len(received)
+            self.send(self.endpoint.receive(received, time.monotonic()))
             if inward <= 0:
                 return self._cut()
 
@@ -119,25 +119,25 @@ class ReconnectingClient:
                     pass
 
 
-async def wander(choose: random.Random) -> None:
+async def read_over_cut_sockets(choose: random.Random) -> None:
     rsio_harness = await RsioHarness.filled(revisions=REVISIONS)
     async with open_tcp_service(rsio_harness, mappingDefinitions=definition(partLimit=PART)) as there:
-        wanderer = ReconnectingClient(there, choose)
-        await wanderer.wander()
-    assert wanderer.faults == []
-    history = wanderer.got.pop(HISTORY)
+        client = ReconnectingClient(there, choose)
+        await client.read_all()
+    assert client.faults == []
+    history = client.got.pop(HISTORY)
     assert [json.loads(element)["revision"] for element in history] == list(range(1, REVISIONS + 1))
-    assert wanderer.got == STREAMS
+    assert client.got == STREAMS
     await wait_until(lambda: list(rsio_harness.streams) == [])
-    assert wanderer.cuts >= 50
-    assert wanderer.resumed >= 20
+    assert client.cuts >= 50
+    assert client.resumed >= 20
 
 
 async def test_every_element_comes_once_and_in_order_over_sockets_that_break() -> None:
-    await wander(dice("sockets that break"))
+    await read_over_cut_sockets(dice("sockets that break"))
 
 
 @pytest.mark.soak(shard="properties")
 @pytest.mark.parametrize("seed", range(SEEDS_IN_SOAK))
 async def test_every_element_comes_once_and_in_order_over_thousands_of_sockets_that_break(seed: int) -> None:
-    await wander(dice("sockets that break", seed))
+    await read_over_cut_sockets(dice("sockets that break", seed))

@@ -74,11 +74,11 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@each_row(("more", "path", "said"), BROKEN)
-def test_a_problem_names_its_path_and_the_expected_value(more: dict[str, Any], path: str, said: str) -> None:
+@each_row(("more", "path", "message"), BROKEN)
+def test_a_problem_names_its_path_and_the_expected_value(more: dict[str, Any], path: str, message: str) -> None:
     problems = [problem for problem in validate(GOOD | more) if problem.path == path]
     assert problems
-    assert any(said in str(problem) for problem in problems), problems
+    assert any(message in str(problem) for problem in problems), problems
     assert "secret" not in str(problems)
 
 

@@ -1,7 +1,7 @@
-"""reactive-streams-io through a TCP door: hellos, frames, streams and goodbyes over real sockets, octet for octet.
+"""reactive-streams-io through a TCP listener: hellos, frames, streams and goodbyes over real sockets, byte by byte.
 
-Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are octets as they travel. What is sent in
-one piece is sent one octet at a time, too: the same is heard.
+Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes as they travel. What is sent in
+one piece is sent one byte at a time, too, and the output is the same.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ MOST = "ff ff ff ff ff ff ff ff 7f"
 
 
 class Case(NamedTuple):
-    """What a client says, and what it hears: exactly these octets, then the answer to a mark, or a goodbye that begins so.
+    """The messages of a client, and exactly the bytes it receives, followed by the answer to a mark or by a goodbye.
 
-    `hello`: said before and answered by the server's; None: nothing was said.
+    `hello` is sent before and answered by the server's; None: nothing was sent.
     """
 
     messages: str
@@ -100,7 +100,7 @@ async def began(there: TcpService, case: Case, **options: Any) -> Caller:
     return await (there.caller(**options) if case.hello is None else there.greeted(case.hello, **options))
 
 
-async def ends_as_said(caller: Caller, case: Case) -> None:
+async def ends_as_specified(caller: Caller, case: Case) -> None:
     await caller.expect(case.received)
     if case.goodbye is None:
         await caller.hears_nothing_more()
@@ -110,13 +110,13 @@ async def ends_as_said(caller: Caller, case: Case) -> None:
 
 @pytest.mark.parametrize("number", CASES)
 async def test_cases_h_v_d_i_g_and_k_are_answered_as_specified(there: TcpService, number: str) -> None:
-    """In one piece, and one octet at a time."""
+    """In one piece, and one byte at a time."""
     case = CASES[number]
     whole, slow = await began(there, case), await began(there, case)
     whole.send(case.messages)
-    await ends_as_said(whole, case)
+    await ends_as_specified(whole, case)
     await slow.send_slowly(case.messages)
-    await ends_as_said(slow, case)
+    await ends_as_specified(slow, case)
 
 
 async def test_the_same_cases_are_answered_as_specified_over_tls() -> None:
@@ -131,7 +131,7 @@ async def test_the_same_cases_are_answered_as_specified_over_tls() -> None:
         for case in CASES.values():
             caller = await began(there, case, ssl=context, server_hostname="localhost")
             caller.send(case.messages)
-            await ends_as_said(caller, case)
+            await ends_as_specified(caller, case)
             await caller.leave()
         await there.keeps_only(0)
 

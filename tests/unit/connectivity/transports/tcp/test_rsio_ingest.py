@@ -1,6 +1,6 @@
-"""Commands in streams through a TCP door: however its octets are cut, each is carried out once and in order.
+"""Commands in streams through a TCP listener: however the bytes are split, each is carried out once and in order.
 
-Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are octets as they travel.
+Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes as they travel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def there() -> AsyncIterator[TcpService]:
 
 
 def turns(first: int, last: int) -> bytes:
-    """Frames that set the lamp to these numbers."""
+    """Return frames that set the lamp to these numbers."""
     return raw(*(OnNext(1, turn(number)) for number in range(first, last + 1)))
 
 
@@ -44,9 +44,9 @@ async def test_cases_w01_to_w04_over_a_socket_in_chunks_of_any_size(there: TcpSe
     caller.send(OnSubscribe(1, 0), "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
     await caller.expect("81 01 00 82 01 01 31 86 01")
     await caller.send_slowly(turns(1, 3))
-    said = turns(4, 256)
-    for start in range(0, len(said), 1009):
-        caller.writer.write(said[start : start + 1009])
+    sent = turns(4, 256)
+    for start in range(0, len(sent), 1009):
+        caller.writer.write(sent[start : start + 1009])
         await caller.writer.drain()
     await has(there, 256)
     await caller.expect(f"{AGAIN} {AGAIN}")

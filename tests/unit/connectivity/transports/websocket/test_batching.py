@@ -40,8 +40,8 @@ class Socket(asyncio.Transport):
         self.written.append(b"the end")
 
 
-class Door:
-    """Lets everybody in."""
+class Listener:
+    """A listener that admits every peer."""
 
     max_frame, max_unsettled = 1 << 20, 10
     extensions: tuple[Any, ...] = ()
@@ -58,7 +58,7 @@ class Door:
 
 
 async def inside() -> tuple[WebSocketPeer, Socket]:
-    peer, socket = WebSocketPeer(cast(Any, Door())), Socket()
+    peer, socket = WebSocketPeer(cast(Any, Listener())), Socket()
     peer.connection_made(socket)
     peer.data_received(upgrade_request("/twins"))
     await asyncio.sleep(0)
@@ -69,10 +69,10 @@ async def inside() -> tuple[WebSocketPeer, Socket]:
 
 async def test_many_messages_are_one_call_of_the_system_in_their_order() -> None:
     peer, socket = await inside()
-    told: list[Exception | None] = []
+    results: list[Exception | None] = []
     for number in range(100):
-        peer.send(b"%03d" % number, told.append)
-    assert (socket.written, peer.waiting_output, told) == ([], 300, [None] * 100)
+        peer.send(b"%03d" % number, results.append)
+    assert (socket.written, peer.waiting_output, results) == ([], 300, [None] * 100)
     await asyncio.sleep(0)
     assert socket.written == [b"".join(b"%03d" % number for number in range(100))]
     assert peer.waiting_output == 0

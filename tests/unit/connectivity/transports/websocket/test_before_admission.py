@@ -1,4 +1,4 @@
-"""What clients can do to a WebSocket listener before they are admitted is bounded: sockets, requests, guesses."""
+"""Clients of a WebSocket listener are limited before admission: sockets, requests, guesses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def raw(way: OpenListener) -> AsyncIterator[tuple[asyncio.StreamReader, as
 
 
 def reasons(way: OpenListener) -> dict[str, int]:
-    """Why clients were refused, and how often, as the log has it."""
+    """Return the logged reasons of refusals with their numbers."""
     with capture_logs() as lines:
         let_pass(way.link, 0)
     return {line["reason"]: line["count"] for line in lines if line["event"] == "peers refused"}
@@ -198,7 +198,7 @@ async def test_a_request_up_to_16_kib_is_admitted_with_frames_behind_it() -> Non
 
 
 def delays(way: OpenListener) -> list[float]:
-    """How long the answers to wrong tokens wait, in seconds, from the shortest."""
+    """Return the delays of the responses to wrong tokens, in seconds, sorted."""
     now = asyncio.get_running_loop().time()
     return sorted(round(peer._delayed.when() - now, 1) for peer in sockets(way) if peer._delayed is not None)
 
@@ -251,7 +251,7 @@ async def test_no_token_is_checked_while_many_wrong_ones_of_its_address_wait(mon
                 writer.write(upgrade("wrong"))
             await wait_until(lambda: way.link._delays.is_full(HERE))
             assert [await status_of(way, headers) for headers in (RIGHT, WRONG)] == [429, 429]
-        # Those that have gone without waiting wait no more.
+        # Clients that disconnected before their delay ended are removed.
         await wait_until(lambda: not way.link._delays.is_full(HERE))
         await way.client(additional_headers=RIGHT)
 

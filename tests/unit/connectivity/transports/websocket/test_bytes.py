@@ -24,7 +24,7 @@ MOST = 3
 
 
 class StoringListener:
-    """A door that keeps what it takes. At most MOST messages are unsettled."""
+    """A listener that keeps the received messages. At most MOST of them are unsettled."""
 
     max_frame, max_unsettled = 1 << 16, MOST
     extensions: Sequence[ServerPerMessageDeflateFactory] = ()
@@ -59,7 +59,7 @@ class StoringListener:
 
 
 class ClosedListener(StoringListener):
-    """A listener that admits nobody."""
+    """A listener that refuses every handshake."""
 
     def admit(self, peer: WebSocketPeer, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
         return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path.")
@@ -111,13 +111,13 @@ def frames_of(payload: bytes, is_text: bool, parts: int) -> bytes:
     )
 
 
-async def spoken(
-    said: Sequence[tuple[bytes, bool, int]], cuts: Sequence[int], settles: Sequence[bool]
+async def listener_after(
+    payloads: Sequence[tuple[bytes, bool, int]], cuts: Sequence[int], settles: Sequence[bool]
 ) -> StoringListener:
-    """What a door takes of a peer that says this and leaves, its bytes cut up so, some messages settled on the way."""
-    stream = REQUEST + b"".join(frames_of(*each) for each in said)
-    door, wire = StoringListener(), Wire()
-    peer = WebSocketPeer(door)  # type: ignore[arg-type]
+    """Return a listener after a peer sent these messages, split at `cuts`, and left; some were settled on the way."""
+    stream = REQUEST + b"".join(frames_of(*each) for each in payloads)
+    listener, wire = StoringListener(), Wire()
+    peer = WebSocketPeer(listener)  # type: ignore[arg-type]
     peer.connection_made(wire)
     places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
     for number, (start, end) in enumerate(pairwise(places)):
@@ -129,26 +129,28 @@ async def spoken(
     while peer.unsettled:
         peer.unsettled -= 1
         peer.move()
-    return door
+    return listener
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(messages, st.lists(st.integers(0, 10_000), max_size=20), st.lists(st.booleans(), max_size=7))
 def test_the_same_messages_come_of_the_same_bytes_however_they_are_cut_up(
-    said: list[tuple[bytes, bool, int]], cuts: list[int], settles: list[bool]
+    payloads: list[tuple[bytes, bool, int]], cuts: list[int], settles: list[bool]
 ) -> None:
-    readable = [(payload.hex().encode() if is_text else payload, is_text, parts) for payload, is_text, parts in said]
-    door = asyncio.run(spoken(readable, cuts, settles))
-    assert door.taken == [(payload, is_text) for payload, is_text, _ in readable]
-    assert door.has_left
+    readable = [
+        (payload.hex().encode() if is_text else payload, is_text, parts) for payload, is_text, parts in payloads
+    ]
+    listener = asyncio.run(listener_after(readable, cuts, settles))
+    assert listener.taken == [(payload, is_text) for payload, is_text, _ in readable]
+    assert listener.has_left
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=2000), st.lists(st.integers(0, 10_000), max_size=10))
 def test_no_bytes_do_more_than_end_their_own_socket(noise: bytes, cuts: list[int]) -> None:
-    async def say() -> StoringListener:
-        door, wire = StoringListener(), Wire()
-        peer = WebSocketPeer(door)  # type: ignore[arg-type]
+    async def run() -> StoringListener:
+        listener, wire = StoringListener(), Wire()
+        peer = WebSocketPeer(listener)  # type: ignore[arg-type]
         peer.connection_made(wire)
         stream = REQUEST + noise
         places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
@@ -158,6 +160,6 @@ def test_no_bytes_do_more_than_end_their_own_socket(noise: bytes, cuts: list[int
         while peer.unsettled:
             peer.unsettled -= 1
             peer.move()
-        return door
+        return listener
 
-    assert asyncio.run(say()).has_left
+    assert asyncio.run(run()).has_left

@@ -1,6 +1,6 @@
-"""The WebSocket door, with real clients of the library `websockets`: what they send, what they are sent, how it ends.
+"""The WebSocket listener, with real clients of the library `websockets`: messages both ways, and how sockets end.
 
-A door has no broker behind it: nothing is kept while nobody is connected and nothing comes again, so it keeps to the parts
+A listener has no broker behind it: without a peer nothing is kept, and nothing is redelivered, so it keeps to the parts
 of what all brokers do that make sense for it.
 """
 
@@ -192,11 +192,11 @@ async def test_a_peer_that_is_gone_takes_no_messages(way: OpenListener) -> None:
 
 
 async def test_a_message_to_a_peer_that_is_gone_fails(way: OpenListener) -> None:
-    """Sessions outlive the service, and sockets do not: what is kept of one is sent to nobody."""
-    told = signs_of(way.link)
+    """Sessions outlive the service, and sockets do not: kept messages of a socket are not sent."""
+    signs = signs_of(way.link)
     [error] = await way.send("a-peer-of-before", b"hello?")
     assert isinstance(error, PublishFailed)
-    assert told == [("a-peer-of-before", ReaderStatus.GONE)]
+    assert signs == [("a-peer-of-before", ReaderStatus.GONE)]
 
 
 async def test_compressed_messages_pass_both_ways_where_both_sides_want_them() -> None:
@@ -223,7 +223,7 @@ async def test_unsettled_messages_of_a_peer_are_bounded_and_flow_again() -> None
         held = await way.take(5)
         await quiet.send("me too")
         [other] = await way.take(1)
-        assert other.envelope.payload == b"me too", "one busy peer holds up nobody else"
+        assert other.envelope.payload == b"me too", "a busy peer does not delay others"
         assert way.taker.deliveries == []
         payloads = [delivery.envelope.payload for delivery in held]
         for delivery in held:

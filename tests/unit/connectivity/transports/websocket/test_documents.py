@@ -58,17 +58,17 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@each_row(("more", "path", "said"), BROKEN)
-def test_a_problem_names_its_path_and_the_expected_value(more: dict[str, Any], path: str, said: str) -> None:
+@each_row(("more", "path", "message"), BROKEN)
+def test_a_problem_names_its_path_and_the_expected_value(more: dict[str, Any], path: str, message: str) -> None:
     problems = [problem for problem in validate(GOOD | more) if problem.path == path]
     assert problems
-    assert any(said in str(problem) for problem in problems), problems
+    assert any(message in str(problem) for problem in problems), problems
     assert "secret" not in str(problems)
 
 
 @pytest.mark.parametrize("more", [{}, {"credentials": CERTIFICATE}])
 @pytest.mark.parametrize("uri", ["ws://127.0.0.1:8765/?x=1", "ws://127.0.0.1:port", "${env:NOWHERE}"])
-def test_nothing_is_said_of_certificates_while_the_uri_cannot_be_read(uri: str, more: dict[str, Any]) -> None:
+def test_no_problem_of_certificates_is_reported_while_the_uri_is_invalid(uri: str, more: dict[str, Any]) -> None:
     assert {problem.path for problem in validate(GOOD | more | {"uri": uri})} == {"uri"}
 
 

@@ -1,4 +1,4 @@
-"""A Ditto conversation through a WebSocket door, whole: commands, errors, a subscription's events, a target at a path.
+"""A whole Ditto conversation through a WebSocket listener: commands, errors, events of a subscription, a target.
 
 The clients are real ones of the library `websockets`; the service is all there, in this process.
 """
@@ -105,7 +105,7 @@ async def test_closing_the_connection_lets_the_answers_out_first(websocket_servi
 
 
 async def test_the_subscriptions_of_a_client_end_when_it_leaves(websocket_service: WebSocketService) -> None:
-    """Also while its events wait for it; nobody else's end."""
+    """Also while events wait for it; other subscriptions go on."""
     staying, leaving = await websocket_service.client(token="owners"), await websocket_service.client(token="owners")
     assert (await request_json(staying, creation()))["status"] == 201
     kept = (await request_json(staying, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]

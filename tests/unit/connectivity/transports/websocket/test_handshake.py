@@ -37,7 +37,7 @@ def decided(
 
 
 def status(*arguments: Any, **more: Any) -> int:
-    """101 for whoever is let in."""
+    """Return the status of the handshake, 101 if the client is admitted."""
     found = decided(*arguments, **more)
     return 101 if isinstance(found, AcceptedHandshake) else found.status.value
 

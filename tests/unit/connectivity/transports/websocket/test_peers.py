@@ -42,7 +42,7 @@ from tests.support.wait import PATIENCE, wait_until
 
 
 async def refusal(way: OpenListener, target: str = "/twins", **options: object) -> tuple[int, str]:
-    """The status and the words that somebody is not let in with."""
+    """Return the status and the response text of a refused handshake."""
     with pytest.raises(InvalidStatus) as refused:
         await way.client(target, **options)
     response = refused.value.response
@@ -68,7 +68,7 @@ async def raw(way: OpenListener) -> AsyncIterator[tuple[asyncio.StreamReader, as
 
 
 async def answer(way: OpenListener, request: bytes) -> bytes:
-    """All that a door says to some bytes until it hangs up."""
+    """Return all that a listener sends in response to these bytes until it disconnects."""
     async with raw(way) as (reader, writer):
         writer.write(request)
         return await asyncio.wait_for(reader.read(), PATIENCE)
@@ -82,7 +82,7 @@ def later(way: OpenListener, seconds: float) -> None:
     let_pass(way.link, seconds)
 
 
-# ── who is not let in ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refused handshakes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_an_unknown_path_a_forbidden_origin_and_a_missing_token_are_distinguished() -> None:
@@ -138,8 +138,8 @@ async def test_sockets_that_ask_for_nothing_are_bounded_too(monkeypatch: pytest.
 )
 async def test_a_client_without_websocket_gets_an_http_error(request_line: bytes, status: bytes) -> None:
     async with opened() as way:
-        said = await answer(way, request_line)
-        assert said.startswith(b"HTTP/1.1 " + status)
+        response = await answer(way, request_line)
+        assert response.startswith(b"HTTP/1.1 " + status)
 
 
 async def test_a_tls_client_at_a_listener_without_tls_is_disconnected_and_logged() -> None:
@@ -148,8 +148,8 @@ async def test_a_tls_client_at_a_listener_without_tls_is_disconnected_and_logged
             await way.client(ssl=ssl.create_default_context(), scheme="wss")
         with capture_logs() as logs:
             later(way, 0)
-        [told] = logs
-        assert "TLS" in told["reason"]
+        [event] = logs
+        assert "TLS" in event["reason"]
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ async def test_frames_after_a_refused_request_are_ignored() -> None:
     async with opened() as way:
         assert (await answer(way, request + frame)).startswith(b"HTTP/1.1 404")
         assert way.taker.deliveries == []
-        # The same frame behind a good request is a message.
+        # The same frame after a valid request is a message.
         async with raw(way) as (_, writer):
             writer.write(request.replace(b"/nowhere", b"/twins") + frame)
             [delivery] = await way.take(1)
             assert delivery.envelope.payload == b"sneaked in"
 
 
-async def test_a_socket_that_never_asks_for_anything_is_cut_off() -> None:
+async def test_a_socket_that_never_sends_a_request_is_disconnected() -> None:
     async with opened() as way, raw(way) as (reader, _):
         await wait_until(lambda: peers_of(way))
         later(way, OPENING + 1)
@@ -235,7 +235,7 @@ async def test_a_protocol_violation_closes_only_its_own_socket() -> None:
 
 
 async def test_many_small_messages_at_once_are_taken_bit_by_bit() -> None:
-    """What one read brings may be thousands of messages: no more than a little is parsed before there is room."""
+    """One read may contain thousands of messages: few are parsed before there is room."""
     many = 20_000
     async with opened(options={"maxUnsettled": "100"}) as way:
         client = await way.client()
@@ -326,13 +326,13 @@ async def test_a_target_does_not_wait_and_disconnects_peers_that_read_too_slowly
         slow.transport.pause_reading()
         payload = os.urandom(256 * 1024)
 
-        async def tell() -> bool:
+        async def publish_once() -> bool:
             assert await way.send("/twins", payload) == [None]
             assert await asyncio.wait_for(fast.recv(), PATIENCE) == payload
             return any(peer.times.closing is not None for peer in peers_of(way))
 
         for _ in range(200):
-            if await tell():
+            if await publish_once():
                 break
         assert "1 peers" not in repr(way.link)
         slow.transport.resume_reading()
@@ -373,7 +373,7 @@ async def test_a_peer_that_reads_slowly_stays_connected() -> None:
 
 
 class Slow(asyncio.Transport):
-    """A socket whose buffer empties as it is told to."""
+    """A socket whose buffer is emptied by the test."""
 
     buffered = 0
 
@@ -397,11 +397,11 @@ async def test_each_byte_that_is_taken_gives_a_slow_peer_more_time() -> None:
         transport.buffered = 1000
         peer.pause_writing()
         assert peer.times.stuck is not None
-        for taken, begins_anew in ((1000, False), (999, True), (999, False), (0, True)):
+        for taken, is_restarted in ((1000, False), (999, True), (999, False), (0, True)):
             peer.times.stuck = 0.0
             transport.buffered = taken
             peer.look()
-            assert bool(peer.times.stuck) is begins_anew
+            assert bool(peer.times.stuck) is is_restarted
         way.link._sockets.discard(peer)
 
 
@@ -568,8 +568,8 @@ def test_tls_is_so_on_the_loop_of_the_service_too(authority: trustme.CA) -> None
 
 async def test_messages_before_a_close_frame_of_the_listener_are_taken_and_later_ones_dropped() -> None:
     async with opened(options={"maxUnsettled": "1"}) as way:
-        told: list[ReaderStatus] = []
-        way.link.readers = lambda _, sign: told.append(sign)
+        signs: list[ReaderStatus] = []
+        way.link.readers = lambda _, sign: signs.append(sign)
         client = await way.client()
         hello, more = (Frame(Opcode.TEXT, text).serialize(mask=True) for text in (b"hello", b"x" * 1000))
         client.transport.write(hello * 3)
@@ -582,10 +582,10 @@ async def test_messages_before_a_close_frame_of_the_listener_are_taken_and_later
         client.transport.write_eof()
         await wait_until(lambda: peer._transport is None)
         assert peer._unread == b""
-        assert not told
+        assert not signs
         first.settle()
         for _ in range(2):
             [each] = await way.take(1)
             each.settle()
         await wait_until(lambda: not peers_of(way))
-        assert told == [ReaderStatus.GONE]
+        assert signs == [ReaderStatus.GONE]

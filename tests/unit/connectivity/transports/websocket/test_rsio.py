@@ -1,4 +1,4 @@
-"""The binary protocol of reactive-streams-io through a WebSocket door: binary messages both ways, each socket a session.
+"""reactive-streams-io through a WebSocket listener: binary messages both ways, each socket a session.
 
 Case numbers are those of the cases for reactive-streams-io.
 """
@@ -40,7 +40,9 @@ async def websocket_service() -> AsyncIterator[WebSocketService]:
     await made.close()
 
 
-async def spoken(websocket_service: WebSocketService, path: str = PATH, *offered: Subprotocol) -> ClientConnection:
+async def client_with_protocols(
+    websocket_service: WebSocketService, path: str = PATH, *offered: Subprotocol
+) -> ClientConnection:
     """A client that offers subprotocols, the protocol's own unless others are named."""
     made = await connect(
         f"ws://127.0.0.1:{websocket_service.port}{path}",
@@ -52,64 +54,64 @@ async def spoken(websocket_service: WebSocketService, path: str = PATH, *offered
     return made
 
 
-async def heard(client: ClientConnection) -> bytes:
+async def receive(client: ClientConnection) -> bytes:
     message = await asyncio.wait_for(client.recv(), PATIENCE)
-    assert isinstance(message, bytes), "octets are sent as binary messages"
+    assert isinstance(message, bytes), "bytes are sent as binary messages"
     return message
 
 
 async def ended(client: ClientConnection) -> tuple[bytes, int | None]:
-    """All that is still said to a client, and the code that its socket is closed with."""
-    said = b""
+    """Return all that a client still receives, and the close code of its socket."""
+    rest = b""
     with suppress(ConnectionClosed):
         while True:
-            said += await heard(client)
-    return said, client.close_code
+            rest += await receive(client)
+    return rest, client.close_code
 
 
 async def conversation(client: ClientConnection) -> list[Frame]:
-    """What a client hears who asks for a whole history."""
+    """Subscribe to a whole history; return the received frames."""
     await client.send(raw(H, subscribe(HISTORY, 1, 10)))
     reader, found = Decoder(EndpointLimits(), CORE | {0x02}, 0x02, {}), list[Frame]()
     while not any(isinstance(frame, OnComplete) for frame in found):
-        found += reader.feed(await heard(client))
+        found += reader.feed(await receive(client))
     return found
 
 
-async def test_a_history_comes_whole_to_each_socket_that_asks_for_it(websocket_service: WebSocketService) -> None:
+async def test_each_socket_that_subscribes_to_a_history_receives_all_of_it(websocket_service: WebSocketService) -> None:
     for client in (
         await websocket_service.client(PATH),
         await websocket_service.client(PATH),
-        await spoken(websocket_service),
+        await client_with_protocols(websocket_service),
     ):
-        said = await conversation(client)
-        assert isinstance(said[0], ServerHello)
-        assert revisions([frame.element for frame in said if isinstance(frame, OnNext)]) == [1, 2, 3]
+        frames = await conversation(client)
+        assert isinstance(frames[0], ServerHello)
+        assert revisions([frame.element for frame in frames if isinstance(frame, OnNext)]) == [1, 2, 3]
 
 
 async def test_the_subprotocol_is_agreed_on_where_it_is_spoken_and_wanted(websocket_service: WebSocketService) -> None:
-    assert (await spoken(websocket_service)).subprotocol == RSIO
-    assert (await spoken(websocket_service, PATH, Subprotocol("mqtt"), RSIO)).subprotocol == RSIO
-    assert (await spoken(websocket_service, PATH, Subprotocol("mqtt"))).subprotocol is None
-    assert (await spoken(websocket_service, "/twins")).subprotocol is None
+    assert (await client_with_protocols(websocket_service)).subprotocol == RSIO
+    assert (await client_with_protocols(websocket_service, PATH, Subprotocol("mqtt"), RSIO)).subprotocol == RSIO
+    assert (await client_with_protocols(websocket_service, PATH, Subprotocol("mqtt"))).subprotocol is None
+    assert (await client_with_protocols(websocket_service, "/twins")).subprotocol is None
     assert (await websocket_service.client(PATH)).subprotocol is None
 
 
 async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_first_and_does_not_wait_forever(
     websocket_service: WebSocketService,
 ) -> None:
-    silent, other = await spoken(websocket_service), await spoken(websocket_service)
-    assert await heard(silent) == SERVER_HELLO
+    silent, other = await client_with_protocols(websocket_service), await client_with_protocols(websocket_service)
+    assert await receive(silent) == SERVER_HELLO
     await other.send(raw(H))
-    assert await heard(other) == SERVER_HELLO
+    assert await receive(other) == SERVER_HELLO
     websocket_service.harness.clock.advance(11)
     websocket_service.harness.sweep_sessions()
-    said, code = await ended(silent)
-    assert said.startswith(b"\x03")
-    assert b"protocol error: no hello in time" in said
+    received, code = await ended(silent)
+    assert received.startswith(b"\x03")
+    assert b"protocol error: no hello in time" in received
     assert code == 1002
     await other.send(raw(subscribe("tck/range?n=0", 1, 0)))
-    assert await heard(other) == raw("81 01 00 86 01")
+    assert await receive(other) == raw("81 01 00 86 01")
 
 
 async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_time(
@@ -119,11 +121,11 @@ async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_
     websocket_service.harness.clock.advance(1000)
     websocket_service.harness.sweep_sessions()
     await client.send(raw(H))
-    assert await heard(client) == SERVER_HELLO
+    assert await receive(client) == SERVER_HELLO
     websocket_service.harness.clock.advance(1000)
     websocket_service.harness.sweep_sessions()
     await client.send(raw(subscribe("tck/range?n=0", 1, 0)))
-    assert await heard(client) == raw("81 01 00 86 01"), "a socket that is silent is still there"
+    assert await receive(client) == raw("81 01 00 86 01"), "a socket that is silent is still there"
 
 
 @pytest.mark.parametrize(
@@ -139,13 +141,13 @@ async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_
 async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
     websocket_service: WebSocketService, is_agreed: bool, message: bytes | str, found: bytes, code: int
 ) -> None:
-    client = await (spoken(websocket_service) if is_agreed else websocket_service.client(PATH))
+    client = await (client_with_protocols(websocket_service) if is_agreed else websocket_service.client(PATH))
     await client.send(raw(H))
-    assert await heard(client) == SERVER_HELLO
+    assert await receive(client) == SERVER_HELLO
     await client.send(message)
-    said, closed = await ended(client)
-    assert said.startswith(b"\x03")
-    assert b"protocol error: " + found in said
+    received, closed = await ended(client)
+    assert received.startswith(b"\x03")
+    assert b"protocol error: " + found in received
     assert closed == code
 
 
@@ -154,23 +156,23 @@ async def test_case_h09_a_peer_that_does_not_start_with_hello_gets_an_error(
 ) -> None:
     client = await websocket_service.client(PATH)
     await client.send(raw("12 05 0a"))
-    said, code = await ended(client)
-    assert b"protocol error: no session" in said
+    received, code = await ended(client)
+    assert b"protocol error: no session" in received
     assert code == 1002
 
 
 async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(websocket_service: WebSocketService) -> None:
-    client = await spoken(websocket_service)
-    assert await heard(client) == SERVER_HELLO
+    client = await client_with_protocols(websocket_service)
+    assert await receive(client) == SERVER_HELLO
     await client.send(raw(H, subscribe("tck/never", 1, 1)))
-    assert await heard(client) == raw("81 01 00")
+    assert await receive(client) == raw("81 01 00")
     await client.send(raw("03 04 64 6f 6e 65"))
     assert await ended(client) == (raw("03 02 6f 6b"), 1000)
     await wait_until(lambda: list(websocket_service.harness.streams) == [])
 
 
 async def test_case_d22_with_its_socket_all_streams_of_a_client_end(websocket_service: WebSocketService) -> None:
-    client = await spoken(websocket_service)
+    client = await client_with_protocols(websocket_service)
     await client.send(raw(H, *(subscribe("tck/never", number, 1) for number in (1, 2, 3))))
     await wait_until(lambda: len(list(websocket_service.harness.streams)) == 3)
     await client.close()

@@ -1,7 +1,7 @@
-"""The Streamr protocol through a WebSocket door, as its public clients speak it: every socket is a session.
+"""The Streamr protocol through a WebSocket listener, as its public clients speak it: every socket is a session.
 
 Case numbers are those of the protocol's behaviour tests. The desk has them all in `tests/connectivity/desks`; here is what
-the door brings along: frames in their order, sockets that are told apart, versions in the query, noise.
+the listener adds: frames in order, separate sockets, versions in the query, noise.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def websocket_service() -> AsyncIterator[WebSocketService]:
     await made.close()
 
 
-async def say(client: ClientConnection, *requests: dict[str, Any]) -> None:
+async def send(client: ClientConnection, *requests: dict[str, Any]) -> None:
     for request in requests:
         await client.send(json.dumps(request))
 
@@ -54,9 +54,9 @@ async def frames(client: ClientConnection, number: int) -> list[Frame]:
     return [await receive_json(client) for _ in range(number)]
 
 
-async def nothing_more(client: ClientConnection) -> None:
-    """Nothing is on its way: what is not subscribed to answers next."""
-    await say(client, unsubscribe(stream="never-followed"))
+async def assert_no_more_frames(client: ClientConnection) -> None:
+    """Check that no frame came before the response to a new request."""
+    await send(client, unsubscribe(stream="never-followed"))
     assert "never-followed" in str(await receive_json(client))
 
 
@@ -68,28 +68,28 @@ async def test_cases_s01_to_s05_a_published_message_reaches_all_subscribers(
     websocket_service: WebSocketService,
 ) -> None:
     first, second = await websocket_service.client(PATH), await websocket_service.client(PATH)
-    await say(first, subscribe())
+    await send(first, subscribe())
     assert await receive_json(first) == subscribed()
-    await say(second, subscribe())
+    await send(second, subscribe())
     assert await receive_json(second) == subscribed()
-    await say(second, publish('{"v":1}'), publish('{"v":2}'))
+    await send(second, publish('{"v":1}'), publish('{"v":2}'))
     [one, two] = await frames(first, 2)
     assert await frames(second, 2) == [one, two]
     assert contents([one, two]) == ['{"v":1}', '{"v":2}']
     assert offsets([one, two]) == [4, 5]
     assert [frame[3][6] for frame in (one, two)] == [3, 4]
-    await nothing_more(first)
+    await assert_no_more_frames(first)
 
 
 async def test_case_s13_requests_back_to_back_are_answered_in_their_order(websocket_service: WebSocketService) -> None:
     client = await websocket_service.client(PATH)
-    await say(client, subscribe(), unsubscribe(), subscribe())
+    await send(client, subscribe(), unsubscribe(), subscribe())
     assert await frames(client, 3) == [subscribed(), unsubscribed(), subscribed()]
 
 
 async def test_case_r01_all_is_sent_again_in_its_order(websocket_service: WebSocketService) -> None:
     client = await websocket_service.client(PATH)
-    await say(client, resend("a", resend_all=True))
+    await send(client, resend("a", resend_all=True))
     begun, *messages, ended = await frames(client, 5)
     about = {"stream": "tank", "partition": 0, "sub": "a"}
     assert (begun, ended) == ([0, 4, "", about], [0, 5, "", about])
@@ -99,13 +99,13 @@ async def test_case_r01_all_is_sent_again_in_its_order(websocket_service: WebSoc
 
 async def test_case_b01_each_socket_is_a_session_of_its_own(websocket_service: WebSocketService) -> None:
     first, second = await websocket_service.client(PATH), await websocket_service.client(PATH)
-    await say(first, subscribe())
+    await send(first, subscribe())
     assert await receive_json(first) == subscribed()
-    await say(second, unsubscribe())
+    await send(second, unsubscribe())
     assert "error" in error(await receive_json(second))
-    await say(second, publish())
+    await send(second, publish())
     assert offsets([await receive_json(first)]) == [4]
-    await nothing_more(second)
+    await assert_no_more_frames(second)
 
 
 @pytest.mark.parametrize("noise", ["not json", "null", "[]", "7", "", b"\xff\x00"])
@@ -115,7 +115,7 @@ async def test_case_x01_noise_is_answered_and_the_next_frame_is_served(
     client = await websocket_service.client(PATH)
     await client.send(noise)
     assert error(await receive_json(client))["error"]
-    await say(client, subscribe())
+    await send(client, subscribe())
     assert await receive_json(client) == subscribed()
 
 
@@ -123,14 +123,14 @@ async def test_a_frame_that_is_too_large_is_answered_and_the_next_one_is_served(
     websocket_service: WebSocketService,
 ) -> None:
     client = await websocket_service.client(PATH)
-    await say(client, publish('"' + "x" * (1 << 16) + '"'), subscribe())
+    await send(client, publish('"' + "x" * (1 << 16) + '"'), subscribe())
     assert error(await receive_json(client))["error"]
     assert await receive_json(client) == subscribed()
 
 
 async def test_case_x04_a_request_of_another_version_is_answered(websocket_service: WebSocketService) -> None:
     client = await websocket_service.client(PATH)
-    await say(client, subscribe(version=1))
+    await send(client, subscribe(version=1))
     assert "version" in error(await receive_json(client))["error"].lower()
 
 
@@ -138,19 +138,19 @@ async def test_case_x04_a_request_of_another_version_is_answered(websocket_servi
     ("query", "version", "items"),
     [("", 28, 9), (f"?{VERSIONS}=28", 28, 9), (f"?{VERSIONS}=29", 29, 12), ("?version=30", 28, 9)],
 )
-async def test_versions_a_socket_is_sent_the_messages_that_its_query_asks_for(
+async def test_versions_a_socket_receives_messages_of_the_versions_in_its_query(
     websocket_service: WebSocketService, query: str, version: int, items: int
 ) -> None:
     client, plain = await websocket_service.client(PATH + query), await websocket_service.client(PATH)
     for each in (client, plain):
-        await say(each, subscribe())
+        await send(each, subscribe())
         assert await receive_json(each) == subscribed()
-    await say(client, publish(), resend("a", resend_last=1))
+    await send(client, publish(), resend("a", resend_last=1))
     sent = {frame[1]: frame[3] for frame in await frames(client, 4)}
     assert set(sent) == {0, 4, 1, 5}
     assert [(sent[type][0], len(sent[type])) for type in (0, 1)] == [(version, items)] * 2
-    told = await receive_json(plain)
-    assert (told[3][0], len(told[3])) == (28, 9)
+    received = await receive_json(plain)
+    assert (received[3][0], len(received[3])) == (28, 9)
 
 
 @pytest.mark.parametrize("query", [f"{VERSIONS}=30", "controlLayerVersion=1&messageLayerVersion=28"])
@@ -165,10 +165,10 @@ async def test_versions_that_are_not_spoken_are_refused_with_http_400(
 async def test_a_session_ends_with_its_socket(websocket_service: WebSocketService) -> None:
     leaving, staying = await websocket_service.client(PATH), await websocket_service.client(PATH)
     for client in (leaving, staying):
-        await say(client, subscribe())
+        await send(client, subscribe())
         assert await receive_json(client) == subscribed()
     assert len(list(websocket_service.harness.streams)) == 2
     await leaving.close()
     await wait_until(lambda: len(list(websocket_service.harness.streams)) == 1)
-    await say(staying, publish())
+    await send(staying, publish())
     assert offsets([await receive_json(staying)]) == [4]
