@@ -56,11 +56,13 @@ class LakeWriterProcess:
     def __init__(self, data_folder: DataFolder) -> None:
         self._trigger = data_folder.folder / _TRIGGER
         self._said = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
+        # Java's messages do not always end their line.
+        self._errors = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.lake.writer_process", str(data_folder.folder)],
             stdin=subprocess.PIPE,
             stdout=self._said,
-            stderr=subprocess.STDOUT,
+            stderr=self._errors,
             env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA},
         )
         self._read = 0
@@ -78,7 +80,7 @@ class LakeWriterProcess:
 
         wait_until_sync(lambda: found() is not None or self._process.poll() is not None, WITHIN)
         line = found()
-        assert line is not None, "\n".join(self._lines())
+        assert line is not None, Path(self._errors.name).read_text(encoding="utf-8", errors="replace")
         self._read = line + 1
         return self._lines()[line]
 
@@ -122,6 +124,7 @@ class LakeWriterProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._said.close()
+        self._errors.close()
 
 
 if __name__ == "__main__":

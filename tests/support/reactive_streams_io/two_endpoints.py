@@ -7,13 +7,14 @@ stream ends once, its state stays below the limits, and no state remains at the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
 from hypothesis import strategies as st
 
-from mappings.errors import EncodeError
+from mappings.errors import EncodeError, ProtocolError
 from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.endpoint import EndpointRole, EndpointState
 from mappings.reactive_streams_io.events import (
@@ -28,7 +29,21 @@ from mappings.reactive_streams_io.events import (
     StreamFailed,
     SubscribeReceived,
 )
-from mappings.reactive_streams_io.frames import Extension, Frame, Goodbye
+from mappings.reactive_streams_io.frames import (
+    CancelFrame,
+    Extension,
+    Frame,
+    Goodbye,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnNextLastPart,
+    OnNextPacked,
+    OnNextPart,
+    OnSubscribe,
+    RequestFrame,
+    SubscribeFrame,
+)
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
@@ -115,9 +130,26 @@ plans = st.builds(
 )
 
 
+_OVER = (EndpointState.CLOSING, EndpointState.CLOSED)
+
+
 def _is_reused(stream: int, events: Sequence[EndpointEvent]) -> bool:
     """Return whether a new session, which numbers its streams from 1 again, has reused this number."""
     return any(isinstance(event, SubscribeReceived) and event.stream == stream for event in events)
+
+
+class SentFrame(NamedTuple):
+    """A frame of a session, and the element sizes of its streams after this frame."""
+
+    frame: Frame
+    sizes: dict[int, int]
+
+
+_NUMBERED = (
+    *(SubscribeFrame, RequestFrame, CancelFrame, OnSubscribe, OnComplete, OnError),
+    *(OnNext, OnNextPacked, OnNextPart, OnNextLastPart),
+)
+"""The frames that a session counts, and sends again after it was resumed."""
 
 
 class Side(EndpointClient):
@@ -137,7 +169,8 @@ class Side(EndpointClient):
         super().__init__(role, clock, PAGES, **options)
         self.feeds_of = feeds_of
         self.ledger = ledger
-        self.key = self.endpoint.session.key
+        self.key = self.sent_in = self.endpoint.session.key
+        """The key of the present session, and of that whose frames it has sent."""
         self.feeds = feeds_of.setdefault(self.key, {})
         self.said: list[bytes] = []
         self.is_cut = False
@@ -158,6 +191,8 @@ class Side(EndpointClient):
                 assert event.stream not in self.endpoint.session.by_stream
         self.key = self.endpoint.session.key
         self.feeds = self.feeds_of.setdefault(self.key, self.feeds)
+        if self.endpoint.state not in _OVER:
+            self.sent_in = self.key
 
     def lose(self) -> None:
         self.is_cut = True
@@ -165,8 +200,7 @@ class Side(EndpointClient):
 
     def ask(self, name: str, demand: int) -> None:
         session = self.endpoint.session
-        is_over = self.endpoint.state in (EndpointState.CLOSING, EndpointState.CLOSED)
-        if is_over or len(session.subscribing.streams) == LIMITS.subscriptions:
+        if self.endpoint.state in _OVER or len(session.subscribing.streams) == LIMITS.subscriptions:
             with pytest.raises(EncodeError, match="found"):
                 self.endpoint.subscribe(name, demand)
         else:
@@ -175,11 +209,22 @@ class Side(EndpointClient):
     def streams(self) -> list[int]:
         return self.endpoint.session.subscribing.streams
 
-    def check(self, sizes: dict[int, int]) -> None:
-        """Check that the output is whole frames, with a documented goodbye at the end."""
-        reader = decoder(sizes, EndpointLimits())
-        found: list[Frame] = list(reader.feed(b"".join(self.said)))
-        assert not reader.waiting
+    def check(self, before: list[SentFrame]) -> list[SentFrame]:
+        """Check that the output is whole frames, with a documented goodbye at the end.
+
+        In a resumed session, it sends again what follows one of the frames `before`, and then others. Returns all frames of
+        the session.
+        """
+        found, sent = list[Frame](), before
+        for position in range(len(before), -1, -1):
+            with contextlib.suppress(ProtocolError):
+                found, following = self._frames(before[position - 1].sizes if position else {})
+                again = before[position:]
+                if [it.frame for it in following[: len(again)]] == [it.frame for it in again[: len(following)]]:
+                    sent = before[:position] + following + again[len(following) :]
+                    break
+        else:
+            pytest.fail(f"found other frames than those of the session {before}: {self.said}")
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
         assert len(goodbyes) <= 1
         assert found[len(found) - len(goodbyes) :] == goodbyes
@@ -188,6 +233,18 @@ class Side(EndpointClient):
         assert len(self.reported(Closed)) + len(self.reported(Interrupted)) <= 1
         if self.endpoint.is_closed and not self.is_cut and not self.reported(Interrupted):
             assert goodbyes
+        return sent
+
+    def _frames(self, sizes: Mapping[int, int]) -> tuple[list[Frame], list[SentFrame]]:
+        """Return all frames of the output, and those of the session. Raises ProtocolError."""
+        reader = decoder(dict(sizes), EndpointLimits())
+        found, sent = list[Frame](), list[SentFrame]()
+        for frame in reader.feed(b"".join(self.said)):
+            found.append(frame)
+            if isinstance(frame, _NUMBERED):
+                sent.append(SentFrame(frame, dict(reader.sizes)))
+        assert not reader.waiting
+        return found, sent
 
     def is_bounded(self) -> bool:
         session = self.endpoint.session
@@ -322,10 +379,10 @@ class Dialog:
     def check(self) -> None:
         """Check the output and the remaining state."""
         for role in EndpointRole:
-            sizes: dict[int, int] = {}
+            sent: dict[int, list[SentFrame]] = {}
             for side in self.sides:
                 if side.endpoint.role is role:
-                    side.check(sizes)
+                    sent[side.sent_in] = side.check(sent.get(side.sent_in, []))
             assert self.ledgers[role].open == set()
             assert not any(self.feeds_of[role].values()), self.feeds_of
         assert not self.resumables._by_token

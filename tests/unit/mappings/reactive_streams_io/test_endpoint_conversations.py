@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given
 
 from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Interrupted, Resumed, StreamFailed
+from mappings.reactive_streams_io.frames import Extension
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.reactive_streams_io.faulty_wire import WireFault
@@ -42,6 +43,24 @@ def test_a_mistake_of_the_wire_is_found() -> None:
     talk = run_plan(plan(ASK, forth=[WireFault(0, "set", 0, 0x55)], sizes=(1000,)))
     (closed, *_) = talk.side(EndpointRole.SERVER).reported(Closed)
     assert closed.reason.startswith("protocol error: a first frame that is not a hello")
+
+
+def test_frames_of_a_cancelled_stream_are_sent_again_before_another_stream_uses_its_number() -> None:
+    """They are packed for the element size of the first stream, which the peer still knows."""
+    client, server = EndpointRole.CLIENT, EndpointRole.SERVER
+    steps = (
+        Step(server, "subscribe", NAMES.index("tck/range?n=5"), 1, rounds=1),
+        Step(server, "lose", 1, rounds=1),
+        Step(client, "subscribe", NAMES.index("tck/fixed?n=30&size=2"), 2, rounds=0),
+        Step(client, "request", 0, 1),
+        Step(client, "cancel", 0, rounds=1),
+        Step(client, "subscribe", NAMES.index("tck/range?n=0"), 0),
+        Step(server, "lose", 2, rounds=0),
+    )
+    # This fault keeps the client from receiving the last frames.
+    back = [WireFault(17, "double", 41_792, 92)]
+    talk = run_plan(Plan(frozenset({Extension.RESUME, Extension.KEEPALIVE}), list(steps), [], back, [7]))
+    assert len([event for side in talk.sides for event in side.reported(Resumed)]) == 4
 
 
 @given(plans)
