@@ -303,12 +303,17 @@ def _oldest(
     found = nothing(_COLUMNS) if known is None else known
     first += found.num_rows
     while first <= last:
-        files = tuple(file for file in version.files if file.may_hold(asked, first, last))
+        files = tuple(
+            sorted(
+                (file for file in version.files if file.may_hold(asked, first, last)),
+                key=lambda file: file.bounds.least_revision or 0,
+            )
+        )
         if not files:
             return _Run(found, is_all=True)
         version = version._replace(files=files)
         if not found.num_rows:
-            first = max(first, min(file.bounds.least_revision or 0 for file in files))
+            first = max(first, files[0].bounds.least_revision or 0)
         end = min(last, first + window - 1)
         if is_narrow:
             end = min(end, max(first + limit - 1, _last_beside(version, asked, first)))
@@ -316,10 +321,8 @@ def _oldest(
         is_cut, end = affordable < end, min(affordable, end)
         rows = rows_of(version, asked, first, end, _COLUMNS)
         if rows.num_rows:
-            rows = rows.take(pc.sort_indices(rows["revision"]))
             # Pages are slices, and slow ones of a table in parts.
-            rows = rows if not found.num_rows else pa.concat_tables([found, rows]).combine_chunks()
-            found = _check_complete(asked, rows)
+            found = _in_order(asked, pa.concat_tables([found, rows]).combine_chunks())
         elif not found.num_rows:
             window, is_narrow = min(WINDOW, 4 * window), False
         if found.num_rows:
@@ -360,9 +363,13 @@ def _affordable(version: Version, asked: ScanFilter, first: int, last: int) -> i
     return max(1, AHEAD_BYTES * rows // max(1, size))
 
 
-def _check_complete(asked: ScanFilter, rows: pa.Table) -> pa.Table:
-    """Raises HistoryUnavailable where a revision is missing in the midst of these rows, or is there twice."""
+def _in_order(asked: ScanFilter, rows: pa.Table) -> pa.Table:
+    """Return rows in order of revision. Raises HistoryUnavailable if one is missing in their midst, or is there twice."""
     revisions = values(rows["revision"])
+    # In a compacted table they are in order, and to sort them takes as long as to read them.
+    if revisions != list(range(revisions[0], revisions[0] + len(revisions))):
+        rows = rows.take(pc.sort_indices(rows["revision"]))
+        revisions = values(rows["revision"])
     if revisions != list(range(revisions[0], revisions[0] + len(revisions))):
         raise HistoryUnavailable(
             f"{asked.id}: expected one row in the lake for each revision from {revisions[0]} to {revisions[-1]}, found "
