@@ -51,9 +51,10 @@ def lock_folder(folder: Path) -> Iterator[Path]:
             raise DataFolderLocked(path, file.read(80).strip()) from error
         except OSError as error:
             raise SettingsError(f"data_dir {folder}: expected a folder that can be locked, found: {error}") from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()}\n")
-        file.flush()
+        # The lock holds without this text, which a full disk does not take.
+        with contextlib.suppress(OSError):
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), f"process {os.getpid()}\n".encode())
         yield path
 
 

@@ -82,3 +82,9 @@ def test_a_folder_that_cannot_be_made_is_a_matter_of_settings(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="expected a folder that can be written"), lock_folder(tmp_path / "file"):
         pass
+
+
+def test_a_full_disk_does_not_prevent_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("/dev/full")
+    with lock_folder(tmp_path), pytest.raises(DataFolderLocked), lock_folder(tmp_path):
+        pass
