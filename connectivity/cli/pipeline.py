@@ -17,6 +17,7 @@ import typer
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import pluralize, print_error, print_fields, print_json, print_table
+from connectivity.errors import SettingsError
 
 app = CommandGroup(
     help="Inspect, verify and repair the lake, and run the pipeline that copies events from the journal to the lake."
@@ -154,7 +155,11 @@ def rebuild(
     loaded = loaded_settings(settings)
     from connectivity.maintenance import rebuild as module
 
-    outcome = module.rebuild(loaded, None if only is None else module.RebuildPart(only.value), print_error)
+    try:
+        outcome = module.rebuild(loaded, None if only is None else module.RebuildPart(only.value), print_error)
+    except SettingsError as error:
+        print_error(str(error))
+        raise typer.Exit(2) from None
     if outcome.reason is not None:
         print_error(outcome.reason)
     if as_json:

@@ -48,7 +48,10 @@ class RebuildOutcome:
 def rebuild(
     settings: Settings, only: RebuildPart | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> RebuildOutcome:
-    """Rebuild all parts, or one of them. `tell` receives progress."""
+    """Rebuild all parts, or one of them. `tell` receives progress.
+
+    Raises SettingsError if the data folder cannot be written.
+    """
     outcome = RebuildOutcome()
     lake = Lake(settings.data_dir)
     try:
@@ -81,7 +84,7 @@ def _request_index_rebuild(settings: Settings, outcome: RebuildOutcome) -> Rebui
     try:
         request_rebuild(Path(settings.data_dir))
         outcome.changed[RebuildPart.INDEX.value] = {
-            "asked": "the running service; its log reports when the index is built"
+            "requested": "from the running service; its log reports when the index is built"
         }
     except OSError as error:
         outcome.exit_code, outcome.reason = EXIT_FAILED, f"{settings.data_dir}: {error.strerror}"

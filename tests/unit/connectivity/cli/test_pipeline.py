@@ -200,3 +200,11 @@ def test_settings_that_cannot_be_used_end_with_2(settings: Path) -> None:
     result = run("status", "--settings", settings)
     assert result.exit_code == 2
     assert "spark.memory" in result.stderr
+
+
+def test_a_rebuild_in_a_folder_that_cannot_be_locked_ends_with_the_reason(settings: Path) -> None:
+    Journal.open(settings.parent / "journal.db").close()
+    (settings.parent / "lock").mkdir()
+    result = run("rebuild", "--only", "index", "--settings", settings)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"data_dir {settings.parent}: expected a folder that can be written")

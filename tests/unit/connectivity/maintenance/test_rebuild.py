@@ -93,7 +93,9 @@ def test_the_journal_is_left_alone_while_a_service_runs(
         # The index alone is the service's own business.
         asked = rebuild(settings(data_folder), RebuildPart.INDEX)
         assert (asked.exit_code, asked.reason) == (0, None)
-        assert asked.changed == {"index": {"asked": "the running service; its log reports when the index is built"}}
+        assert asked.changed == {
+            "index": {"requested": "from the running service; its log reports when the index is built"}
+        }
         assert (data_folder.folder / MARK).exists()
 
 
