@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import sys
@@ -106,3 +107,9 @@ def main() -> None:
             raise
         print_error(f"this command needs {extra.expected}")
         sys.exit(4)
+    except OSError as error:
+        # Commands report the errors of their files, so this one is of standard output.
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        print_error(f"standard output cannot be written: {error.strerror}; free space, or write to another disk")
+        sys.exit(1)

@@ -327,3 +327,11 @@ def test_a_folder_without_connection_files_is_an_error(tmp_path: Path) -> None:
     ended = CliRunner().invoke(app, ["validate", str(tmp_path)])
     assert ended.exit_code == 1
     assert f"{tmp_path}: found no connection files, expected *.json, *.yaml or *.yml" in ended.stderr
+
+
+def test_results_that_do_not_fit_on_the_disk_end_with_the_reason() -> None:
+    program = [sys.executable, "-c", "from connectivity.cli.main import main; main()", "schema", "settings"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    said = "standard output cannot be written: No space left on device; free space, or write to another disk\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
