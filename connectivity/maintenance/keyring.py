@@ -104,6 +104,8 @@ def add_key(file: Path, key: bytes) -> None:
         draft.rename(file)
         sync_path(file.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise SettingsError(f"key file {file}: expected a file that can be written, found: {error.strerror}") from error
 
 

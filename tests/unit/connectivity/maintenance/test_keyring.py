@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -158,3 +159,13 @@ def test_no_key_is_shown_by_settings_that_are_right(tmp_path: Path) -> None:
     for text in (repr(found), str(found), found.model_dump_json()):
         assert key_text(ONE) not in text
         assert key_text(TWO) not in text
+
+
+def test_a_key_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SettingsError, match="No space left on device"):
+        add_key(tmp_path / "keys", ONE)
+    assert list(tmp_path.iterdir()) == []
