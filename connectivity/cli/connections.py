@@ -20,7 +20,7 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefused, ServiceUnreachable
-from connectivity.cli.options import AsJson, Paths, confirm, connection_ids, service_command
+from connectivity.cli.options import AsJson, Paths, confirm, connection_ids, refuse_empty, service_command
 from connectivity.cli.output import (
     colorize,
     print_error,
@@ -31,6 +31,7 @@ from connectivity.cli.output import (
 )
 from connectivity.cli.tables import objects
 from mappings.texts import escape_control_characters
+from mappings.timestamps import parse_instant
 
 if TYPE_CHECKING:
     from connectivity.cli.plan import PlanStep
@@ -116,9 +117,12 @@ _COMMAND = "connectivity.commands:"
 _IDS: Mapping[str, str | None] = {"ids-only": "true"}
 _LISTED = "id,connectionType,connectionStatus,name,_owner,_file,_override,_problems"
 
-ConnectionId = Annotated[str, typer.Argument(metavar="ID", help="Connection ID.", autocompletion=connection_ids)]
+ConnectionId = Annotated[
+    str, typer.Argument(metavar="ID", help="Connection ID.", autocompletion=connection_ids, callback=refuse_empty)
+]
 ConnectionIds = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Connection IDs.", autocompletion=connection_ids)
+    list[str],
+    typer.Argument(metavar="ID", help="Connection IDs.", autocompletion=connection_ids, callback=refuse_empty),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
@@ -157,6 +161,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a connection's document as YAML, ready for a connection file. Secrets appear as *****."""
+    if revision is not None and at is not None:
+        raise typer.BadParameter("found --revision and --at, expected only one of them")
+    if at is not None and parse_instant(at) is None:
+        raise typer.BadParameter(f"--at: found {at!r}, expected a time with its zone, such as 2026-02-03T09:12:45Z")
     headers = {}
     if revision is not None:
         headers["at-historical-revision"] = str(revision)
@@ -343,7 +351,10 @@ def close(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = 
 def status(
     service: ServiceClient,
     connection: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Connection ID. Default: all.", autocompletion=connection_ids)
+        str | None,
+        typer.Argument(
+            metavar="ID", help="Connection ID. Default: all.", autocompletion=connection_ids, callback=refuse_empty
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.http_client import ServiceClient
-from connectivity.cli.options import AsJson, service_command
+from connectivity.cli.options import AsJson, refuse_empty, service_command
 from connectivity.cli.output import print_error, print_json, print_table
 
 _MOST = 10_000
@@ -44,7 +44,10 @@ def list_(
 @service_command
 def cancel(
     service: ServiceClient,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="The first characters of the subscription's ID.")],
+    prefix: Annotated[
+        str,
+        typer.Argument(metavar="PREFIX", help="The first characters of the subscription's ID.", callback=refuse_empty),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """End the subscription whose ID begins with PREFIX; its client receives `failed`."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -31,6 +31,8 @@ from connectivity.errors import SettingsError
 if TYPE_CHECKING:
     from connectivity.config.settings import Settings
     from connectivity.management.files import LoadedFolder
+
+IdsT = TypeVar("IdsT", str, list[str], str | None)
 
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
@@ -174,6 +176,13 @@ def service_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def refuse_empty(value: IdsT) -> IdsT:
+    """Return IDs unchanged. Refuses an empty one, which would make the path of another request."""
+    if "" in ([value] if isinstance(value, str) else value or []):
+        raise typer.BadParameter("found an empty text, expected an ID")
+    return value
 
 
 def service_command(command: Callable[..., None]) -> Callable[..., None]:

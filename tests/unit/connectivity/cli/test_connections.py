@@ -376,3 +376,25 @@ def test_colours_are_for_terminals_and_no_color_is_respected(server: Canned) -> 
     piped = run("list").stdout
     assert long in piped
     assert "\x1b" not in piped
+
+
+@pytest.mark.parametrize("command", ["show", "status", "logs", "metrics", "revisions", "open", "close", "delete"])
+def test_an_empty_id_is_refused_before_any_request(server: Canned, command: str) -> None:
+    refused = run(command, "", *(["--yes"] if command == "delete" else []))
+    assert (refused.exit_code, server.requests) == (2, [])
+    assert "found an empty text, expected an ID" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--at", "yesterday"], "--at: found 'yesterday', expected a time with its zone"),
+        (["--at", "2026-02-03T09:12:45Z", "--revision", "2"], "found --revision and --at, expected only one of them"),
+    ],
+)
+def test_an_invalid_past_is_refused_in_the_words_of_the_command_line(
+    server: Canned, options: list[str], said: str
+) -> None:
+    refused = run("show", "depot", *options)
+    assert (refused.exit_code, server.requests) == (2, [])
+    assert said in " ".join(refused.stderr.replace("│", " ").split())

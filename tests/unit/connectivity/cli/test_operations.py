@@ -55,3 +55,9 @@ def test_one_is_cancelled_by_how_its_id_starts(server: Canned) -> None:
     several = run("cancel", "Z")
     assert (several.exit_code, several.stdout) == (1, "")
     assert "2 subscriptions begin so." in several.stderr
+
+
+def test_an_empty_prefix_is_refused_before_any_request(server: Canned) -> None:
+    refused = run("cancel", "")
+    assert (refused.exit_code, server.requests) == (2, [])
+    assert "found an empty text, expected an ID" in refused.stderr
