@@ -23,6 +23,7 @@ from connectivity.api.preconditions import PreconditionFailed
 from connectivity.config.problems import expected_of, nearest_choice, show
 from connectivity.errors import OperationRefused, Problem
 from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.texts import shorten
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +82,8 @@ def install(app: FastAPI) -> None:
             return error_response(
                 fault("api:method.notallowed", message, f"Use one of: {allowed}."), headers={"allow": allowed}
             )
-        return error_response(fault("api:path.notfound", "The path does not exist."))
+        message = f"The path '{shorten(request.url.path)}' does not exist."
+        return error_response(fault("api:path.notfound", message, "/openapi.json lists all paths."))
 
 
 def _invalid_parameter_response(errors: Sequence[Any]) -> Response:
@@ -90,10 +92,15 @@ def _invalid_parameter_response(errors: Sequence[Any]) -> Response:
     for error in errors:
         expected = expected_of(error["type"], error.get("ctx", {}), error["msg"])
         found = error.get("input")
-        problems.append(Problem(str(error["loc"][-1]), show(found), expected, nearest_choice(found, expected)))
-    place, name = errors[0]["loc"][0], errors[0]["loc"][-1]
+        problems.append(Problem(_parameter_of(error), show(found), expected, nearest_choice(found, expected)))
+    place, name = errors[0]["loc"][0], _parameter_of(errors[0])
     code = "api:parameter.invalid" if name == "prefix" else _CODE_BY_LOCATION[place]
     return error_response(fault(code, f"'{name}' is invalid.", str(problems[0])), problems)
+
+
+def _parameter_of(error: Any) -> str:
+    """Return the name of the invalid parameter; an index after it is the position of a repeated parameter."""
+    return str(next(part for part in reversed(error["loc"]) if isinstance(part, str)))
 
 
 def allowed_methods(app: FastAPI, scope: Scope) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import anyio.to_thread
 import pytest
 
@@ -31,6 +33,8 @@ from tests.support.table import each_row
 async def test_a_path_that_is_invalid_is_not_found(path: str) -> None:
     answer = await ask(management_with_connection(), "GET", path)
     assert (answer.status_code, answer.json()["error"]) == (404, "api:path.notfound")
+    assert answer.json()["message"] == f"The path '{unquote(path)}' does not exist."
+    assert answer.json()["description"] == "/openapi.json lists all paths."
 
 
 @each_row(

@@ -224,3 +224,8 @@ async def test_things_are_only_looked_at(path: str) -> None:
         FakeManagement(), "POST", path, guarded(), headers={"authorization": f"Bearer {TOKENS[0]['token']}"}
     )
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_a_repeated_parameter_is_named_with_its_name_and_not_with_its_position() -> None:
+    answer, _ = await search(THINGS, "anna", as_=["acme:bert", ""])
+    assert answer.json()["message"] == "'as' is invalid."
