@@ -222,7 +222,7 @@ class StoreUnavailable(StoreError):
 
 
 INSTALL_EXTRA = "install it with: pip install 'broker-connectivity[{}]'"
-FULL = "the disk is full: free space, and the service continues automatically"
+FULL = "the disk is full: free space; a running service then continues automatically"
 DAMAGED_JOURNAL = "the file is damaged: stop the service, and restore the file from a backup"
 
 FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -59,7 +59,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         (
             "java.io.IOException: No space left on device\n\tat java.base/",
             StoreUnavailable,
-            "No space left on device; the disk is full: free space, and the service continues automatically",
+            "No space left on device; the disk is full: free space; a running service then continues automatically",
         ),
         ("java.io.IOException: File too large", StoreUnavailable, "File too large; the disk is full"),
         (
