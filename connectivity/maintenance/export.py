@@ -92,7 +92,8 @@ def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | N
     try:
         predicate = rql.resolve_times(rql.parse(what), now)
     except QueryError as error:
-        raise _unusable(f"{_EXPECTED}; {error}") from error
+        # The error may mark a position in the line above it.
+        raise _unusable(f"{_EXPECTED}, found an invalid filter\n{error}") from error
     if type not in (None, EntityType.THING.value):
         raise _unusable(f"--type: expected thing, because a filter selects things, found {type}")
     return None, predicate

@@ -72,7 +72,7 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelectio
         (ExportRequest("acme:" + "a" * 3000 + "(7)"), "found 3008 characters"),
         (
             ExportRequest("a" * 3000 + "(7)"),
-            "expected the id of an entity, such as acme.site:lamp-7, or a filter; Invalid filter",
+            "expected the id of an entity, such as acme.site:lamp-7, or a filter, found an invalid filter\nInvalid filter",
         ),
         (ExportRequest("eq(attributes/x"), "position"),
         (ExportRequest("eq(nothing,1)"), "Unknown property name: nothing"),
