@@ -50,7 +50,8 @@ def read_document(path: Path) -> ParsedDocument:
     """Read a `.json`, `.yaml` or `.yml` file. Never raises: errors become problems."""
     load = _LOADERS.get(path.suffix.lower())
     if load is None:
-        return _failure(f"a file named *{path.suffix}", f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
+        found = f"a file named *{path.suffix}" if path.suffix else "a file name without an extension"
+        return _failure(found, f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):

@@ -49,6 +49,7 @@ def test_a_document_is_read(tmp_path: Path, name: str, content: str | bytes) -> 
     ("name", "content", "found"),
     [
         ("a.txt", "{}", "$: a file named *.txt"),
+        ("a", "{}", "$: a file name without an extension"),
         ("a.json", "", "$: an empty file"),
         ("a.yaml", " \n", "$: an empty file"),
         ("a.json", b'{"a": "\xff"}', "$: a byte at position 7 that is not UTF-8"),
