@@ -131,8 +131,8 @@ def _refusal(payload: bytes) -> DecodeError:
     """Return the error of a payload that is no message."""
     try:
         document = _decode_any(payload)
-    except NOT_JSON:
-        return DecodeError(errors.not_json(payload))
+    except NOT_JSON as error:
+        return DecodeError(errors.malformed(payload, error))
     if not isinstance(document, dict):
         return DecodeError(errors.not_json(payload))
     fault = find_invalid_member(document) if is_storable(payload) else errors.not_storable(payload)

@@ -13,7 +13,7 @@ import msgspec
 from mappings.errors import Fault
 from mappings.texts import MAX_QUOTE_LENGTH, shorten
 
-JSON_HINT = "Check that the JSON is valid, for example on https://jsonlint.com, and that it has the required format."
+JSON_HINT = "Expected a JSON object."
 
 MAX_NESTING = 200
 """The deepest that the value of a message may be nested; the message around it is one more."""
@@ -23,6 +23,21 @@ STORABLE_HINT = (
     "bits, and other numbers in the range of a double."
 )
 
+_EXPECTED_TYPES = {
+    "String": "a text",
+    "Integer": "a whole number",
+    "Long": "a whole number",
+    "Instant": "a time with seconds and an offset, such as 2030-01-15T07:30:00Z",
+    "JsonObject": "an object",
+    "JsonArray": "an array",
+}
+"""The protocol's names of types → how a description says them."""
+
+ID_GRAMMAR = (
+    "Expected namespace:name with at most 256 characters. The namespace is empty, or has parts of letters, digits and '_' "
+    "that begin with a letter, separated by '.' or '-'. The name is not empty, and has no slash, no control character and "
+    "none from U+007F to U+00FF."
+)
 _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"
 _encode = msgspec.json.Encoder().encode
 
@@ -44,7 +59,8 @@ def field_missing(name: str) -> Fault:
 
 def wrong_type(name: str, value: Any, expected: str) -> Fault:
     """A field of another JSON type than `expected` (String, Long, JsonObject, …)."""
-    return Fault(400, "json.invalid", f"Value <{quote(value)}> for </{name}> is not of type <{expected}>!", JSON_HINT)
+    message = f"Value <{quote(value)}> for </{name}> is not of type <{expected}>!"
+    return Fault(400, "json.invalid", message, f"Expected {_EXPECTED_TYPES[expected]}.")
 
 
 def not_convertible(value: Any, expected: str) -> Fault:
@@ -56,6 +72,17 @@ def not_json(payload: bytes, description: str = JSON_HINT) -> Fault:
     """Bytes that are no JSON object."""
     start = payload[: 4 * MAX_QUOTE_LENGTH + 4].decode("utf-8", "replace")
     return Fault(400, "json.invalid", f"Failed to parse JSON string '{shorten(start)}'!", description)
+
+
+def malformed(payload: bytes, error: Exception) -> Fault:
+    """Return the error of text that the JSON library cannot read, with its reason and position."""
+    if not isinstance(error, msgspec.DecodeError) or isinstance(error, msgspec.ValidationError):
+        # Too deep, not UTF-8, or a number out of range.
+        return not_storable(payload)
+    reason = str(error)
+    if "truncated" in reason:
+        reason = "The text ends too early, or has half of a surrogate pair"
+    return not_json(payload, f"{JSON_HINT} {reason}.")
 
 
 def not_storable(payload: bytes) -> Fault:
@@ -89,7 +116,7 @@ def invalid_id(group: str, text: str) -> Fault:
         400,
         f"{group}:id.invalid",
         f"{kind} ID '{shorten(text)}' is not valid!",
-        "It must conform to the namespaced entity ID notation (see Ditto documentation)",
+        ID_GRAMMAR,
         {"href": _ID_HREF},
     )
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from mappings.ditto import errors
-from mappings.errors import Fault
+from mappings.ditto.document import read_message
+from mappings.errors import DecodeError, Fault
 from tests.support.table import each_row
 
 LONG = "x" * 10_000
@@ -52,3 +57,21 @@ def test_an_invalid_id_is_reported_in_the_words_of_its_group() -> None:
     assert errors.invalid_id("policies", "a").message == "Policy ID 'a' is not valid!"
     assert errors.invalid_id("policies", "a").error == "policies:id.invalid"
     assert errors.looks_like_response(204).status == 422
+
+
+@each_row(
+    ("payload", "reason"),
+    [
+        (b'{"topic": "a"', "The text ends too early"),
+        (b"{'topic': 'a'}", r"\(byte 1\)"),
+        (b'{"topic": "a",}', r"\(byte 14\)"),
+        (b"[1]", "^Expected a JSON object.$"),
+        (b"[" * 5_000, "200 levels of nesting"),
+        (b'{"topic": "\xff"}', "must be UTF-8 text"),
+        (b'{"topic": 5, "path": "/"}', "^Expected a text.$"),
+    ],
+)
+def test_the_description_of_unreadable_json_says_why_and_where(payload: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError) as refused:
+        read_message(payload)
+    assert re.search(reason, refused.value.fault.description or "")
