@@ -69,15 +69,18 @@ def growth_by_event(namespace: str, subject: str, size: int) -> Counter[QuotaKey
 
 
 class QuotaUse(NamedTuple):
-    """The use of a quota."""
+    """The use of a quota, and what a refused growth would add to it."""
 
     key: QuotaKey
     used: int
     allowed: int
+    added: int = 0
 
     def __str__(self) -> str:
         holder, name, quantity = self.key
-        return f"the {holder.value} '{name}' uses {self.used} of its quota {quantity.value} of {self.allowed}"
+        use = f"the {holder.value} '{name}' uses {self.used} of its quota {quantity.value} of {self.allowed}"
+        # A full quota explains itself.
+        return f"{use}, and this needs {self.added} more" if self.added and self.used < self.allowed else use
 
 
 class QuotaLevels(NamedTuple):
@@ -196,7 +199,7 @@ class Quotas:
                 if added > 0 and (allowed := self.allowed(key)) is not None:
                     used = self._counts(key[2]).used.get(key, 0)
                     if used + added > allowed:
-                        return QuotaUse(key, used, allowed)
+                        return QuotaUse(key, used, allowed, added)
         self._add(growth)
         if self._meanwhile is not None:
             self._meanwhile.append(growth)

@@ -59,6 +59,14 @@ def test_a_growth_beyond_a_quota_is_refused_and_adds_nothing() -> None:
     assert str(exceeded) == "the subject 'device:7' uses 3 of its quota events_per_day of 3"
 
 
+def test_a_growth_that_does_not_fit_into_the_rest_of_a_quota_is_named() -> None:
+    """A create adds two events: the thing and its policy."""
+    quotas = Quotas([rule(subjects=["device:*"], events_per_day=3)])
+    assert quotas.take({EVENTS: 2}, DAY) is None
+    said = "the subject 'device:7' uses 2 of its quota events_per_day of 3, and this needs 2 more"
+    assert str(quotas.take({EVENTS: 2}, DAY)) == said
+
+
 def test_less_use_is_always_taken() -> None:
     quotas = Quotas([rule(namespaces=["acme.*"], things=1)])
     quotas.end_count(quotas.counted({THINGS: 5}))
