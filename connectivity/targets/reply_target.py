@@ -63,7 +63,10 @@ NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expe
 NOT_ENCODED = "unwritten"
 """Reasons why a signal is not sent, as metrics name them."""
 
-_UNRESOLVED_HINT = "headers are those of the signal: map the address's headers in the source's headerMapping"
+_HEADER_HINT = "headers are those of the signal: map the address's headers in the source's headerMapping"
+_VALUE_HINT = (
+    "the signal has no value for a placeholder of the address; the error of an unreadable message has no entity"
+)
 
 _FAILURES = 400
 """The least status of a failed response."""
@@ -237,7 +240,7 @@ class ReplyTargetPublisher(SignalPublisher):
                 self.counters.mapped.note(signal)
             self._unsent[mapped].note(signal)
             if mapped == ADDRESS_UNRESOLVED:
-                self._warn_unresolved(signal, hint=_UNRESOLVED_HINT)
+                self._warn_unresolved(signal, hint=_HEADER_HINT if "header:" in self.address else _VALUE_HINT)
             return None
         number = len(mapped[1][0][1])
         if number == 1 and failure_of(signal) is None:
@@ -295,7 +298,11 @@ def failure_of(signal: Outbound) -> str | None:
         return f"{signal.fault.error}: {signal.fault.message}"
     if isinstance(signal, Failed):
         reason = signal.reason
-        return f"{reason.error}: {reason.message}" if isinstance(reason, Fault) else reason.value
+        return (
+            f"{reason.error}: {reason.message}"
+            if isinstance(reason, Fault)
+            else f"The subscription failed: {reason.value}."
+        )
     status = getattr(signal, "status", 0)
     return f"The response has the status {status}." if status >= _FAILURES else None
 

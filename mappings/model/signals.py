@@ -335,8 +335,8 @@ class EndReason(Enum):
 
     NOT_FOUND = "not found"
     INVALID_DEMAND = "invalid demand"
-    CANCELLED = "considered cancelled"
-    IDLE = "lack of interaction"
+    CANCELLED = "ended before this message"
+    IDLE = "the client sent no request in time"
     ABORTED = "aborted by a restart"
 
 

@@ -17,7 +17,7 @@ from connectivity.errors import PublishFailed
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.targets import reply_target
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import MAX_TRIES, ReplyTargetPublisher
+from connectivity.targets.reply_target import MAX_TRIES, ReplyTargetPublisher, failure_of
 from connectivity.transports.base import OutboundMessage
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
@@ -26,6 +26,7 @@ from mappings.model.signals import (
     Acknowledgements,
     Complete,
     Created,
+    EndReason,
     ErrorResponse,
     Event,
     Failed,
@@ -191,6 +192,24 @@ def test_a_message_with_an_unresolved_address_is_dropped_and_counted(template: s
     for signal in (response(), error(), *EVENTS):
         assert lost.publishes(signal) == ()
     assert lost.count("address_unresolved") == 6
+
+
+@pytest.mark.parametrize(
+    ("template", "hint"),
+    [("{{ header:reply-to }}", "headerMapping"), ("answers/{{ feature:id }}", "no value for a placeholder")],
+)
+def test_the_hint_about_a_missing_address_names_headers_only_where_the_address_has_one(
+    template: str, hint: str
+) -> None:
+    with capture_logs() as logs:
+        way({"address": template}).route.post(response())
+    (entry,) = (entry for entry in logs if entry["event"] == "signal has no address")
+    assert hint in entry["hint"]
+
+
+def test_the_log_says_in_a_sentence_why_a_subscription_failed() -> None:
+    failed = Failed(SubscriptionKind.HISTORY, "s-1", LAMP, {}, EndReason.IDLE)
+    assert failure_of(failed) == "The subscription failed: the client sent no request in time."
 
 
 def test_an_answer_without_an_address_is_notified_once_with_its_template() -> None:
