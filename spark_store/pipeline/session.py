@@ -293,7 +293,8 @@ def _is_locked(lock: Path) -> bool:
 
 def _busy(lake: Lake) -> LakeBusy:
     return LakeBusy(
-        f"{lake.lock}: found a lock held by another pipeline, expected none; end that one first (the service has its own)"
+        f"{lake.lock}: found a lock held by another pipeline, expected none; stop that pipeline, or, if the service "
+        "started it, stop the service or set spark.mode to external"
     )
 
 
