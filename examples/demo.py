@@ -368,7 +368,7 @@ def print_connections(state: DemoState, running_service: RunningService) -> None
     terminal.print_heading("the view of an operator: connections, and their consumed and published messages")
     names = [name for name, broker in CONNECTIONS.items() if state.available.of_type(broker) is not None]
     terminal.print_connections([connection_report(running_service, name) for name in names])
-    terminal.print_note("failures are the refused requests above")
+    terminal.print_note("failures are the failed steps of the refused requests above")
 
 
 if __name__ == "__main__":

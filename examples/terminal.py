@@ -100,8 +100,9 @@ def short_text(value: Any) -> str:
 
 
 def print_heading(text: str) -> None:
-    console.print()
-    console.rule(escape(text), align="left")
+    """Print a line across the terminal that begins with the whole text, also if the text is longer."""
+    line = "─" * (console.width - len(text) - 1)
+    console.print(f"\n{escape(text)} [rule.line]{line}[/]", soft_wrap=True)
 
 
 def print_note(text: str) -> None:
