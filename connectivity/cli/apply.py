@@ -17,7 +17,7 @@ import typer
 
 from connectivity.cli.http_client import CHANGED_MEANWHILE, NOT_FOUND, ServiceClient, ServiceRefused
 from connectivity.cli.options import load_files
-from connectivity.cli.output import print_error, print_problems
+from connectivity.cli.output import print_error, print_notes, print_problems
 from connectivity.cli.plan import Action, DesiredDocument, PlanStep, StoredDocument
 
 MAX_SAMPLE = 16 * 1024 * 1024
@@ -34,6 +34,8 @@ def load_documents(paths: Sequence[Path], *, as_json: bool) -> dict[str, Desired
     if loaded.problems:
         print_problems(loaded.problems, as_json=as_json)
         raise typer.Exit(1)
+    if not as_json:
+        print_notes(loaded, as_errors=True)
     return {name: DesiredDocument(document, loaded.files[name]) for name, document in loaded.documents.items()}
 
 

@@ -136,13 +136,16 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
         typer.echo(escape_control_characters(str(problem)))
 
 
-def print_notes(loaded: LoadedFolder) -> None:
-    """Print one line for each part of a valid document without effect, and for each security note."""
+def print_notes(loaded: LoadedFolder, *, as_errors: bool = False) -> None:
+    """Print one line for each part of a valid document without effect, and for each security note.
+
+    `as_errors`: to standard error, beside other results.
+    """
     from connectivity.validation.limitations import notes
 
     for connection_id, connection in loaded.connections.items():
         for note in notes(connection):
-            typer.echo(escape_control_characters(f"{loaded.files[connection_id]}: {note}"))
+            typer.echo(escape_control_characters(f"{loaded.files[connection_id]}: {note}"), err=as_errors)
 
 
 def pluralize(number: int, what: str) -> str:

@@ -354,3 +354,16 @@ def test_of_several_connections_one_is_named(server: Canned, folder: Path) -> No
     assert (several.exit_code, "found the connections depot, fresh" in several.stderr) == (2, True)
     assert run("test", folder, "--id", "fresh").exit_code == 0
     assert server.requests[-1].document["id"] == "fresh"
+
+
+def test_content_without_effect_is_reported_before_it_is_applied(server: Canned, tmp_path: Path) -> None:
+    target = {
+        "address": "alarms",
+        "topics": ["_/_/things/twin/events?filer=exists(attributes/a)"],
+        "authorizationContext": ["integration:fleet"],
+        "qos": 1,
+    }
+    (tmp_path / "fresh.json").write_text(json.dumps(document("fresh", targets=[target])))
+    applied = CliRunner().invoke(app, ["connections", "apply", str(tmp_path), "--yes"])
+    assert (applied.exit_code, applied.stdout) == (0, "fresh: new\n1 new\nfresh: done\n")
+    assert "without effect: targets[0].topics: the parameter filer is unknown" in applied.stderr
