@@ -126,8 +126,8 @@ _FAULTS: dict[str, _ErrorText] = {
     "things:thing.notcreatable": _ErrorText(
         400,
         "The thing '{id}' cannot be created: its policy '{detail}' could not be created.",
-        "Use an unused policy id, keep the policy within its limits of size and permissions, and grant yourself WRITE on "
-        "'policy:/'.",
+        "If the thing exists, modify it instead. Otherwise use an unused policy id, keep the policy within its limits of "
+        "size and permissions, and grant yourself WRITE on 'policy:/'.",
     ),
     "things:creation.notallowed": _ErrorText(
         403,
