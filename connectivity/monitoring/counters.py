@@ -206,7 +206,10 @@ class ReplyCounters(TargetCounters):
             "dropped", True, "Signal dropped, the source has no reply target", ("out", "no_reply_target")
         )
         self.not_expected = make(
-            "dropped", True, "Signal dropped, no response of its kind is expected", ("out", "not_expected")
+            "dropped",
+            True,
+            "Signal dropped, the command or the reply target's expectedResponseTypes does not ask for it",
+            ("out", "not_expected"),
         )
         self.not_allowed = make(
             "dropped",
