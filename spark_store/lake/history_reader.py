@@ -364,7 +364,10 @@ def _affordable(version: Version, asked: ScanFilter, first: int, last: int) -> i
 
 
 def _in_order(asked: ScanFilter, rows: pa.Table) -> pa.Table:
-    """Return rows in order of revision. Raises HistoryUnavailable if one is missing in their midst, or is there twice."""
+    """Return rows in order of revision.
+
+    Raises HistoryUnavailable if one is missing in their midst, or is there twice.
+    """
     revisions = values(rows["revision"])
     # In a compacted table they are in order, and to sort them takes as long as to read them.
     if revisions != list(range(revisions[0], revisions[0] + len(revisions))):

@@ -53,7 +53,7 @@ ELSEWHERE = {
         "unit/connectivity/dispatch/test_request_reply.py",
         "test_case_40_failures_are_published_only_where_nacks_are_expected",
     ),
-    117: ("service/test_mqtt_5.py", "test_case_117_a_command_for_somebody_else_changes_nothing"),
+    117: ("service/test_mqtt_5.py", "test_case_117_a_command_for_another_thing_changes_nothing"),
 }
 
 _TEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
