@@ -33,11 +33,6 @@ _EXPECTED_TYPES = {
 }
 """The protocol's names of types → how a description says them."""
 
-ID_GRAMMAR = (
-    "Expected namespace:name with at most 256 characters. The namespace is empty, or has parts of letters, digits and '_' "
-    "that begin with a letter, separated by '.' or '-'. The name is not empty, and has no slash, no control character and "
-    "none from U+007F to U+00FF."
-)
 _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"
 _encode = msgspec.json.Encoder().encode
 
@@ -116,7 +111,7 @@ def invalid_id(group: str, text: str) -> Fault:
         400,
         f"{group}:id.invalid",
         f"{kind} ID '{shorten(text)}' is not valid!",
-        ID_GRAMMAR,
+        "It must conform to the namespaced entity ID notation (see Ditto documentation)",
         {"href": _ID_HREF},
     )
 
