@@ -332,6 +332,8 @@ def system_reason(text: str) -> str | None:
 _SQLITE_STEPS = {
     "SQLITE_FULL": FULL,
     "SQLITE_READONLY": "the file cannot be written: check its owner, permissions and mount",
+    # The file beside the journal that its processes share cannot grow.
+    "SQLITE_IOERR_SHMSIZE": FULL,
     "SQLITE_IOERR": "input or output failed: check the disk and the system's log",
     "SQLITE_CORRUPT": DAMAGED_JOURNAL,
     "SQLITE_NOTADB": "the file is not a journal: choose another data_dir, or restore the file from a backup",
@@ -343,6 +345,7 @@ _SQLITE_STEPS = {
 
 def translate_sqlite_error(path: str | Path, error: sqlite3.Error) -> StoreUnavailable:
     """Return SQLite's error about the file at `path` as an error of the store."""
+    name = getattr(error, "sqlite_errorname", "")
     # Extended codes begin with the name of the primary one: SQLITE_IOERR_WRITE.
-    step = _SQLITE_STEPS.get("_".join(getattr(error, "sqlite_errorname", "").split("_")[:2]))
+    step = _SQLITE_STEPS.get(name) or _SQLITE_STEPS.get("_".join(name.split("_")[:2]))
     return StoreUnavailable(f"{path}: {error}" + (f"; {step}" if step is not None else ""))
