@@ -70,6 +70,11 @@ def kill_with_pipelines(service: PipelineService) -> None:
     service.kill()
 
 
+def wait_for_states(data_folder: DataFolder, last: int) -> None:
+    """Wait until the pipeline has merged the states up to this event, which follows after it was appended."""
+    wait_until_sync(lambda: read_watermark(data_folder.lake.watermark).seq == last, WITHIN)
+
+
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
 def test_the_service_fills_the_lake_after_a_kill_of_either_process(
@@ -80,7 +85,7 @@ def test_the_service_fills_the_lake_after_a_kill_of_either_process(
     data_folder.write(20)
     with PipelineService.begin(tmp_path) as service:
         assert service.metric("connectivity_lake_lag_events") == 20, "the service does not wait for its pipeline"
-        service.wait_for_lake()
+        wait_for_states(data_folder, 20)
         assert b'"lake":"following"' in service.get("/health/ready")[1]
         data_folder.assert_equal()
         export = [sys.executable, "-m", "connectivity", "history", "export", "--out", str(tmp_path / "all.parquet")]
@@ -91,7 +96,7 @@ def test_the_service_fills_the_lake_after_a_kill_of_either_process(
         (first,) = service.pipelines()
         first.kill()
         data_folder.write(20)
-        service.wait_for_lake()
+        wait_for_states(data_folder, 40)
         assert service.get("/health/ready")[0] == 200
         data_folder.assert_equal()
         events = {it["event"] for it in service.records()}

@@ -52,10 +52,6 @@ class PipelineService(ServiceProcess):
         """Wait until the pipeline follows the journal."""
         self._wait_for(lambda: b'"lake":"following"' in self.get("/health/ready")[1])
 
-    def wait_for_lake(self) -> None:
-        """Wait until the pipeline has moved all events."""
-        self._wait_for(lambda: self.metric("connectivity_lake_lag_events") == 0)
-
     @staticmethod
     def _wait_for(condition: Callable[[], bool]) -> None:
         """Poll five times a second, because each request takes time from the pipeline."""
