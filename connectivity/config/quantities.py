@@ -18,7 +18,7 @@ FOREVER = "forever"
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION_FORM = r"\s*[0-9]{1,12}(?:\.[0-9]{1,6})?\s*(?:ms|[smhdw]|)\s*"
-_DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*(?P<unit>ms|[smhdw]|)\s*", re.ASCII)
+_DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*+(?P<unit>ms|[smhdw]|)\s*+", re.ASCII)
 
 
 def read_memory(value: object) -> str:

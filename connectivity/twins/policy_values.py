@@ -44,7 +44,8 @@ RESERVED: Final = ("imported", "nsimported")
 _IMPORTABLE: Final = (IMPLICIT, EXPLICIT, NEVER)
 _RESOURCE: Final = re.compile(r"[^:/]+:/.*", re.DOTALL)
 _CONTROL: Final = re.compile(r"[\x00-\x1F\x7F-\x9F]")
-_PLACEHOLDER: Final = re.compile(r"\{\{\s*(?P<name>.*?)\s*\}\}|\$\{\s*(?P<old>.*?)\s*\}", re.DOTALL)
+_PLACEHOLDER: Final = re.compile(r"\{\{(?P<name>[^{}]*)\}\}|\$\{(?P<old>[^{}]*)\}")
+"""A name has no braces, and blanks are stripped afterwards: so the text of a client is read once."""
 _NAMESPACE: Final = re.compile(r"[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*(?:\.\*)?", re.ASCII)
 
 
@@ -164,7 +165,8 @@ def resolve_subject(case: CommandContext, text: str) -> str:
 
 
 def _caller(case: CommandContext, placeholder: re.Match[str]) -> str:
-    known = placeholder["name"] == "request:subjectId" or placeholder["old"] == "request.subjectId"
+    name, old = (found and found.strip() for found in placeholder.group("name", "old"))
+    known = name == "request:subjectId" or old == "request.subjectId"
     if not known or not case.subjects:
         raise case.refuse("placeholder:unresolved", quote(placeholder[0]))
     return case.subjects[0]

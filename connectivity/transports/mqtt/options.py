@@ -32,7 +32,7 @@ SHORTEST_REDELIVERY_DELAY = timedelta(seconds=1)
 LONGEST_KEEP_ALIVE = timedelta(seconds=65535, microseconds=999_999)
 
 _UNITS = (*MICROSECONDS, *(f"{name}(?:s|seconds?)?" for name in LONG_NAMES))
-_DURATION = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
+_DURATION = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*+([a-zA-Z]*)\s*+", re.ASCII)
 
 
 def read_duration(value: object) -> object:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from connectivity.config.quantities import Duration, DurationOrForever
 from tests.support.acceptance import accepted, accepts
+from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -32,6 +33,11 @@ def test_a_duration_has_a_unit(text: object, seconds: float) -> None:
 def test_other_texts_are_no_duration(text: object) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Duration).validate_python(text)
+
+
+def test_a_number_before_much_white_space_is_refused_at_once() -> None:
+    with at_most(1), pytest.raises(ValidationError):
+        TypeAdapter(Duration).validate_python("5" + " " * 1_000_000 + "!")
 
 
 WRITTEN = st.builds("{}{}".format, st.integers(0, 10**4), st.sampled_from(["ms", "s", " m", "h", "d", "w", "x"]))

@@ -18,6 +18,7 @@ from connectivity.security.tls import (
     load_client_certificate,
     pem_labels,
 )
+from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.open_files import open_files
 
@@ -65,6 +66,11 @@ def test_a_key_is_no_certificate_and_the_other_way_round(pair: tuple[str, str]) 
         False,
         True,
     )
+
+
+def test_a_certificate_of_white_space_without_an_end_is_refused_at_once() -> None:
+    with at_most(1):  # hours, where each line may be the first one of the content
+        assert not is_certificates("-----BEGIN CERTIFICATE-----" + "\n" * 1_000_000)
 
 
 def test_1_3_only_unencrypted_pkcs8_is_a_key(authority: trustme.CA) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from connectivity.twins.context import TwinLimits
 from mappings.model.json_pointer import get
+from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
 from tests.support.twin_world import (
     ALL,
@@ -389,6 +390,13 @@ def test_the_caller_may_name_himself_in_a_path() -> None:
     assert last(world)[:2] == ("created", f"/entries/VIEW/subjects/{OWNER}")
     assert world.get("/entries/VIEW/subjects/{{ request:subjectId }}", to=P) == AUDITOR
     assert world.status("delete", "/entries/VIEW/subjects/${request.subjectId}", to=P) == 204
+
+
+@each_row("begin, pause", [("{{", " "), ("{{ ", "\n"), ("${", " "), ("{{", "{{"), ("${", "${")])
+def test_a_subject_with_a_placeholder_that_does_not_end_is_refused_at_once(begin: str, pause: str) -> None:
+    world, subjects = a_policy_world(), {f"acme:{begin}{pause * 20_000}": AUDITOR}
+    with at_most(1):  # years, where each of its blanks may be the end of the name
+        assert world.refused("modify", "/entries/VIEW/subjects", subjects, to=P)[1] == "policies:subjectid.invalid"
 
 
 def test_keys_that_look_like_paths_are_keys() -> None:

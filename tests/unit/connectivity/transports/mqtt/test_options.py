@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from connectivity.transports.mqtt.options import Options, read_duration
 from tests.support.acceptance import accepted, accepts
+from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -101,3 +102,8 @@ def test_a_value_that_cannot_be(name: str, value: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Options.model_validate({name: value})
     assert [error["loc"] for error in caught.value.errors()] == [(name,)]
+
+
+def test_a_number_before_much_white_space_is_refused_at_once() -> None:
+    with at_most(1), pytest.raises(ValueError, match="a duration such as"):
+        read_duration("5" + " " * 1_000_000 + "!")
