@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from examples.broker_client import NoResponse
 from examples.brokers import Progress
@@ -81,7 +82,8 @@ def lag_events(service: RunningService) -> int | None:
 
 def open_events(folder: Path) -> Any:
     """The table of events as a dataset. DuckDB reads only the columns and files that a query needs."""
-    return DeltaTable(folder / "lake" / "events").to_pyarrow_dataset()
+    table = folder / "lake" / "events"
+    return DeltaTable(table).to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(table), LocalFileSystem()))
 
 
 def find_revisions(events: Any, replay: ReplayResult) -> list[int]:

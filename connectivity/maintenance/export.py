@@ -36,7 +36,7 @@ from spark_store.queries.spark_query import Cancellation, QueryLimits
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_CANCELLED = 1, 2, 130
 TYPES = tuple(type.value for type in EntityType)
 _EXPECTED = "expected the id of an entity, such as acme.site:lamp-7, or a filter"
-_FILTER = re.compile(r"\s*[a-zA-Z]*\s*\(")
+_FILTER = re.compile(r"\s*+[a-zA-Z]*+\s*+\(")
 """How a text begins that is meant as a filter, even an invalid one."""
 
 

@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from spark_store.errors import StoreUnavailable, damaged_table, translate_lake_error, translate_system_error
 from spark_store.files import size_of
@@ -122,7 +123,7 @@ def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
     with open_table(lake, EVENTS) as delta:
         rows = (
-            delta.to_pyarrow_dataset()
+            dataset_of(delta, lake.path(EVENTS))
             .to_table(filter=pc.field("seq") == seq, fragment_scan_options=CHECKED)
             .to_pylist()
         )
@@ -233,6 +234,14 @@ def open_table(lake: Lake, table: Table, version: int | None = None) -> Iterator
     path = lake.path(table)
     with translate_errors(path):
         yield DeltaTable(path, version)
+
+
+def dataset_of(delta: DeltaTable, path: str) -> ds.Dataset:
+    """The rows of the table at `path`, read by a file system of Arrow's own.
+
+    Arrow's threads call the default one, which is written in Python; where a process ends just then, it is aborted.
+    """
+    return delta.to_pyarrow_dataset(filesystem=SubTreeFileSystem(path, LocalFileSystem()))
 
 
 @contextlib.contextmanager

@@ -16,11 +16,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from spark_store.errors import ResultTooLarge
 from spark_store.journal.reader import EntityState, JournalEntry
-from spark_store.lake.reader import CHECKED, file_facts, open_table, translate_errors
+from spark_store.lake.reader import CHECKED, dataset_of, file_facts, open_table, translate_errors
 from spark_store.lake.table_scan import journal_rows, schema_of
 from spark_store.lake.tables import EVENTS, LATEST, Lake, Table
 
@@ -99,8 +98,7 @@ class TableRows:
         self._path, self._schema = lake.path(table), schema_of(table)
         self._wanted = pc.scalar(value=True) if wanted is None else wanted
         with open_table(lake, table, version) as delta:
-            # A file system of pyarrow's own: its threads need no Python then.
-            self._dataset = delta.to_pyarrow_dataset(filesystem=SubTreeFileSystem(self._path, LocalFileSystem()))
+            self._dataset = dataset_of(delta, self._path)
             rows = {unquote(path): number for path, number in file_facts(delta, "path", "num_records")}
             self.rows: int = sum(rows[unquote(it.path)] for it in self._dataset.get_fragments(self._wanted))
             """How many rows the files have, in all, that may have some of the wanted ones."""

@@ -20,6 +20,7 @@ from spark_store.errors import (
     TooManyRows,
 )
 from spark_store.queries.selection import EventSelection
+from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -94,6 +95,11 @@ def test_invalid_options_end_with_exit_code_2_and_a_reason(wanted: ExportRequest
     assert message in str(refused.value)
     assert len(str(refused.value)) < 600
     assert refused.value.exit_code == 2
+
+
+def test_white_space_in_front_of_a_filter_is_read_once() -> None:
+    with at_most(1), pytest.raises(CommandFailed, match="or a filter"):
+        selection(ExportRequest(f"{' ' * 100_000}x"), NOW)
 
 
 @each_row(
