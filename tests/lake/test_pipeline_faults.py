@@ -137,7 +137,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     newest = log_files(data_folder, EVENTS)[-1]
     later = newest.with_name(f"{int(newest.stem) + 1:020}.json")
     with damaged(later, json.dumps({"protocol": features}).encode()):
-        fails(LakeUnfit, "start the newer service")
+        fails(LakeUnfit, "start the newer version of the service")
     with damaged(newest, newest.read_bytes()[:200]):
         fails(LakeUnfit, "restore the table's folder from a backup")
     with damaged(newest, b""):
