@@ -22,6 +22,7 @@ from mappings.ids import MAX_ID_LENGTH, EntityId, is_label, utf16_length
 from mappings.model.headers import readable
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.model.signals import (
+    MAX_SIGNALS,
     Acknowledgement,
     Headers,
     Inbound,
@@ -136,7 +137,8 @@ def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes 
             if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
                 raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", status, "Integer"))
             payload = _encode(member["payload"]) if "payload" in member else None
-            merged = {**headers, **(readable(own) if isinstance(own, dict) else {})}
+            # Further ones are not read with their own headers: the message is refused, and each copy may be large.
+            merged = {**headers, **readable(own)} if isinstance(own, dict) and len(found) < MAX_SIGNALS else headers
             found.append((_validate_label(label), status, payload, merged))
     return found
 

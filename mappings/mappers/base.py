@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from mappings.mappers.scripts import Scripts
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Inbound, Outbound
+from mappings.model.signals import MAX_SIGNALS, Inbound, Outbound
 from mappings.options import Option, names, read_options
 from mappings.placeholders.resolution import unresolved
 from mappings.placeholders.template import Template
@@ -177,7 +177,7 @@ class PayloadMapper(Codec):
 
     options: ClassVar[Sequence[Option]] = (blocklist(),)
     answers = Answers.READ
-    max_results = 10
+    max_results = MAX_SIGNALS
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """`options` as `read_options` returns them; None for options that are not given."""

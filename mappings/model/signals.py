@@ -26,6 +26,9 @@ Headers: TypeAlias = Mapping[str, Any]
 The specification's own names are in lower case, others as they were sent.
 """
 
+MAX_SIGNALS: Final = 10
+"""The most signals of one message of the Ditto protocol."""
+
 
 class Command(msgspec.Struct, frozen=True):
     """A request to change or to read an entity.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,6 +132,23 @@ def test_many_brackets_side_by_side_or_in_strings_are_not_deep() -> None:
     (command,) = decode(modify(value))
     assert isinstance(command, Command)
     assert json.loads(command.value or b"") == json.loads(value)
+
+
+def test_acknowledgements_of_one_message_do_not_multiply_its_headers() -> None:
+    message = {
+        "topic": "acme.site/lamp-7/things/twin/acks",
+        "path": "/",
+        "headers": {f"x-{number}": "1" for number in range(1000)},
+        "value": {"tenant:stored": [{"status": 200, "headers": {"x": "1"}}] * 1000},
+    }
+    payload = json.dumps(message).encode()
+    tracemalloc.start()
+    try:
+        assert len(decode(payload)) == 1000
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 5 << 20, f"{most} bytes for a message of {len(payload)} bytes"
 
 
 def test_case_16_a_revision_may_be_written_as_a_float_and_not_as_a_text() -> None:
