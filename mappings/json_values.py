@@ -1,5 +1,8 @@
 """JSON values whose numbers keep their text, such as `8.4E37`, `2e3` and `0.10`.
 
+The values are those of clients: msgspec reads very large and very small numbers, such as `1e300`, a hundred times slower
+than others, so `float` reads all of them.
+
 msgspec writes each float in one notation. A number in another one is read as a `WrittenFloat`: a float that is written with
 its text. `decode_value` encodes a value once to find out whether it has such numbers. States are read far more often than
 written: `encode_state` marks those that have some by a space at the beginning, so that `decode_state` need not find out.
@@ -7,6 +10,7 @@ written: `encode_state` marks those that have some by a space at the beginning, 
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import msgspec
@@ -49,14 +53,28 @@ def _number(text: str) -> float:
 encode_value: Final = msgspec.json.Encoder(enc_hook=_written).encode
 """Writes a JSON value. A `WrittenFloat` keeps its text."""
 
+_LARGEST: Final = sys.float_info.max
+
+
+def finite_float(text: str) -> float:
+    """Read a number as a float: a `float_hook`. Raises ValueError beyond the range of doubles."""
+    number = float(text)
+    if not -_LARGEST <= number <= _LARGEST:
+        raise ValueError("Number out of range")
+    return number
+
+
 _plain: Final = msgspec.json.Encoder().encode
-_read: Final = msgspec.json.Decoder().decode
+parse_json: Final = msgspec.json.Decoder(float_hook=finite_float).decode
+"""Read a JSON value whose numbers need not keep their text. Raises msgspec.DecodeError."""
+
+_read_state: Final = msgspec.json.Decoder(float_hook=float).decode
 _read_exactly: Final = msgspec.json.Decoder(float_hook=_number).decode
 
 
 def decode_value(text: bytes | str) -> Any:
     """Read a JSON value of any origin. Raises msgspec.DecodeError."""
-    value = _read(text)
+    value = parse_json(text)
     is_plain = _plain(value) == (text if isinstance(text, bytes) else text.encode())
     return value if is_plain else _read_exactly(text)
 
@@ -71,7 +89,7 @@ def encode_state(state: Any) -> bytes:
 
 def decode_state(text: bytes | str) -> Any:
     """Read what `encode_state` has written. Raises msgspec.DecodeError."""
-    return _read_exactly(text) if text[:1] in _MARKS else _read(text)
+    return _read_exactly(text) if text[:1] in _MARKS else _read_state(text)
 
 
 def without_mark(text: bytes) -> bytes:

@@ -12,11 +12,14 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
     return CONTROL_CHARACTERS.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def json_text(value: object) -> str:
     """Return a JSON value as text: a string as it is, everything else in JSON notation."""
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _encode(value)
 
 
 MAX_QUOTE_LENGTH = 200

@@ -23,6 +23,7 @@ from connectivity.twins.access import ThingRights
 from connectivity.twins.retrieval import TIMESTAMP
 from mappings.errors import Fault
 from mappings.ids import EntityType, parse_entity_id
+from mappings.json_values import parse_json
 from mappings.model.signals import Headers, SearchQuery
 from spark_store.errors import AggregationInvalid, BudgetExceeded, QueryError, TooManyGroups
 from spark_store.rql.options import BY_ID
@@ -77,7 +78,7 @@ def open_search(
     if query.aggregation is None:
         return searching.open(query, headers, subjects)
     try:
-        aggregation = read_aggregation(msgspec.json.decode(query.aggregation))
+        aggregation = read_aggregation(parse_json(query.aggregation))
         if query.at is not None or TIMESTAMP in headers:
             raise AggregationInvalid(
                 f"found the header '{TIMESTAMP}', expected none, because aggregations read the current state"

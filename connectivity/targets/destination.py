@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import msgspec
-
 from connectivity.connections.templates import ADDRESS_HEADER
 from connectivity.transports.base import OutboundMessage
 from mappings.errors import AddressNotAllowed, DecodeError, Fault
+from mappings.json_values import parse_json
 from mappings.model.envelope import Envelope
 from mappings.model.field_selector import merge_objects
 from mappings.model.json_pointer import MISSING, parse_pointer
@@ -28,8 +27,6 @@ from spark_store.history.event_view import changed_part
 
 _WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
 """Signals that may concern several features."""
-
-_decode = msgspec.json.Decoder().decode
 
 
 class Destination(NamedTuple):
@@ -185,9 +182,9 @@ class _ThingFromEvent(Mapping[str, Any]):
     def _thing(self) -> Mapping[str, Any]:
         if self._document is None:
             event = self._event
-            value = MISSING if event.value is None else _decode(event.value)
+            value = MISSING if event.value is None else parse_json(event.value)
             changed = changed_part(event.entity.type, event.action, event.path, value)
-            self._document = merge_objects(_decode(event.extra), changed) if event.extra is not None else changed
+            self._document = merge_objects(parse_json(event.extra), changed) if event.extra is not None else changed
         return self._document
 
     def __getitem__(self, name: str) -> Any:
@@ -205,7 +202,7 @@ def features_of(signal: Outbound) -> tuple[str, ...]:
     path, value = getattr(signal, "path", None), getattr(signal, "value", None)
     if path not in ("/", "/features") or not isinstance(signal, _WITH_FEATURES) or value is None:
         return feature_ids(path)
-    found = _decode(value)
+    found = parse_json(value)
     if path == "/" and isinstance(found, Mapping):
         found = found.get("features")
     return tuple(found) if isinstance(found, Mapping) else ()

@@ -21,6 +21,7 @@ from mappings.ditto import errors
 from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Fault
 from mappings.ids import MAX_CACHED_LENGTH, EntityId, parse_entity_id
+from mappings.json_values import finite_float, parse_json
 from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
 
 _OF_SEVERAL = frozenset({("things", "retrieve"), ("policies", "checkPermissions")})
@@ -83,8 +84,7 @@ class DittoMessage(msgspec.Struct):
     status: Any = None
 
 
-_decode = msgspec.json.Decoder(DittoMessage).decode
-_decode_any = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder(DittoMessage, float_hook=finite_float).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -119,7 +119,7 @@ def compact(value: msgspec.Raw) -> bytes:
 
 def parse_value(value: msgspec.Raw) -> Any:
     """Return the parsed value of a message; None if there is none."""
-    return _decode_any(value) if value else None
+    return parse_json(value) if value else None
 
 
 def parse_members(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
@@ -130,7 +130,7 @@ def parse_members(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
 def _refusal(payload: bytes) -> DecodeError:
     """Return the error of a payload that is no message."""
     try:
-        document = _decode_any(payload)
+        document = parse_json(payload)
     except NOT_JSON as error:
         return DecodeError(errors.malformed(payload, error))
     if not isinstance(document, dict):

@@ -21,6 +21,7 @@ from mappings.ditto.document import NOT_JSON
 from mappings.ditto.messages import MESSAGE, json_bytes
 from mappings.errors import DecodeError, mapping_failed
 from mappings.ids import new_correlation_id
+from mappings.json_values import finite_float
 from mappings.mappers.base import Codec, PayloadMapper
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import Envelope
@@ -46,7 +47,7 @@ class _Structured(msgspec.Struct):
     data_base64: Any = None
 
 
-_read = msgspec.json.Decoder(_Structured).decode
+_read = msgspec.json.Decoder(_Structured, float_hook=finite_float).decode
 
 
 class CloudEventsCodec(PayloadMapper):

@@ -21,6 +21,7 @@ from mappings.ditto.live import validate_payload, validate_subject
 from mappings.ditto.messages import MESSAGE, json_bytes
 from mappings.errors import DecodeError, mapping_failed
 from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.json_values import parse_json
 from mappings.mappers.base import HONO_NOTIFICATIONS, Answers, Codec, TemplateMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import ContentType, Envelope, parse_content_type
@@ -49,8 +50,6 @@ INCOMING = {
 
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _BOXES = {"to": "inbox", "from": "outbox"}
-
-_decode = msgspec.json.Decoder().decode
 
 
 class RawMessageCodec(TemplateMapper):
@@ -196,7 +195,7 @@ def _value(payload: bytes, content_type: ContentType) -> bytes | None:
 def _json(payload: bytes) -> bytes:
     try:
         value = msgspec.json.format(payload, indent=-1)
-        _decode(value)
+        parse_json(value)
     except NOT_JSON:
         raise DecodeError(errors.not_json(payload)) from None
     if not is_storable(payload):
@@ -210,7 +209,7 @@ def _bytes(value: bytes | None, content_type: ContentType) -> bytes:
         return b""
     if content_type.is_json:
         return value
-    parsed = _decode(value)
+    parsed = parse_json(value)
     if not isinstance(parsed, str):
         return value
     if content_type.is_text:

@@ -16,6 +16,7 @@ import msgspec
 
 from mappings.errors import DecodeError, Fault
 from mappings.ids import utf16_length
+from mappings.json_values import parse_json
 from mappings.texts import json_text, shorten
 
 MAX_SIZE = 5 * 1024
@@ -87,7 +88,7 @@ def _one_of(*values: str) -> _Convert:
 
 def _parsed(value: str) -> object:
     try:
-        return msgspec.json.decode(value)
+        return parse_json(value)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _Invalid from None
 
@@ -259,8 +260,10 @@ def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[st
     broker's headers and so are text.
 
     Raises DecodeError with `header.invalid` or `timeout.invalid` (400, `invalidHeaderKey`), with the readable headers to
-    address the response.
+    address the response; with `headers.too.large` (431) for thousands of headers.
     """
+    if len(headers) > MAX_SIZE:
+        _require_number(headers, mapped=mapped)
     result: dict[str, object] = {}
     spellings: dict[str, str] = {}
     fault: Fault | None = None
@@ -285,6 +288,13 @@ def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[st
     if fault is not None:
         raise DecodeError(fault, headers=result)
     return result
+
+
+def _require_number(headers: Mapping[str, object], *, mapped: bool) -> None:
+    """Raise DecodeError for so many headers that their names alone are too large."""
+    names = [name for name, value in headers.items() if value is not None]
+    if len(names) > MAX_SIZE:
+        raise _too_large(sum(map(len, names)), MAX_SIZE, readable(address_headers(headers), mapped=mapped))
 
 
 def readable(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
@@ -333,15 +343,13 @@ def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
         else:
             size += _length(name) + _length(value)
     if size > limit:
-        raise DecodeError(
-            Fault(
-                431,
-                "headers.too.large",
-                f"The headers are too large: found {size} characters, expected at most {limit}.",
-                "Send fewer or shorter headers.",
-            ),
-            headers=address_headers(headers),
-        )
+        raise _too_large(size, limit, address_headers(headers))
+
+
+def _too_large(size: int, limit: int, headers: Mapping[str, object]) -> DecodeError:
+    """Return the error `headers.too.large`; `headers` address the response."""
+    message = f"The headers are too large: found {size} characters, expected at most {limit}."
+    return DecodeError(Fault(431, "headers.too.large", message, "Send fewer or shorter headers."), headers=headers)
 
 
 def address_headers(headers: Mapping[str, object]) -> dict[str, object]:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mappings.errors import DecodeError
+from mappings.json_values import parse_json
 from mappings.model.json_pointer import MISSING, get, parse_pointer
 from mappings.placeholders.resolution import combine, require_within_limits, texts
 
@@ -36,7 +37,7 @@ def parse_format(template: str) -> Format:
 
     def apply(text: str) -> list[str]:
         try:
-            value = msgspec.json.decode(text)
+            value = parse_json(text)
             return combine([node(value) for node in nodes]) if isinstance(value, dict) else []
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return []  # no JSON, or nested deeper than anything that is sent in earnest

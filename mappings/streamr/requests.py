@@ -18,6 +18,7 @@ import msgspec
 from mappings.ditto.document import NOT_JSON, is_storable
 from mappings.errors import Fault
 from mappings.ids import EntityId
+from mappings.json_values import parse_json
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
 from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRange
@@ -97,7 +98,6 @@ def twin_of(request: StreamrRequest) -> EntityId | None:
     return place.entity if isinstance(place, ThingStream | PolicyStream) else None
 
 
-_decode = msgspec.json.Decoder().decode
 _is_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 Members: TypeAlias = Mapping[str, Any]
@@ -125,7 +125,7 @@ def read_request(
 
 def _object(payload: bytes) -> Members:
     try:
-        document = _decode(payload)
+        document = parse_json(payload)
     except NOT_JSON:
         raise RequestRejected(errors.not_an_object()) from None
     if not isinstance(document, dict) or not is_storable(payload):

@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from mappings.ids import EntityType
+from mappings.json_values import parse_json
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Event
 from spark_store.errors import StoreError
 from spark_store.history.replay import merge, state_path
 from spark_store.records import Snapshot
-
-_decode = msgspec.json.Decoder().decode
 
 
 def partial_thing(event: Event) -> dict[str, Any]:
@@ -63,6 +62,6 @@ def whole_thing(snapshot: Snapshot) -> dict[str, Any]:
 
 def _parse(event: Event, value: bytes) -> Any:
     try:
-        return _decode(value)
+        return parse_json(value)
     except msgspec.DecodeError as error:
         raise StoreError(f"{event.entity} at revision {event.revision}: expected JSON, found {value[:80]!r}") from error

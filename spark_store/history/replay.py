@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.ids import MAX_CACHED_LENGTH, MAX_ID_LENGTH, EntityType
-from mappings.json_values import decode_value, encode_state
+from mappings.json_values import decode_value, encode_state, parse_json
 from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
 from mappings.model.metadata import METADATA, evolve_metadata, read_changes
 from mappings.model.signals import Event
@@ -332,7 +332,7 @@ def is_same_text(one: bytes | str | None, other: bytes | str | None) -> bool:
     if one is None or other is None:
         return False
     try:
-        return is_same(msgspec.json.decode(one), msgspec.json.decode(other))
+        return is_same(parse_json(one), parse_json(other))
     except msgspec.DecodeError:
         return False
 

@@ -25,7 +25,7 @@ _ANYTHING: Final[dict[str, Any]] = {}
 _DEEPEST: Final = 8
 """Below so many levels everything is read: each level takes some stack frames."""
 
-_whole: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_whole: Final = msgspec.json.Decoder(dict[str, Any], float_hook=float).decode
 
 
 def reader(fields: Iterable[Field]) -> Read:
@@ -35,7 +35,7 @@ def reader(fields: Iterable[Field]) -> Read:
         _add(root, field.path)
     if not root:
         return lambda _: {}
-    narrow = msgspec.json.Decoder(_shape(root)).decode
+    narrow = msgspec.json.Decoder(_shape(root), float_hook=float).decode
 
     def read(text: bytes) -> dict[str, Any]:
         try:

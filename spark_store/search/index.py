@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from mappings.ids import EntityType
-from mappings.json_values import NUMBER_TYPES, encode_value
+from mappings.json_values import NUMBER_TYPES, encode_value, parse_json
 from spark_store.rql.binding import fixed_width
 from spark_store.rql.order import TypeRank
 from spark_store.search.index_sql import TEXT, escape_key
@@ -219,7 +219,7 @@ def _parsed(head: EntityHead | None) -> Mapping[str, Any]:
     if isinstance(head.state, Mapping):
         return head.state
     try:
-        found = msgspec.json.decode(head.state)
+        found = parse_json(head.state)
     except msgspec.DecodeError:
         return _NOTHING
     return found if isinstance(found, Mapping) else _NOTHING

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.ids import EntityType
+from mappings.json_values import parse_json
 from spark_store.search.index import COMPLETE, LARGE, SearchIndex, rows_of, wildcard
 
 STEP_ENTITIES = 200
@@ -174,7 +175,7 @@ def _step_declared(connection: sqlite3.Connection) -> None:
 def _parse_state(text: bytes | str | None) -> dict[str, Any] | None:
     """A state as a value. One that is damaged has no rows."""
     try:
-        found = None if text is None else msgspec.json.decode(text)
+        found = None if text is None else parse_json(text)
     except msgspec.DecodeError:
         return None
     return found if isinstance(found, dict) else None

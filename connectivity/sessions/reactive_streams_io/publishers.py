@@ -41,7 +41,7 @@ from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import VisibleRevisions
 from mappings.errors import DecodeError, Fault, PlaceholderError
 from mappings.ids import EntityId
-from mappings.json_values import decode_value, encode_value
+from mappings.json_values import decode_value, encode_value, parse_json
 from mappings.model.field_selector import InvalidSelector, parse_fields, select
 from mappings.model.json_pointer import MISSING, parse_pointer
 from mappings.model.signals import (
@@ -65,12 +65,10 @@ from spark_store.history.event_view import partial_thing
 
 log = structlog.get_logger(__name__)
 
-_read = msgspec.json.Decoder().decode
-
 
 def cbor(element: bytes) -> bytes:
     """A JSON value in CBOR."""
-    return cbor2.dumps(_read(element))
+    return cbor2.dumps(parse_json(element))
 
 
 _headers = msgspec.json.Decoder(dict[str, object]).decode
@@ -287,18 +285,18 @@ class PublisherResolver:
             )
         entity = partition_id(name.id, name.partition)
 
-        def may_read() -> Fault | None:
+        def mayparse_json() -> Fault | None:
             return not_readable(entity, subjects, self._options.streams, self._world)
 
         def write(event: Event) -> bytes:
             return encode_entry(self._source.entry(event), STREAM_VERSION)
 
         def live(after: int | None) -> Feed | Fault:
-            fault = may_read()
+            fault = mayparse_json()
             return fault if fault is not None else self._live(entity, after, write, subjects)
 
         def open() -> Feed | Fault:
-            if (fault := may_read()) is not None:
+            if (fault := mayparse_json()) is not None:
                 return fault
             selection = _selection(name)
             if selection is None:

@@ -14,8 +14,10 @@ from mappings.json_values import (
     decode_value,
     encode_state,
     encode_value,
+    parse_json,
     without_mark,
 )
+from tests.support.cpu_budget import at_most
 
 NUMBERS = ("8.4E37", "2e3", "1.0", "2000.0", "0.10", "-0.0", "1E-7", "0.00001", "3.141592653589793238", str(10**30))
 
@@ -49,10 +51,21 @@ def test_only_written_floats_get_a_text() -> None:
         encode_value(object())
 
 
-@pytest.mark.parametrize("text", ["", "{", "1e999", "nan"])
+@pytest.mark.parametrize("text", ["", "{", "1e999", "-1e999", f"{10**400}.0", "nan"])
 def test_invalid_json_is_refused(text: str) -> None:
-    with pytest.raises(msgspec.DecodeError):
-        decode_value(text)
+    for read in (decode_value, parse_json):
+        with pytest.raises(msgspec.DecodeError):
+            read(text)
+
+
+@pytest.mark.parametrize("number", ["1e300", "9.5e290", "5e-324", "1.2345678901234567e-300"])
+def test_very_large_and_very_small_numbers_are_read_as_fast_as_others(number: str) -> None:
+    text = f"[{','.join([number] * 100_000)}]".encode()
+    with at_most(0.4):
+        found = decode_value(text)
+    assert found[-1] == parse_json(text)[-1] == float(number)
+    with at_most(0.4):
+        decode_state(encode_state(found))
 
 
 @pytest.mark.parametrize("text", NUMBERS)

@@ -22,6 +22,7 @@ from mappings.model.headers import (
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope
 from tests.support.acceptance import accepted, accepts
+from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -186,6 +187,16 @@ def test_headers_that_are_too_large_keep_the_correlation_id_for_the_response() -
     with pytest.raises(DecodeError) as raised:
         require_size({"correlation-id": "c-1", "x": "y" * MAX_SIZE})
     assert raised.value.headers == {"correlation-id": "c-1"}
+
+
+def test_thousands_of_headers_are_refused_before_they_are_read() -> None:
+    many: dict[str, object] = {f"x{number}": [number] for number in range(100_000)}
+    with at_most(0.06), pytest.raises(DecodeError, match="too large") as raised:
+        normalize({"version": "none", "correlation-id": "c-1", **many})
+    assert raised.value.fault.status == 431
+    assert raised.value.headers == {"correlation-id": "c-1"}
+    assert readable({"correlation-id": "c-1", **many}) == {"correlation-id": "c-1"}
+    assert normalize(dict.fromkeys(many)) == {}
 
 
 @each_row(
