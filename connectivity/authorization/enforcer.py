@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from connectivity.authorization.policy_imports import holds_in
+from connectivity.authorization.policy_imports import holds_in, weight_of
 from mappings.ids import MAX_CACHED_LENGTH, EntityId
 from mappings.model.metadata import METADATA
 from mappings.timestamps import utc_text
@@ -39,6 +39,10 @@ _KNOWN: Final = 128
 
 _KEPT_BY_WEIGHT: Final = 4
 """How many statements an enforcer keeps for those that ask, as a multiple of its weight."""
+
+_LONG_PATH: Final = 256
+_DEEP_PATH: Final = 20
+"""The most characters and segments of paths whose paths above are kept."""
 
 _ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
 """For how many segments all spellings with `~0` are tried."""
@@ -65,14 +69,24 @@ class _Statements:
                 elif permission in permissions["grant"] and resource not in stated:
                     stated[resource] = True
         for written in [each for each in stated if each[-1:] == "/" or "~" in each or "//" in each]:
-            path = _lineage(written)[0]
+            path = _canonical(written)
             is_granted = stated.pop(written)
             stated[path] = stated.get(path, True) and is_granted
 
     def has(self, path: str) -> bool:
         """Whether the permission is granted at a path: the nearest statement decides."""
+        if not _is_short(path):
+            return self._has_long(_canonical(path))
         for each in _lineage(path):
             if (is_granted := self.by_path.get(each)) is not None:
+                return is_granted
+        return False
+
+    def _has_long(self, path: str) -> bool:
+        """Return the same for a long canonical path, in time that does not grow with its number of segments."""
+        for length in sorted({len(each) for each in self.by_path}, reverse=True):
+            is_granted = self.by_path.get(path[:length]) if path[length : length + 1] in ("", "/") else None
+            if is_granted is not None:
                 return is_granted
         return False
 
@@ -168,7 +182,7 @@ class Enforcer:
             resources = entry["resources"]
             if not resources:
                 continue
-            self.weight += len(entry["subjects"]) + len(resources)
+            self.weight += len(entry["subjects"]) + weight_of(resources)
             for subject, about in entry["subjects"].items():
                 if "expiry" in about and not self._is_valid(about["expiry"], now):
                     continue
@@ -213,7 +227,7 @@ class Enforcer:
         found = self._known.get(asked)
         if found is None:
             statements = self._statements(subjects, permission)
-            found = statements.has(path) and _lineage(path)[0] not in statements.above_revoked
+            found = statements.has(path) and _canonical(path) not in statements.above_revoked
             if len(path) <= MAX_CACHED_LENGTH:
                 if len(self._known) >= _KNOWN:
                     self._known.clear()
@@ -223,7 +237,7 @@ class Enforcer:
     def partial(self, subjects: Sequence[str], permission: str, path: str) -> bool:
         """Whether they have it at the path or at a place below."""
         statements = self._statements(subjects, permission)
-        return statements.has(path) or _lineage(path)[0] in statements.above_granted
+        return statements.has(path) or _canonical(path) in statements.above_granted
 
     def is_known_to(self, subjects: Sequence[str], *types: str) -> bool:
         """Whether they have any permission on anything of these types."""
@@ -231,7 +245,7 @@ class Enforcer:
 
     def named_below(self, subjects: Sequence[str], permission: str, path: str) -> Collection[str]:
         """Return the segments directly below the path that statements about the subjects name."""
-        above = f"{_lineage(path)[0]}/"
+        above = f"{_canonical(path)}/"
         stated = self._statements(subjects, permission).by_path
         return {each[len(above) :].partition("/")[0] for each in stated if each.startswith(above)}
 
@@ -243,7 +257,7 @@ class Enforcer:
         if self.unrestricted(subjects, READ, path):
             return value
         statements = self._statements(subjects, READ)
-        seen = statements.view(value, _lineage(path)[0], is_granted=statements.has(path))
+        seen = statements.view(value, _canonical(path), is_granted=statements.has(path))
         type, _, pointer = path.partition(":")
         if seen is DROP or pointer.strip("/") or not isinstance(value, Mapping):
             return seen
@@ -286,18 +300,38 @@ def _without_empty(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-@lru_cache(maxsize=8192)
-def _lineage(path: str) -> tuple[str, ...]:
-    """Return the canonical path and those above it, the nearest first.
+def _is_short(path: str) -> bool:
+    return len(path) <= _LONG_PATH and path.count("/") <= _DEEP_PATH
 
-    `thing:/features/a/` → `("thing:/features/a", "thing:/features", "thing:")`. The subjects and
-    resources of a policy's entry are written there as they are, tildes included, and so are ids of streams.
+
+def _canonical(path: str) -> str:
+    """Return the canonical path."""
+    return _lineage(path)[0] if _is_short(path) else _normalize(path)
+
+
+def _normalize(path: str) -> str:
+    """Return a path without empty segments and escapes: `thing:/features/a~0/` → `thing:/features/a~`.
+
+    The subjects and resources of a policy's entry are written there as they are, tildes included, and so are ids of streams.
     """
     type, _, pointer = path.partition(":")
     parts = [part for part in pointer.split("/") if part]
     escaped = _ESCAPED.get(type, len(parts))
     parts[:escaped] = [part.replace("~0", "~") for part in parts[:escaped]]
-    return tuple("/".join((f"{type}:", *parts[:depth])) for depth in range(len(parts), -1, -1))
+    return "/".join((f"{type}:", *parts))
+
+
+@lru_cache(maxsize=8192)
+def _lineage(path: str) -> tuple[str, ...]:
+    """Return the canonical path and those above it, the nearest first.
+
+    `thing:/features/a/` → `("thing:/features/a", "thing:/features", "thing:")`. Only for short paths, since the time and
+    memory grow with the square of the length.
+    """
+    found = [_normalize(path)]
+    while (above := found[-1].rpartition("/"))[1]:
+        found.append(above[0])
+    return tuple(found)
 
 
 _IN_SECONDS: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ").fullmatch

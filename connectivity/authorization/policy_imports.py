@@ -10,7 +10,7 @@ are skipped. The `Lookup` learns all dependencies, missing policies included. Ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Policy: TypeAlias = Mapping[str, Any]
@@ -42,6 +42,29 @@ _ALLOWED: Final = "allowedAdditions"
 
 _LEAST_BY_ENTRY: Final = 3
 """How many permissions an entry adds at least: it takes as long to compile."""
+
+
+_LONG_PATH: Final = 1024
+"""Up to how many characters of a path only its segments count."""
+
+
+def segments_of(resources: Iterable[str]) -> int:
+    """Return the number of segments of resources.
+
+    Those of long paths count once more for each 1,024 characters: a compiled policy has the path down to each segment.
+    """
+    text = "".join(resources)
+    found = text.count("/")
+    if len(text) > _LONG_PATH:
+        found += sum(each.count("/") * (len(each) // _LONG_PATH) for each in resources)
+    return found
+
+
+def weight_of(resources: Collection[str]) -> int:
+    """Return the memory for resources and the paths above them, in units of about 500 bytes."""
+    if sum(map(len, resources)) <= _LONG_PATH:
+        return len(resources)
+    return len(resources) + sum(each.count("/") * len(each) // _LONG_PATH for each in resources)
 
 
 class EffectiveEntry(NamedTuple):
@@ -82,7 +105,7 @@ class PolicySize:
         """Count the permissions of an entry, or its namespaces if there are more."""
         found = 0
         if subjects := entry["subjects"]:
-            found = len(subjects) * "".join(entry["resources"]).count("/")
+            found = len(subjects) * segments_of(entry["resources"])
         self.permissions += max(_LEAST_BY_ENTRY, found, len(entry.get("namespaces", ())))
 
     def add_merge(self, entry: Entry) -> None:

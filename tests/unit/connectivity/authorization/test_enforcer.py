@@ -41,7 +41,8 @@ def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
         enforcer = Enforcer(policy)
         subjects = random_source.sample((A, B, C), random_source.randint(0, 3))
         for _ in range(3):
-            path = "thing:/" + "/".join(random_source.choices(KEYS, k=random_source.randint(0, 4)))
+            deep = random_source.choice(([], [], ["x"] * 30))
+            path = "thing:/" + "/".join(random_source.choices(KEYS, k=random_source.randint(0, 4)) + deep)
             place = segments(path)
             for permission in ("READ", "WRITE"):
                 question = (subjects, permission, path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from mappings.ids import EntityId, EntityType
+from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
 from tests.support.twin_world import (
     ALL,
@@ -35,6 +37,19 @@ def checked(world: TwinWorld, checks: Any, *by: str) -> Any:
     assert decision.events == ()
     assert (decision.response.status, decision.response.path) == (200, "/")
     return answer(decision)
+
+
+def test_a_resource_of_thousands_of_segments_takes_neither_time_nor_memory(world: TwinWorld) -> None:
+    checks = {str(number): check("thing:/" + f"{number}/" * 5_000, THING, "READ") for number in range(10)}
+    tracemalloc.start()
+    try:
+        assert checked(world, checks) == dict.fromkeys(checks, True)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3 << 20
+    with at_most(0.1):
+        checked(world, checks)
 
 
 @pytest.fixture

@@ -91,6 +91,7 @@ def test_the_bound_itself_is_accepted_and_one_more_is_refused(more: int) -> None
         {"A": entry(["a:1"], {"thing:" + "/a" * (MOST_PERMISSIONS + 1): ALL})},
         {"A": {**entry(subjects(100), {}), "references": [{"entry": "B"}]}, "B": entry([], resources(100))},
         {f"E{n}": entry([], {}) for n in range(MOST_PERMISSIONS // 3)},
+        {"A": entry(["a:1"], {"thing:" + f"/{'a' * 19}" * 1000: ALL})},
         {"A": {**entry([], {}), "namespaces": [f"a.b{n}" for n in range(MOST_PERMISSIONS + 1)]}},
         {
             f"E{n}": {
@@ -101,7 +102,14 @@ def test_the_bound_itself_is_accepted_and_one_more_is_refused(more: int) -> None
             for n in range(60)
         },
     ],
-    ids=["long paths", "references", "entries without permissions", "namespaces", "namespaces times references"],
+    ids=[
+        "long paths",
+        "references",
+        "entries without permissions",
+        "paths of many characters",
+        "namespaces",
+        "namespaces times references",
+    ],
 )
 def test_everything_that_takes_time_is_bounded(entries: dict[str, Any]) -> None:
     world = TwinWorld()
@@ -280,6 +288,11 @@ def test_the_resources_of_an_entry_weigh_once_for_all_its_subjects() -> None:
     assert enforcer.weight == 900 + 1_000 + 1
     assert enforcer.unrestricted(["a:899"], "READ", "thing:/999")
     assert not enforcer.partial(["a:900"], "READ", "thing:/")
+
+
+def test_the_segments_of_long_resources_weigh_by_their_length() -> None:
+    long = {f"thing:/{number}" + "/a" * 500: ALL for number in range(9)}
+    assert Enforcer({"entries": {"LONG": entry(["a:1"], long)}}).weight > 9 * 400
 
 
 def test_the_weight_of_the_compiled_policies_is_bounded() -> None:
