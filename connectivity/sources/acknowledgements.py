@@ -22,7 +22,7 @@ from connectivity.transports.base import Outcome
 from mappings.ditto.errors import invalid_label
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE, EntityId, EntityType, is_label
-from mappings.model.headers import response_required, timeout_seconds
+from mappings.model.headers import MAX_SIZE, response_required, timeout_seconds
 from mappings.model.signals import (
     MAX_TIMEOUT,
     Acknowledgement,
@@ -152,8 +152,8 @@ class SourceAckRequests:
         if self._functions is None:
             return
         text = ",".join(requested if requested is not None else default_labels(headers, channel))
-        if not _LABEL_LIST.fullmatch(text):
-            return  # an invalid label, which `requested_acks` reports
+        if len(text) > MAX_SIZE or not _LABEL_LIST.fullmatch(text):
+            return  # headers that are too large, or an invalid label, which are refused later
         if not _filter_template(text, self._functions).resolve(context).is_resolved:
             headers["requested-acks"] = []
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from mappings.ids import MAX_CACHED_LENGTH
+
 _CHARSET = re.compile(r";.?charset=(?P<name>[^;]*)$", re.IGNORECASE)
 
 
@@ -48,9 +50,12 @@ class ContentType(NamedTuple):
         return self.media_type.startswith("text/")
 
 
-@lru_cache(maxsize=256)
 def parse_content_type(text: str) -> ContentType:
     """Parse a content type. An unknown charset is read as UTF-8."""
+    return _parse_cached(text) if len(text) <= MAX_CACHED_LENGTH else _parse(text)
+
+
+def _parse(text: str) -> ContentType:
     media_type = text.partition(";")[0].strip().lower()
     found = _CHARSET.search(text)
     if found is None:
@@ -59,3 +64,6 @@ def parse_content_type(text: str) -> ContentType:
         return ContentType(media_type, codecs.lookup(found["name"].strip().strip('"')).name)
     except (LookupError, ValueError):
         return ContentType(media_type)
+
+
+_parse_cached = lru_cache(maxsize=256)(_parse)

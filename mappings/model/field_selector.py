@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from mappings.errors import DecodeError
@@ -23,16 +24,23 @@ _BLANKS: Final = " \t\n\r\f\v"
 """Blanks around a selector are ignored. Other spaces of Unicode belong to the name."""
 _MAX_SELECTORS: Final = 1_000
 _MAX_DEPTH: Final = 200
+_MAX_CACHED_LENGTH: Final = 8192
 
 
 class InvalidSelector(ValueError):
     """An invalid field selector; the message says what was found."""
 
 
-@lru_cache(maxsize=256)
 def parse_fields(text: str) -> FieldSelection:
     """The selection that `text` names. Raises InvalidSelector."""
+    return _parse_cached(text) if len(text) <= _MAX_CACHED_LENGTH else _parse(text)
+
+
+def _parse(text: str) -> FieldSelection:
     return build_selection(parse_pointers(text))
+
+
+_parse_cached = lru_cache(maxsize=256)(_parse)
 
 
 def build_selection(pointers: Iterable[Segments]) -> FieldSelection:
@@ -57,7 +65,7 @@ def parse_pointers(text: str) -> list[Segments]:
     prefixes: list[Segments] = [()]
     item: Segments | None = None
     closed = False
-    for piece in _PIECE.findall(text):
+    for piece in map(itemgetter(0), _PIECE.finditer(text)):
         if closed and piece not in ",)":
             raise InvalidSelector(f"found '{shorten(piece)}' after ')', expected ',' or ')'")
         if piece == "(":

@@ -39,7 +39,7 @@ from mappings.model.signals import (
     Response,
     SubscriptionKind,
 )
-from mappings.placeholders.template import PlaceholderContext
+from mappings.placeholders.template import PlaceholderContext, parse
 from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
@@ -307,3 +307,14 @@ def test_substituted_acknowledgements_have_the_channel_and_headers_of_the_signal
     assert weak(LAMP, X, "live", None).headers == {"ditto-weak-ack": True}
     assert timed_out(LAMP, X, "live", "c-1", 2.5).channel == "live"
     assert aggregator(P).missing == ("twin-persisted",)
+
+
+def test_a_list_of_labels_that_is_too_large_is_not_kept() -> None:
+    before = parse.cache_info().currsize
+    labels = [f"tenant:label-{number}" for number in range(1_000)]
+    headers = {"requested-acks": labels}
+    SourceAckRequests([], "fn:filter(header:qos,'ne','0')").apply(
+        headers, "twin", PlaceholderContext(headers={"qos": "0"})
+    )
+    assert headers == {"requested-acks": labels}
+    assert parse.cache_info().currsize - before <= 1

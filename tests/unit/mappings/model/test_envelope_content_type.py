@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +27,17 @@ from tests.support.table import each_row
 )
 def test_a_content_type_is_read(text: str, expected: ContentType) -> None:
     assert parse_content_type(text) == expected
+
+
+def test_long_content_types_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            assert parse_content_type(f"TEXT/{number}{'a' * 100_000}").is_text
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
 
 
 def test_json_has_many_names() -> None:

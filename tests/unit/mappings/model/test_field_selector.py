@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -83,3 +84,14 @@ def test_any_text_is_a_selector_or_refused(fields: str) -> None:
     accepted()
     chosen = select(THING, selection)
     assert chosen.keys() <= THING.keys()
+
+
+def test_long_selectors_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            assert parse_fields(f"attributes/{number}{'a' * 100_000}")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
