@@ -7,6 +7,7 @@ misshapen field is removed, or replaced by its example if it is required, and ru
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -21,6 +22,12 @@ from connectivity.errors import Problem
 from connectivity.security.uri import MASK, mask_uri
 
 _ROUNDS = 3
+
+_STEP = re.compile(r"[.\[]")
+"""The beginning of a further step in a path."""
+
+MAX_PROBLEMS = 100
+"""The most problems of a document that are reported, since each takes time."""
 
 _CODES = {"id": "connectivity:connection.id.invalid", "uri": URI_INVALID}
 
@@ -47,19 +54,22 @@ def read_shape(written: object, resolved: Any) -> ShapeReport:
         try:
             return ShapeReport(Connection.model_validate(document), problems, frozenset(repaired))
         except ValidationError as error:
-            for details in error.errors(include_url=False):
+            found = error.errors(include_url=False)
+            for details in found[:MAX_PROBLEMS]:
                 problem = problem_of(details, Connection, written)
                 if not is_within(problem.path, repaired):
                     problems.append(problem)
                 # Fields of other credential types are meaningless.
                 location = details["loc"][:-1] if details["type"] == "literal_error" else details["loc"]
                 repaired.add(_repair(document, _place(Connection, location)))
+            if len(found) > MAX_PROBLEMS:
+                break
     return ShapeReport(None, problems, frozenset(repaired))
 
 
 def is_within(path: str, places: frozenset[str] | set[str]) -> bool:
     """Whether the path is one of these places or inside of one."""
-    return any(path.startswith(place) and path[len(place) : len(place) + 1] in ("", ".", "[") for place in places)
+    return path in places or any(path[: step.start()] in places for step in _STEP.finditer(path))
 
 
 def problem_of(error: ErrorDetails, model: type[BaseModel], written: object, *prefix: str) -> Problem:

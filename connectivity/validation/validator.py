@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from connectivity.security import redaction
 from connectivity.security.uri import MASK, is_secret_option
 from connectivity.transports import connection_types
 from connectivity.validation.checks import check
-from connectivity.validation.shape import is_within, read_shape
+from connectivity.validation.shape import MAX_PROBLEMS, is_within, read_shape
 
 _LEGACY_PATH = "mappingDefinitions.javascript"
 _SHORTEST_SECRET = 3
@@ -36,7 +37,7 @@ def parse(
     base: Path | None = None,
     references: ReferenceRules = UNLIMITED,
 ) -> Connection:
-    """Return the connection of a document. Raises DefinitionError with every problem.
+    """Return the connection of a document. Raises DefinitionError with every problem, up to MAX_PROBLEMS.
 
     `environ` and `base` are where references to secrets are looked up: the process's environment and the folder that
     relative paths start from (the working folder) by default; `references` say what they may name. The document's secrets
@@ -59,11 +60,13 @@ def parse(
     problems = [problem for problem in shape.problems if problem.path not in missing]
     if shape.connection is not None:
         found = check(shape.connection, shape.repaired)
-        problems += (problem for problem in found if not is_within(problem.path, silent))
+        audible = (problem for problem in found if not is_within(problem.path, silent))
+        problems += islice(audible, MAX_PROBLEMS)
     hidden = _secrets(resolved, shape.connection)
     # Missing references stay in the document, to name what is missing.
-    problems = [_without_secrets(problem, hidden, resolved.options) for problem in dict.fromkeys(problems)]
-    problems = [*resolved.problems, *problems]
+    distinct = islice(dict.fromkeys(problems), MAX_PROBLEMS)
+    problems = [_without_secrets(problem, hidden, resolved.options) for problem in distinct]
+    problems = [*resolved.problems[:MAX_PROBLEMS], *problems]
     if is_legacy:
         problems = [replace(it, path=it.path.replace(_LEGACY_PATH, "mappingContext", 1)) for it in problems]
     if problems or shape.connection is None:

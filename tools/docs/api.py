@@ -113,9 +113,9 @@ otherwise:
 }
 ```
 
-Programs decide by `status`, then by `error`; the texts may change at any time. `problems` lists all problems of a document,
-as `connectivity validate` does. The following codes come from the API itself. For a connection document with problems, the
-error has the code of the first problem, which may also be one of the [codes of connection
+Programs decide by `status`, then by `error`; the texts may change at any time. `problems` lists the problems of a document,
+up to about 100, as `connectivity validate` does. The following codes come from the API itself. For a connection document
+with problems, the error has the code of the first problem, which may also be one of the [codes of connection
 documents](errors.md#connection-documents).
 
 Below, each operation lists its own codes. Every operation can return EVERY. Every operation except probes can also return

@@ -20,6 +20,7 @@ from connectivity.transports import connection_types, load_connection_type
 from connectivity.validation import checks
 from connectivity.validation.validator import json_schema, parse
 from tests.support.connection_documents import masked_document
+from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.table import each_row
 from tests.support.validation import validate
@@ -418,3 +419,21 @@ def test_validating_any_changed_document_raises_no_error(change: dict[str, Any],
     holder.update(change)
     problems = validate(document, environ={})
     assert SECRET not in "".join(map(str, problems))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {f"k{number}": 1 for number in range(20_000)},
+        {"specificConfig": {f"x{number}password": f"${{env:X{number}}}" for number in range(5_000)}},
+        {"specificConfig": {f"x{number}password": f"secret-{number}" for number in range(20_000)}},
+        {"sources": [{"addresses": ["a"], "authorizationContext": ["a:b"]}] * 5_000},
+    ],
+    ids=["unknown fields", "missing references", "unknown secrets", "sources"],
+)
+def test_a_document_with_thousands_of_problems_is_refused_quickly(
+    fields: dict[str, Any], document: dict[str, Any]
+) -> None:
+    with at_most(2), pytest.raises(DefinitionError) as raised:
+        parse(document | fields, environ={})
+    assert 1 <= len(raised.value.problems) <= 200
