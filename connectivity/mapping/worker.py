@@ -48,6 +48,8 @@ NOBODY = 65534
 def main() -> None:
     """Answer calls until the pipe is closed, then exit."""
     try:
+        # uvloop passes on what the service itself has inherited, and copies of the pipes.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         _answer_calls()
     except BaseException:
         # The interpreter's own end makes system calls that have been given up.

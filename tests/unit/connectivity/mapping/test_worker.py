@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.mapping.script_protocol import ScriptLimits
@@ -33,6 +34,23 @@ def test_it_has_only_standard_input_and_output(process: Path) -> None:
     links = {file.name: os.readlink(file) for file in (process / "fd").iterdir()}
     assert set(links) == {"0", "1", "2"}
     assert links["2"] == "/dev/null"
+
+
+def test_it_closes_the_files_that_the_service_has_inherited() -> None:
+    """The event loop of the service passes them on."""
+
+    async def opened() -> set[str]:
+        inherited = os.open(os.devnull, os.O_RDONLY)
+        os.set_inheritable(inherited, True)
+        host = ScriptHost(ScriptLimits(seconds=5.0))
+        try:
+            await host.call(host.scripts(("mapToDittoProtocolMsg = () => null",)), "check", lambda: "incoming")
+            return set(os.listdir(f"/proc/{host.pid}/fd"))
+        finally:
+            await host.close()
+            os.close(inherited)
+
+    assert uvloop.run(opened()) == {"0", "1", "2"}
 
 
 def test_it_has_no_environment_variables(process: Path) -> None:
