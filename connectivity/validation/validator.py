@@ -60,8 +60,8 @@ def parse(
     problems = [problem for problem in shape.problems if problem.path not in missing]
     if shape.connection is not None:
         found = check(shape.connection, shape.repaired)
-        audible = (problem for problem in found if not is_within(problem.path, silent))
-        problems += islice(audible, MAX_PROBLEMS)
+        reported = (problem for problem in found if not is_within(problem.path, silent))
+        problems += islice(reported, MAX_PROBLEMS)
     hidden = _secrets(resolved, shape.connection)
     # Missing references stay in the document, to name what is missing.
     distinct = islice(dict.fromkeys(problems), MAX_PROBLEMS)

@@ -285,18 +285,18 @@ class PublisherResolver:
             )
         entity = partition_id(name.id, name.partition)
 
-        def mayparse_json() -> Fault | None:
+        def may_read() -> Fault | None:
             return not_readable(entity, subjects, self._options.streams, self._world)
 
         def write(event: Event) -> bytes:
             return encode_entry(self._source.entry(event), STREAM_VERSION)
 
         def live(after: int | None) -> Feed | Fault:
-            fault = mayparse_json()
+            fault = may_read()
             return fault if fault is not None else self._live(entity, after, write, subjects)
 
         def open() -> Feed | Fault:
-            if (fault := mayparse_json()) is not None:
+            if (fault := may_read()) is not None:
                 return fault
             selection = _selection(name)
             if selection is None:
