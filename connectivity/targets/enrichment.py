@@ -87,17 +87,14 @@ def _segment(text: str, expressions: Sequence[str]) -> str | Template:
 
 def covers(selection: FieldSelection, field: Field) -> bool:
     """Whether extra fields with this selection may contain a field of a filter."""
-    level = selection
+    levels = [selection]
     for depth, key in enumerate(field.path):
-        below = level.get(key)
-        if below is None and depth == 1 and field.path[0] == "features":
-            below = level.get("*")
-        if below is None:
-            return False
-        if not below:
+        is_feature = depth == 1 and field.path[0] == "features"
+        names = {key, "*"} if is_feature else {key}
+        levels = [level[name] for level in levels for name in names if name in level]
+        if not all(levels):
             return True
-        level = below
-    return True
+    return bool(levels)
 
 
 def extra_of(document: Mapping[str, Any], selection: FieldSelection) -> dict[str, Any]:

@@ -75,6 +75,8 @@ def test_a_placeholder_that_does_not_exist_is_refused() -> None:
         ("attributes", "exists(attributes/site/hall)", True),
         ("features/*/properties/t", "exists(features/a/properties/t)", True),
         ("features/*/properties/t", "exists(features/a/properties/u)", False),
+        ("features/*/properties/t,features/a/properties/u", "exists(features/a/properties/t)", True),
+        ("features/a/properties/u,features/*/definition", "exists(features/a/properties/t)", False),
         ("features/{{ feature:id }}/properties", "exists(features/a/properties/u)", True),
         ("features/{{ feature:id }}/properties", "exists(features/b/properties/u)", False),
         ("attributes", "eq(topic:action,'created')", False),

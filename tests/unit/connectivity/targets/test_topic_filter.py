@@ -113,6 +113,19 @@ def test_case_111_two_topics_that_match_make_one_event_with_the_extra_fields_of_
         assert extra_of(TopicFilter(topics, [OWNER]).filter(event, plant)) == {"attributes": {"a": 1}}
 
 
+def test_rule_10_3_a_filter_sees_the_extra_fields_of_a_feature_that_is_selected_by_its_id_and_by_a_wildcard() -> None:
+    plant = a_plant(
+        features={"burner": {"properties": {"on": True, "power": 4}}, "tank": {"properties": {"on": False}}}
+    )
+    wanted = interest(
+        "eq(features/burner/properties/on,true)", "features/*/properties/on,features/burner/properties/power"
+    )
+    (delivered,) = plant.received(wanted, [plant.apply("modify", "/attributes/a", 1)])
+    assert extra_of(delivered) == {
+        "features": {"burner": {"properties": {"on": True, "power": 4}}, "tank": {"properties": {"on": False}}}
+    }
+
+
 def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
     """Case 61 of connections: siblings that another topic selects are not included."""
     plant = a_plant(attributes={"site": {"a": 1, "b": 2}, "n": 0})
