@@ -44,7 +44,6 @@ _COMMAND_HEADERS: Final = frozenset(row.name for row in FIELDS.values() if not r
     "reply-to",
     "requested-acks",
     "response-required",
-    "timeout",
     "version",
     "idempotency-key",
     "ditto-originator",

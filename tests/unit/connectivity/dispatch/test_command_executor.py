@@ -26,8 +26,19 @@ def test_case_116_an_event_keeps_custom_headers_and_drops_those_about_the_comman
     cause = cause_of(headers, (), "conn-1", ("acme:owner", "acme:other"))
     assert cause == EventCause(
         "conn-1",
-        {"correlation-id": "c-1", "my-header": {"a": 1}, "traceparent": "00-1", "ditto-originator": "acme:owner"},
+        {
+            "correlation-id": "c-1",
+            "my-header": {"a": 1},
+            "traceparent": "00-1",
+            "timeout": "3s",
+            "ditto-originator": "acme:owner",
+        },
     )
+
+
+def test_rule_2_6_an_event_that_requests_acknowledgements_has_the_time_within_which_they_count() -> None:
+    cause = cause_of({"timeout": 3, "requested-acks": ["other:x"]}, ("other:x",), "conn-1", ())
+    assert cause.headers == {"timeout": 3, "requested-acks": ["other:x"]}
 
 
 def test_case_98_an_event_names_the_labels_that_others_can_give() -> None:
