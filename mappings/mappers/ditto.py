@@ -75,8 +75,12 @@ class DittoCodec(PayloadMapper):
         return WRITERS[type(signal)](signal)
 
 
+_UNSUPPORTED = frozenset({"migrate", "migrated"})
+"""Actions of the Ditto protocol that the service does not have, at any path."""
+
+
 def _signals(message: DittoMessage, topic: TopicPath, entity: EntityId | None, headers: Headers) -> Sequence[Inbound]:
-    if entity is not None:
+    if entity is not None and topic.action not in _UNSUPPORTED:
         if topic.criterion == "commands" and topic.channel != "live":
             return (_command(message, topic, entity, headers),)
         if topic.criterion == "streaming" and topic.action in HISTORY_COMMANDS:
