@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from mappings.errors import Unresolved
-from mappings.model.field_selector import FieldSelection, build_selection, parse_pointers, select
+from mappings.model.field_selector import WILDCARD_PARENTS, FieldSelection, build_selection, parse_pointers, select
 from mappings.model.json_pointer import Segments
 from mappings.placeholders.template import PlaceholderContext, Template, parse
 from spark_store.rql.ast import Field
@@ -89,8 +89,7 @@ def covers(selection: FieldSelection, field: Field) -> bool:
     """Whether extra fields with this selection may contain a field of a filter."""
     levels = [selection]
     for depth, key in enumerate(field.path):
-        is_feature = depth == 1 and field.path[0] == "features"
-        names = {key, "*"} if is_feature else {key}
+        names = {key, "*"} if field.path[:depth] in WILDCARD_PARENTS else {key}
         levels = [level[name] for level in levels for name in names if name in level]
         if not all(levels):
             return True

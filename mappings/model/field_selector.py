@@ -27,6 +27,10 @@ _MAX_DEPTH: Final = 200
 _MAX_CACHED_LENGTH: Final = 8192
 
 
+WILDCARD_PARENTS: Final[frozenset[Segments]] = frozenset({("features",), ("_metadata", "features")})
+"""The places of a thing below which `*` selects every feature."""
+
+
 class InvalidSelector(ValueError):
     """An invalid field selector; the message says what was found."""
 
@@ -109,7 +113,7 @@ def _segments(text: str) -> Segments:
 def select(value: Any, selection: FieldSelection, path: Segments = ()) -> Any:
     """Return the selected members of the JSON object `value` at `path` of a thing.
 
-    Below `features`, `*` selects every feature.
+    Below `features`, also in the metadata, `*` selects every feature.
     """
     return _select(value, selection, path)
 
@@ -128,7 +132,7 @@ def _select(value: Mapping[str, Any], selection: FieldSelection, path: Segments)
 def _expand(value: Mapping[str, Any], selection: FieldSelection, path: Segments) -> list[tuple[str, FieldSelection]]:
     """Return the existing selected members, each with its own selection."""
     named = [(name, below) for name, below in selection.items() if name in value]
-    if path in (("features",), ("_metadata", "features")) and "*" in selection:
+    if path in WILDCARD_PARENTS and "*" in selection:
         every = [(name, selection["*"]) for name in value]
         return every + [(name, below) for name, below in named if name != "*"]
     return named

@@ -126,6 +126,16 @@ def test_rule_10_3_a_filter_sees_the_extra_fields_of_a_feature_that_is_selected_
     }
 
 
+def test_rule_10_3_a_filter_sees_the_metadata_that_a_wildcard_in_the_extra_fields_selects() -> None:
+    plant = a_plant(features={"burner": {"properties": {"on": True}}})
+    plant.apply("modify", "/features/burner/properties/on", True, put_metadata=[{"key": "source", "value": "relay"}])
+    wanted = interest(
+        "eq(_metadata/features/burner/properties/on/source,'relay')", "_metadata/features/*/properties/on"
+    )
+    (delivered,) = plant.received(wanted, [plant.apply("modify", "/attributes/a", 1)])
+    assert extra_of(delivered) == {"_metadata": {"features": {"burner": {"properties": {"on": {"source": "relay"}}}}}}
+
+
 def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
     """Case 61 of connections: siblings that another topic selects are not included."""
     plant = a_plant(attributes={"site": {"a": 1, "b": 2}, "n": 0})
