@@ -63,10 +63,12 @@ class DestinationTemplate:
         now: Callable[[], datetime],
         scope: Scope = Scope.COMMON,
         pattern: AddressPattern | None = None,
+        key_mark: str | None = None,
     ) -> None:
-        """`pattern`: the addresses that are allowed; None: all."""
+        """`pattern`: the addresses that are allowed; None: all. `key_mark`: see `ConnectionType.key_mark`."""
         self._connection_id = connection_id
         self._pattern = pattern
+        self._key_mark = key_mark
         self._now = now
         self._address = parse(address, scope)
         mapping = dict(header_mapping)
@@ -98,7 +100,7 @@ class DestinationTemplate:
 
         Raises UnsafeAddress, Unresolved, and AddressNotAllowed if the pattern does not allow the address.
         """
-        address = resolve_address(self._address, context)
+        address = resolve_address(self._address, context, self._key_mark)
         if address is None:
             return None
         if self._pattern is not None:

@@ -64,11 +64,14 @@ class TargetPublisher(SignalPublisher):
         label = target.issued_acknowledgement_label
         self.label = with_connection_id(label, connection.id) if label is not None else None
         """The label of the acknowledgement that is issued when the broker has confirmed; None for none."""
-        self.confirmed_status = load_connection_type(connection.connection_type).confirmed_status
+        connection_type = load_connection_type(connection.connection_type)
+        self.confirmed_status = connection_type.confirmed_status
         self.interest = TopicFilter(target.topics, target.authorization_context)
         self.trouble: str | None = None
         """The broker's latest error about the address, since the last message that it confirmed there."""
-        self._destination = DestinationTemplate(target.address, target.header_mapping, connection.id, now)
+        self._destination = DestinationTemplate(
+            target.address, target.header_mapping, connection.id, now, key_mark=connection_type.key_mark
+        )
         self.is_fixed = self._destination.is_fixed and ADDRESS_HEADER not in target.header_mapping
         """Whether all signals go to the same address."""
         self._use(mappers_of(connection, target.payload_mapping, host), self._destination)

@@ -269,6 +269,11 @@ class ConnectionType:
     """Whether an address of a source is a filter, so that no message arrives on an address of this name."""
     address_header: str | None = None
     """The header of a delivery that holds the address it arrived on."""
+    key_mark: str | None = None
+    """The text between an address to publish to and its key; None: addresses have no keys.
+
+    Values in the key may have any characters.
+    """
     keeps_key_order: bool = False
     """Whether several consumers of an address are assigned messages by key, so that keys keep their order."""
     is_listener: bool = False

@@ -35,27 +35,32 @@ def unsafe_in_address(value: str) -> str | None:
     return next(reason for pattern, reason in _UNSAFE if pattern.search(value))
 
 
-def resolve_address(template: Template, context: PlaceholderContext) -> str | None:
+def resolve_address(template: Template, context: PlaceholderContext, key_mark: str | None = None) -> str | None:
     """Return the address of a template, its first value if there are several.
 
-    None if the template is unresolved or deleted: then nothing is published. Raises UnsafeAddress for a value that an
-    address cannot contain, and Unresolved for one that a function cannot process.
+    None if the template is unresolved or deleted: then nothing is published. `key_mark`: after it, the operator's text is
+    followed by a key, which may be any text, also an empty one. Raises UnsafeAddress for a value that an address cannot
+    contain, and Unresolved for one that a function cannot process.
     """
     if template.literal is not None:
         return template.text
     if (repeated := template.repeated(context)) is not None:
         return _require_safe(repeated, f"header:{template.header}")
     address: list[str] = []
+    is_key = False
     for part in template.parts:
         if isinstance(part, str):
             address.append(part)
+            is_key = is_key or (key_mark is not None and key_mark in part)
             continue
         resolution = part.resolve(context)
         if resolution.state is ResolutionState.UNRESOLVED:
             return None
-        if resolution.first is not None:
-            is_path = part.text == _PATH
-            address.append(_path(resolution.first) if is_path else _require_safe(resolution.first, part.text))
+        if (value := resolution.first) is None:
+            continue
+        if not is_key:
+            value = _path(value) if part.text == _PATH else _require_safe(value, part.text)
+        address.append(value)
     return "".join(address) if address else None
 
 

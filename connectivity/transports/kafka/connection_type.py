@@ -143,6 +143,7 @@ CONNECTION_TYPE = ConnectionType(
     examine=examine,
     confirmed_status=204,
     address_header=TOPIC,
+    key_mark="/",
     keeps_key_order=True,
     schema=_SCHEMA,
 )

@@ -273,6 +273,26 @@ def test_an_unsafe_reply_address_is_refused_logged_and_never_published(value: st
     assert "cannot be part of an address" in line["error"]
 
 
+@pytest.mark.parametrize("key", ["", "pump#1", "+49 30 1", "/a//b/", "$a", ".."])
+def test_rule_2_4_the_key_of_a_kafka_address_may_be_any_text(key: str) -> None:
+    keyed = way({"address": "answers/{{ header:key }}"}, type="kafka")
+    assert keyed.addresses(response(key=key)) == [f"answers/{key}"]
+    assert keyed.count("failed") == 0
+
+
+@pytest.mark.parametrize("key", ["amq.rabbitmq.reply-to.g1h+YA==", "pump#1", "$a", ".."])
+def test_rule_2_3_the_routing_key_of_an_amqp_address_may_have_any_characters(key: str) -> None:
+    keyed = way({"address": "/{{ header:key }}"}, type="amqp-091")
+    assert keyed.addresses(response(key=key)) == [f"/{key}"]
+
+
+@pytest.mark.parametrize(
+    "address", ["answers{{ header:key }}", "answers#{{ header:key }}", "{{ header:key }}/{{ header:key }}"]
+)
+def test_the_topic_and_the_partition_of_a_kafka_address_are_checked(address: str) -> None:
+    assert way({"address": address}, type="kafka").publishes(response(key="a#1")) == ()
+
+
 def test_the_literal_part_of_an_address_template_is_not_checked() -> None:
     assert way({"address": "$SYS/+/{{ header:desk }}"}).addresses(response(desk="d4")) == ["$SYS/+/d4"]
 

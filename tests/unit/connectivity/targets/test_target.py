@@ -17,6 +17,7 @@ from connectivity.targets import outbox
 from connectivity.targets import target as target_module
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.target import TargetPublisher
+from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Message, Request, Response, SubscriptionKind, TwinEvent
 from tests.support.in_process.fakes import Link
 from tests.support.in_process.service import LAMP, NOW, connection, target
@@ -206,6 +207,13 @@ def test_a_closed_target_fails_its_waiting_signals_and_sends_no_more() -> None:
 @pytest.mark.parametrize(("type", "status"), [("memory", 200), ("kafka", 204), ("mqtt", 200), ("amqp-091", 200)])
 def test_a_confirm_has_the_status_of_its_broker(type: str, status: int) -> None:
     assert Way(type=type).route.confirmed_status == status
+
+
+def test_rule_2_4_an_event_of_a_thing_with_a_wildcard_in_its_id_is_published_under_its_id_as_kafka_key() -> None:
+    pump = EntityId(EntityType.THING, "acme.site", "pump#1+")
+    way = Way(MESSAGES, type="kafka", address="events/{{ thing:id }}")
+    way.route.post(replace(BLINK, entity=pump), way.ended.append)
+    assert [message.address for message in way.link.published] == ["events/acme.site:pump#1+"]
 
 
 def test_a_label_may_hold_the_connections_id() -> None:
