@@ -38,6 +38,8 @@ from spark_store.pipeline.java import JavaProgram, find_java
 from spark_store.records import JAVA_MEMORY, LOCAL_MASTER
 
 _LOOK_SECONDS = 0.2
+_IDLE_LOOKS = 5
+"""After so many collections that freed no shuffle file, the others are needed."""
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _POOLS = Path(__file__).with_name("pools.xml")
 FIRST = "pipeline"
@@ -255,16 +257,20 @@ def drop_shuffles(spark: SparkSession, looks: int = 20) -> int:
     """Have unused shuffle files deleted; return how many are still needed after so many collections.
 
     They are deleted with the queries that need them, or with the process. Spark deletes a file when Java's collector has
-    found that it is unused, which runs when memory is short.
+    found that it is unused, which runs when memory is short. Delta needs those of the newest version of each table, so this
+    ends before, when `_IDLE_LOOKS` collections in a row have freed none.
     """
     before = shuffle_files(spark)
     gc.collect()  # Python may keep objects of Java alive
+    left, idle = before, 0
     for _ in range(looks):
-        if not before & shuffle_files(spark):
-            return 0
+        if not left or idle == _IDLE_LOOKS:
+            break
         spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
         time.sleep(_LOOK_SECONDS)
-    return len(before & shuffle_files(spark))
+        still = before & shuffle_files(spark)
+        left, idle = still, 0 if still < left else idle + 1
+    return len(left)
 
 
 def wait_for_lock(lake: Lake, seconds: float) -> None:

@@ -20,6 +20,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
 from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
+    _IDLE_LOOKS,
     _TOKEN_VARIABLE,
     FIRST,
     STATISTICS_LENGTH,
@@ -170,6 +171,13 @@ def test_shuffle_files_are_removed_after_a_java_garbage_collection(scratch: Path
 def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(scratch: Path) -> None:
     spark: Any = Collected(scratch, needed="shuffle_1_4_0.data")
     assert drop_shuffles(spark, looks=3) == 1
+    assert spark.looks == 3
+
+
+def test_dropping_shuffles_ends_when_no_more_files_are_freed(scratch: Path) -> None:
+    spark: Any = Collected(scratch, needed="shuffle_1_4_0.data")
+    assert drop_shuffles(spark) == 1
+    assert spark.looks == 2 + _IDLE_LOOKS
 
 
 def test_prepared_classes_are_named_by_the_builds_and_the_place_of_java_and_spark(
