@@ -58,20 +58,15 @@ def filled(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     ]
 
 
+def arguments(folder: Path) -> list[str]:
+    """Return the arguments of a pipeline that appends and merges often."""
+    return ["run", "--data-dir", str(folder), "--with-parent", *given(interval=0.5, merge_every=10)]
+
+
 @contextlib.contextmanager
 def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[Said]]]:
     """Run the pipeline as a process with normal priority, and yield it with the events that it reports."""
-    command = [
-        sys.executable,
-        "-c",
-        MAIN,
-        "run",
-        "--data-dir",
-        str(folder),
-        "--with-parent",
-        *given(interval=0.5, merge_every=10),
-        *options,
-    ]
+    command = [sys.executable, "-c", MAIN, *arguments(folder), *options]
     said: list[Said] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
 

@@ -12,6 +12,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import functions as sql
@@ -23,9 +24,12 @@ from tests.bench.long_journals import Things
 WARM = 5
 
 
-def main(folder: Path, things: Things, events: int, samples: int) -> int:
+def main(arguments: Sequence[str]) -> int:
+    folder, *numbers = arguments
+    entities, events, samples = map(int, numbers[:3])
+    things = Things(entities, prefix=numbers[3]) if numbers[3:] else Things(entities)
     spark = start_session(SessionOptions())
-    path = Lake(folder).path(EVENTS)
+    path = Lake(Path(folder)).path(EVENTS)
     chosen = random.Random(7)
     found = []
     for _ in range(WARM + samples):
@@ -44,7 +48,4 @@ def main(folder: Path, things: Things, events: int, samples: int) -> int:
 
 
 if __name__ == "__main__":
-    _, given, *numbers = sys.argv
-    entities, events, samples = map(int, numbers[:3])
-    things = Things(entities, prefix=numbers[3]) if numbers[3:] else Things(entities)
-    sys.exit(main(Path(given), things, events, samples))
+    sys.exit(main(sys.argv[1:]))

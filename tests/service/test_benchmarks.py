@@ -1,29 +1,23 @@
-"""A short form of every benchmark, so that none breaks unseen. What they measure is of no interest here."""
+"""A short form of every benchmark without Spark, so that none breaks unseen. Their results are of no interest here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.bench.__main__ import BENCHMARKS, measured
-from tests.bench.harness import FULL, SHORT
+from tests.bench import cold_history
+from tests.bench.__main__ import BENCHMARKS
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.lake.pipeline_process import QUICK_JAVA
+from tests.support.lake.pipeline_tables import write_all_tables
+from tests.support.short_benchmarks import LONG_WITH_SPARK, WITH_SPARK, assert_measured
 
 OVER_BROKERS = ("amqp-next", "amqp-drain", "kafka-next", "kafka-drain", "three", "api")
-WITH_SPARK = ("lake-memory", "cold-first", "cold-replay", "lake-export")
-LONG_WITH_SPARK = (
-    *("lake-fill", "lake-soon", "compaction", "search-as-of", "search-as-of-all"),
-    *("lake-scale", "lake-random", "lake-large", "lake-long-ids"),
-)
-"""Their short form still takes half a minute or more: Spark starts, or batches follow each other."""
-
-OF_SCALE = {"lake-scale": 100_000_000, "lake-random": 600, "lake-large": 1_000, "lake-long-ids": 5_000_000}
-"""The sizes of the long runs: events, seconds, megabytes, events."""
+OVER_A_LAKE = ("cold-replay", "lake-export")
 
 
 def apart(names: Iterable[str]) -> list[ParameterSet]:
@@ -31,17 +25,10 @@ def apart(names: Iterable[str]) -> list[ParameterSet]:
     return [pytest.param(name, marks=pytest.mark.xdist_group(f"bench-{name}")) for name in names]
 
 
-def assert_measured(name: str) -> None:
-    """Check that the benchmark returns rows, each with a figure."""
-    figures = list(measured(name, SHORT))
-    assert figures
-    for figure in figures:
-        assert any(map(str.isdigit, figure.measured)), figure
-        assert "nan" not in figure.measured, figure
-
-
 @pytest.mark.broker("mosquitto")
-@pytest.mark.parametrize("name", apart(sorted(BENCHMARKS.keys() - {*OVER_BROKERS, *WITH_SPARK, *LONG_WITH_SPARK})))
+@pytest.mark.parametrize(
+    "name", apart(sorted(BENCHMARKS.keys() - {*OVER_BROKERS, *OVER_A_LAKE, *WITH_SPARK, *LONG_WITH_SPARK}))
+)
 def test_a_short_benchmark_returns_figures(name: str) -> None:
     assert_measured(name)
 
@@ -57,27 +44,11 @@ def test_a_short_benchmark_over_shared_brokers_returns_figures(
     assert_measured(name)
 
 
-@pytest.mark.spark
-@pytest.mark.slow(reason="a pipeline starts")
-@pytest.mark.parametrize("name", WITH_SPARK)
-def test_a_short_benchmark_with_spark_returns_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
+@pytest.mark.parametrize("name", apart(OVER_A_LAKE))
+def test_a_short_benchmark_over_a_lake_returns_figures(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They read what Spark writes in the benchmark `cold-first`."""
+    monkeypatch.setattr(cold_history, "LAKES", tmp_path)
+    monkeypatch.setattr(cold_history, "pipeline", lambda _action, folder, *_options: write_all_tables(folder))
     assert_measured(name)
-
-
-@pytest.mark.spark
-@pytest.mark.soak(shard="lake")
-@pytest.mark.parametrize("name", LONG_WITH_SPARK)
-def test_a_long_benchmark_with_spark_returns_figures(name: str) -> None:
-    assert_measured(name)
-
-
-@pytest.mark.spark
-@pytest.mark.soak(shard="lake-scale")
-@pytest.mark.parametrize("name", OF_SCALE)
-def test_a_benchmark_of_scale_returns_figures(name: str) -> None:
-    figures = 0
-    for figure in measured(name, FULL, OF_SCALE[name]):
-        print(figure.row(), flush=True)
-        figures += 1
-    assert figures

@@ -59,7 +59,7 @@ SHARDS = {
         round(MINUTES * len(TARGETS)),
         f"fuzzing by coverage, {MINUTES:g} min (MINUTES) of each of {len(TARGETS)} targets",
     ),
-    "lake": Shard(25, "the pipeline's cases on a real Spark"),
+    "lake": Shard(27, "the pipeline's cases on a real Spark"),
     "debian": Shard(4, "the package with a lake in an empty Debian; needs root and debootstrap"),
     "fencing": Shard(8, "a writer of the lake stopped 100 times anywhere in a batch while another one writes"),
     "lake-processes": Shard(17, "pipelines as processes: clusters, backups, replays while the lake is written"),
