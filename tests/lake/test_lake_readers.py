@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_store.lake.tables import EVENTS
-from spark_store.pipeline import table_maintenance
-from spark_store.pipeline.tables import LakeWriter
-from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
+from spark_store.pipeline.tables import LakeWriter, append_events
+from tests.support.lake.pipeline_process import WITHIN, DataFolder
+from tests.support.lake.pipeline_tables import write_all_tables
 from tests.support.markdown import blocks
 from tests.support.recipe import HOW_TO
 
@@ -36,6 +36,18 @@ READERS: Mapping[str, Callable[[str], list[int]]] = {
 }
 
 
+def append(data_folder: DataFolder, lake: LakeWriter, events: int) -> None:
+    """Write new events to the journal, and append them to the lake as the pipeline does."""
+    first = len(data_folder.table(EVENTS)) + 1
+    data_folder.write(events)
+    append_events(lake, first, first + events - 1)
+
+
+def compact(lake: LakeWriter) -> None:
+    """Compact `events` as the pipeline does."""
+    lake.spark.sql(f"OPTIMIZE {lake.name(EVENTS)}").collect()
+
+
 @pytest.mark.slow(reason="four readers take turns while the pipeline writes")
 def test_every_reader_finds_all_events_up_to_one_while_they_are_written_and_compacted(
     spark: SparkSession, data_folder: DataFolder
@@ -45,18 +57,15 @@ def test_every_reader_finds_all_events_up_to_one_while_they_are_written_and_comp
     def in_spark(path: str) -> list[int]:
         return [row.seq for row in spark.read.format("delta").load(path).select("seq").collect()]
 
-    def add() -> None:
-        data_folder.write(EACH)
-        take_all(spark, data_folder)
-
     def write() -> None:
-        add()
-        spark.sql(f"OPTIMIZE {lake.name(EVENTS)}").collect()
-        add()
+        append(data_folder, lake, EACH)
+        compact(lake)
+        append(data_folder, lake, EACH)
 
     readers: dict[str, Callable[[str], list[int]]] = {**READERS, "Spark": in_spark}
     before = dict.fromkeys(readers, 0)
-    add()
+    data_folder.write(EACH)
+    write_all_tables(data_folder.folder)
     with ThreadPoolExecutor() as threads:
         writing = threads.submit(write)
         while not writing.done():
@@ -84,10 +93,10 @@ def test_a_spark_job_follows_new_events_over_compaction_and_retention_as_written
         return sorted(row.seq for row in spark.read.parquet(f"{tmp_path}/copy").select("seq").collect())
 
     data_folder.write(8)
-    take_all(spark, data_folder)
+    write_all_tables(data_folder.folder)
     assert follow() == list(range(1, 9))
-    data_folder.write(2)
-    take_all(spark, data_folder)
-    table_maintenance.optimize(LakeWriter.of(spark, data_folder.folder))
-    spark.sql(f"DELETE FROM delta.`{data_folder.lake.path(EVENTS)}` WHERE revision = 1").collect()
+    lake = LakeWriter.of(spark, data_folder.folder)
+    append(data_folder, lake, 2)
+    compact(lake)
+    spark.sql(f"DELETE FROM {lake.name(EVENTS)} WHERE revision = 1").collect()
     assert follow() == list(range(1, 11)), "each event once, though files were rewritten"
