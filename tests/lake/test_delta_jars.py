@@ -13,7 +13,8 @@ import pytest
 from spark_store.errors import SparkMissing, StoreUnavailable
 from spark_store.pipeline.delta_jars import VERSION, default_folder, find_jars, install_jars, jar_names
 
-pytestmark = pytest.mark.spark
+# They need what Spark is made of, and no Spark that runs.
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("delta-jars")]
 
 POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>io.delta</groupId><artifactId>{}</artifactId><version>{}</version></project>"""
