@@ -270,19 +270,20 @@ async def test_an_event_of_a_parked_thing_that_cannot_be_processed_is_missed(mon
     assert (it.skipped, it.has_unconfirmed, received(other, "lamp-7")[-1]) == (1, False, 3)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_trimmed_events_of_a_parked_thing_are_counted_and_erased_ones_are_not() -> None:
     harness, other = await unroutable("lamp-8")
     await changed(harness, ("lamp-7", 1), ("lamp-8", 1), ("lamp-7", 2), ("lamp-8", 2))
     await until(lambda: len(cursor(other).parked) == 2)
-    other.outbox.detach()
     await harness.store.trim(harness.store.tail.newest - 2, LATER)
     await harness.store.execute(
         lambda it: erasure.take_entries(it, erasure.begin(it, "thing", "acme.site:lamp-8", "", "operator"))
     )
     other.link.unroutable.clear()
     other.link.published.clear()
-    other.outbox.attach(other.link)
-    harness.event_publisher.linked("other")
+    for thing in (LAMP, EntityId(EntityType.THING, "acme.site", "lamp-8")):
+        cursor(other).parked.refused(thing, "no queue", monotonic() - 3600.0)
+    harness.event_publisher.wake()
     await until(lambda: is_done(other))
     assert (received(other, "lamp-7"), received(other, "lamp-8"), cursor(other).skipped) == ([3], [], 1)
 
