@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from mappings.texts import CONTROL_CHARACTERS
+
 TableRow: TypeAlias = dict[str, object]
 
 WINDOWS = {"PT1M": "minute", "PT1H": "hour", "PT24H": "day"}
@@ -20,7 +22,11 @@ def as_yaml(document: object) -> str:
     """The document as YAML, in its own order."""
     import yaml
 
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1_000_000)
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1_000_000)
+    if CONTROL_CHARACTERS.search(text.replace("\n", "")) is None:
+        return text
+    # Line separators and changes of the writing direction are printable for the library.
+    return yaml.safe_dump(document, sort_keys=False, width=1_000_000)
 
 
 def connections(found: object) -> list[TableRow]:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from connectivity.cli import tables
+from mappings.texts import CONTROL_CHARACTERS
 from tests.support.api.metrics_page import METRICS, STATUS
 from tests.support.table import each_row
 
@@ -108,3 +109,14 @@ def test_an_answer_of_another_shape_shows_nothing_and_breaks_nothing(odd: Any) -
     assert tables.resources(odd) == tables.metrics(odd) == []
     assert tables.of_level(odd, "success")["connectionLogs"] == []
     assert all(row == {} or row for row in tables.align_columns(odd))
+
+
+@pytest.mark.parametrize("name", ["\u202eeman", "a\u2028b", "\x1b[31m", "a\x9bb"])
+def test_yaml_has_no_characters_that_a_terminal_obeys(name: str) -> None:
+    text = tables.as_yaml({"name": name, "ä": "ö"})
+    assert CONTROL_CHARACTERS.search(text.replace("\n", "")) is None
+    assert yaml.safe_load(text) == {"name": name, "ä": "ö"}
+
+
+def test_yaml_keeps_other_characters() -> None:
+    assert tables.as_yaml({"name": "Zähler"}) == "name: Zähler\n"
