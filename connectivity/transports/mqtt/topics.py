@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from mappings.ids import MAX_CACHED_LENGTH
+
 MAX_STRING = 65535
 """The longest text that an MQTT packet can carry, in bytes of UTF-8."""
 
@@ -87,10 +89,13 @@ class Sources:
 
     def __init__(self, filters: Sequence[Sequence[str]]) -> None:
         self._filters = [tuple(source) for source in filters]
-        self.of = lru_cache(maxsize=CACHED_TOPICS)(self._of)
+        self._known = lru_cache(maxsize=CACHED_TOPICS)(self._of)
+
+    def of(self, topic: str) -> tuple[int, ...]:
+        """Return the indexes of all sources with a filter that matches. Long topics are not kept."""
+        return self._known(topic) if len(topic) <= MAX_CACHED_LENGTH else self._of(topic)
 
     def _of(self, topic: str) -> tuple[int, ...]:
-        """Return the indexes of all sources with a filter that matches."""
         return tuple(
             index
             for index, filters in enumerate(self._filters)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
+from connectivity.transports.mqtt.mqtt311 import encode_topic
 from connectivity.transports.mqtt.topics import Sources, filter_fault, is_filter, matches, topic_fault
 from tests.support.table import each_row
 
@@ -70,6 +73,20 @@ def test_a_topic_that_can(text: str) -> None:
 def test_a_topic_belongs_to_every_source_that_matches() -> None:
     sources = Sources([["a/#", "b"], ["a/1"], ["c"]])
     assert [sources.of(topic) for topic in ("a/1", "a/2", "b", "d")] == [(0, 1), (0,), (0,), ()]
+
+
+def test_long_topics_are_not_kept() -> None:
+    sources = Sources([["a/#"]])
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            topic = f"a/{number}/{'x' * 60_000}"
+            assert sources.of(topic) == (0,)
+            assert encode_topic(topic) == topic.encode()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
 
 
 @pytest.mark.parametrize(
