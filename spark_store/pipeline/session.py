@@ -89,6 +89,8 @@ _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Without a secret, which Spark makes itself, any user of this machine could send Java objects to the driver.
+    "spark.authenticate": "true",
     # Many small tasks cost more than they save on one machine: with Delta's default a commit takes seconds.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",

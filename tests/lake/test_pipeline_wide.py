@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -178,6 +180,24 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, data_fol
             spark_queries(data_folder, wrong).run(sql("SELECT 1"), LONG)
     with pytest.raises(NoPipeline, match="expected a pipeline"):
         spark_queries(data_folder, "sc://localhost:1/;token=x").run(sql("SELECT 1"), LONG)
+
+
+def test_the_driver_reads_no_objects_of_strangers(spark: SparkSession) -> None:
+    name, text = b"endpoint-verifier", b"\xac\xed\x00\x05t\x00\x01a"
+    body = b"\x00\x00" + struct.pack(">H", len(name)) + name + text
+    request = struct.pack(">QbQI", 21 + len(body), 3, 7, len(body)) + body
+    types = set()
+    for it in psutil.Process(java_pid(spark)).net_connections():
+        if it.status == "LISTEN":
+            with (
+                contextlib.suppress(TimeoutError),
+                socket.create_connection(("127.0.0.1", it.laddr.port), 2) as stranger,
+            ):
+                stranger.sendall(request)
+                types.add(stranger.recv(9)[8:])
+    response, failure = b"\x04", b"\x05"
+    assert failure in types, "the stranger is asked to authenticate"
+    assert response not in types
 
 
 @pytest.mark.soak(shard="lake")

@@ -72,6 +72,7 @@ def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> N
     assert found["spark.sql.shuffle.partitions"] == "8"
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
     assert int(found[STATISTICS_LENGTH]) > MAX_ID_LENGTH
+    assert found["spark.authenticate"] == "true"
     assert "s3cret" not in repr(options)
 
 
