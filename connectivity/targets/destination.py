@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from connectivity.connections.templates import ADDRESS_HEADER
 from connectivity.transports.base import OutboundMessage
+from mappings.ditto.writer import content_type_of
 from mappings.errors import AddressNotAllowed, DecodeError, Fault
 from mappings.json_values import parse_json
 from mappings.model.envelope import Envelope
 from mappings.model.field_selector import merge_objects
 from mappings.model.json_pointer import MISSING, parse_pointer
-from mappings.model.signals import LiveCommand, LiveEvent, Outbound, TwinEvent
+from mappings.model.signals import Answer, LiveCommand, LiveEvent, Outbound, TwinEvent
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.address import AddressPattern, resolve_address
 from mappings.placeholders.header_mapping import HeaderMapping
@@ -151,6 +152,11 @@ def context_of(
     Topic and features only if requested.
     """
     headers = signal.headers
+    if isinstance(signal, Answer):
+        content_type = content_type_of(signal)
+        if content_type not in (None, headers.get("content-type")):
+            # As the response itself says, whatever the content type of the command was.
+            headers = {**headers, "content-type": content_type}
     path = getattr(signal, "path", None)
     # A signal has no subjects; the originator is in its headers.
     originator = headers.get("ditto-originator")

@@ -29,6 +29,7 @@ from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
     Announcement,
+    Answer,
     Complete,
     ConnectionAnnouncement,
     Created,
@@ -111,18 +112,28 @@ def _envelope(
     return [Envelope(json_bytes(written), transport_headers(signal.headers))]
 
 
+def content_type_of(answer: Answer) -> str | None:
+    """Return the content type of a response's value; None if the header of the command stays."""
+    if isinstance(answer, Response):
+        return MERGE_PATCH if answer.action == "merge" else JSON if answer.value is not None else None
+    if isinstance(answer, LiveResponse):
+        return None if answer.value is None else MERGE_PATCH if answer.action == "merge" else JSON
+    return JSON if isinstance(answer, ErrorResponse | Acknowledgements) else None
+
+
+def _answer_headers(answer: Answer) -> dict[str, Any]:
+    headers = {**repeated_headers(answer.headers), **_FINAL}
+    if (content_type := content_type_of(answer)) is not None:
+        headers["content-type"] = content_type
+    return headers
+
+
 def _response(signal: Response) -> list[Envelope]:
-    headers = {**repeated_headers(signal.headers), **_FINAL}
-    if signal.action == "merge":
-        headers["content-type"] = MERGE_PATCH
-    elif signal.value is not None:
-        headers["content-type"] = JSON
-    return _envelope(signal, headers, signal.path, signal.value, status=signal.status)
+    return _envelope(signal, _answer_headers(signal), signal.path, signal.value, status=signal.status)
 
 
 def _error_response(signal: ErrorResponse) -> list[Envelope]:
-    headers = {**repeated_headers(signal.headers), **_FINAL, "content-type": JSON}
-    return _envelope(signal, headers, "/", _fault_object(signal.fault), status=signal.fault.status)
+    return _envelope(signal, _answer_headers(signal), "/", _fault_object(signal.fault), status=signal.fault.status)
 
 
 def _event(signal: TwinEvent) -> list[Envelope]:
@@ -146,16 +157,12 @@ def _foreign_labels(labels: object) -> list[object]:
 
 
 def _live_response(signal: LiveResponse) -> list[Envelope]:
-    headers = {**repeated_headers(signal.headers), **_FINAL}
-    if signal.value is not None:
-        headers["content-type"] = MERGE_PATCH if signal.action == "merge" else JSON
-    return _envelope(signal, headers, signal.path, signal.value, status=signal.status)
+    return _envelope(signal, _answer_headers(signal), signal.path, signal.value, status=signal.status)
 
 
 def _message_response(signal: MessageResponse) -> list[Envelope]:
     """The content type is the sender's: the value of a message may be any text in quotes."""
-    headers = {**repeated_headers(signal.headers), **_FINAL}
-    return _envelope(signal, headers, signal.path, signal.value, status=signal.status)
+    return _envelope(signal, _answer_headers(signal), signal.path, signal.value, status=signal.status)
 
 
 def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
@@ -184,9 +191,8 @@ def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
         if ack.value is not None:
             member["payload"] = msgspec.Raw(ack.value)
         labels.setdefault(ack.label, []).append({**member, "headers": repeated_headers(ack.headers)})
-    headers = {**repeated_headers(signal.headers), **_FINAL, "content-type": JSON}
     value = {label: found[0] if len(found) == 1 else found for label, found in labels.items()}
-    return _envelope(signal, headers, "/", value, status=signal.status)
+    return _envelope(signal, _answer_headers(signal), "/", value, status=signal.status)
 
 
 def _subscription_event(signal: Created | Complete | Failed) -> list[Envelope]:

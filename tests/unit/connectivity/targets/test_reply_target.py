@@ -351,6 +351,17 @@ def test_the_default_mapping_sends_the_content_type_of_the_signal() -> None:
     assert message.envelope.headers == {"content-type": "application/json", "correlation-id": "c-1"}
 
 
+@pytest.mark.parametrize("sent", [{}, {"content_type": "application/merge-patch+json"}, {"content_type": "text/plain"}])
+def test_rule_2_7_the_default_mapping_sends_errors_and_acknowledgements_as_json(sent: dict[str, str]) -> None:
+    """As the message itself says, whatever the content type of the command was."""
+    default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER]}))
+    headers = dashed({"reply_to": "desk/4", **sent})
+    for signal in (error(**headers), Acknowledgements(LAMP, _ACKS, 200, headers)):
+        (message,) = default.publishes(signal)
+        assert message.envelope.headers["content-type"] == "application/json"
+        assert json.loads(message.envelope.payload)["headers"]["content-type"] == "application/json"
+
+
 def test_the_default_mapping_leaves_the_content_type_of_other_protocols_alone() -> None:
     """A cloud event is known by its content type, so that its reader would not take it for one under another."""
     default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER], "payloadMapping": ["CloudEvents"]}))
