@@ -32,8 +32,9 @@ _REPLY_TARGETS = """\
 **Responses.** If a source has no `replyTarget`, or a `replyTarget` without an `address`, responses go to the address in the
 command's header `reply-to`. On connection types with message headers, such a source also copies the transport headers
 `correlation-id`, `content-type` and `reply-to` into the command, and `correlation-id` and `content-type` into the response.
-Header mappings in the document override these mappings. A reply-target with an `address` has no such default mappings. A
-reply-target with `enabled: false` publishes nothing.
+The `content-type` is that of the response: `application/json` for values and errors, `application/merge-patch+json` for
+merges, and for other responses that of the command. Header mappings in the document override these mappings. A reply-target
+with an `address` has no such default mappings. A reply-target with `enabled: false` publishes nothing.
 """
 
 
