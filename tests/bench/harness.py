@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -89,6 +90,17 @@ def serving(
     """Start a service with default settings and these connections."""
     with program.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
         yield service
+
+
+@contextmanager
+def frozen_as_before() -> Iterator[None]:
+    """Undo `gc.freeze` at the end, unless objects were frozen before: a test run leaves what it collected out."""
+    were_frozen = gc.get_freeze_count() > 0
+    try:
+        yield
+    finally:
+        if not were_frozen:
+            gc.unfreeze()
 
 
 def processor_seconds(service: ServiceCommand) -> float:

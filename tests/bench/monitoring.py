@@ -40,7 +40,7 @@ from connectivity.validation.validator import parse
 from mappings.model.envelope import Envelope
 from mappings.model.signals import HistoryQuery, Subscribe
 from spark_store.journal.journal import Journal
-from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, thing
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, frozen_as_before, thing
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
 from tests.support.connection_documents import source
@@ -273,18 +273,18 @@ async def _compared(
     ]
     for way in ways:
         await work(way)
-    gc.collect()
-    gc.freeze()
     spent: list[list[float]] = [[] for _ in ways]
-    for turn in range(turns):
-        # The order rotates, because the speed of the machine may change.
-        for step in range(len(ways)):
-            index = (turn + step) % len(ways)
-            gc.collect()
-            begun = time.process_time()
-            await work(ways[index])
-            spent[index].append(time.process_time() - begun)
-    gc.unfreeze()
+    with frozen_as_before():
+        gc.collect()
+        gc.freeze()
+        for turn in range(turns):
+            # The order rotates, because the speed of the machine may change.
+            for step in range(len(ways)):
+                index = (turn + step) % len(ways)
+                gc.collect()
+                begun = time.process_time()
+                await work(ways[index])
+                spent[index].append(time.process_time() - begun)
     for way in ways:
         await way.close()
     ratios = [(first + last) / (one + other) for first, one, other, last in zip(*spent, strict=True)]

@@ -26,7 +26,7 @@ from spark_store.rql.query import Access, Budget, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import index
 from spark_store.search.sqlite_search import SqliteSearch
-from tests.bench.harness import FULL, Scale
+from tests.bench.harness import FULL, Scale, frozen_as_before
 from tests.bench.report import Figure
 
 THINGS = 100_000
@@ -233,9 +233,9 @@ def search(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
     path = folder / "journal.db"
     write_things(path, things or scale.of(THINGS, 500))
     usual = gc.get_threshold()
-    quiet_garbage_collection()
-    try:
-        return [*first_pages(path, scale.of(ROUNDS, 5)), *all_pages(path)]
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*usual)
+    with frozen_as_before():
+        quiet_garbage_collection()
+        try:
+            return [*first_pages(path, scale.of(ROUNDS, 5)), *all_pages(path)]
+        finally:
+            gc.set_threshold(*usual)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from tests.bench.__main__ import measured
 from tests.bench.harness import SHORT
 
@@ -15,7 +17,9 @@ LONG_WITH_SPARK = (
 
 def assert_measured(name: str) -> None:
     """Check that the benchmark returns rows, each with a figure."""
+    is_frozen = gc.get_freeze_count() > 0
     figures = list(measured(name, SHORT))
+    assert (gc.get_freeze_count() > 0) is is_frozen, "later tests would look for garbage among all collected tests"
     assert figures
     for figure in figures:
         assert any(map(str.isdigit, figure.measured)), figure
