@@ -108,7 +108,7 @@ def first_page(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figu
     folder, entities = compacted(events), events // EVENTS_EACH
     waits, spent = asyncio.run(first_pages(folder, entities, scale.of(300, 5)))
     ranks = statistics.quantiles(waits, n=100)
-    spark = statistics.median(run("spark_first_page", folder, entities, PAGE, scale.of(30, 2))["milliseconds"])
+    spark = statistics.median(run("spark_first_page", folder, entities, PAGE, scale.of(30, 1))["milliseconds"])
     return [
         Figure(
             f"first page of a cold entity, {PAGE} of {_short(events)} events",
