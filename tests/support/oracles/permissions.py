@@ -6,6 +6,7 @@ references; `flattened` resolves those first, in the simplest way. `a_value` dra
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -27,6 +28,7 @@ def rows(policy: Policy) -> Iterator[tuple[str, str, tuple[str, ...], bool]]:
                     yield subject, permission, segments(resource), False
 
 
+@functools.cache
 def segments(resource: str) -> tuple[str, ...]:
     type, _, path = resource.partition(":")
     return (type, *(part.replace("~0", "~") for part in path.split("/") if part))
