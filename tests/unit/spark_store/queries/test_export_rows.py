@@ -168,7 +168,7 @@ def test_large_events_are_read_in_parts_within_the_bound(lake: Lake, monkeypatch
 def test_a_table_with_far_more_rows_than_samples_is_read_in_parts_that_fit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(lake, [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 1001)])
+    write(lake, [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 501)])
     monkeypatch.setattr(module, "MOST_BYTES", 20_000)
     monkeypatch.setattr(module, "_SMALLEST_PART", 100)
     monkeypatch.setattr(module, "_SAMPLES", 5)
