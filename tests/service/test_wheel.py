@@ -65,15 +65,16 @@ def test_a_command_on_the_lake_names_the_extra(installed: Path, tmp_path: Path) 
         assert f"pip install 'broker-connectivity[{extra}]'" in ended.stdout + ended.stderr
 
 
-@pytest.fixture
-def service(installed: Path, tmp_path: Path) -> Iterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     class Installed(ServiceProcess):
         program = (str(installed / "connectivity"),)
 
-    with Installed.start(tmp_path, [], spark={}) as started:
+    with Installed.start(tmp_path_factory.mktemp("service"), [], spark={}) as started:
         yield started
 
 
+# Before the other test of this service, which gives it something to do.
 def test_the_service_takes_at_most_90_megabytes_at_rest(service: ServiceProcess) -> None:
     assert service.process is not None
     status = Path(f"/proc/{service.process.pid}/status").read_text(encoding="utf-8")
