@@ -70,6 +70,7 @@ def in_this_process(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(lake, "pipeline", follow)
 
 
+@pytest.mark.slow(reason="Spark writes a lake of its own")
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("name", WITH_SPARK)
 def test_a_short_benchmark_with_spark_returns_figures(name: str) -> None:
