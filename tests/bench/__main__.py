@@ -84,17 +84,17 @@ def next_over_mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
     fill(folder / "data" / "journal.db", 1, count)
     with Mosquitto.start(persistence=False) as broker, running(folder, broker) as service:
         prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
-        with client(broker, "bench") as asker:
-            created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
+        with client(broker, "bench") as mqtt_client:
+            created = mqtt_client.ask_for(f"{prefix}/subscribeForPersistedEvents")
         ours, bare, processor = [], [], 0.0
         size = MESSAGE_BYTES
         for _ in range(scale.of(3, 1)):
-            with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker:
+            with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client:
                 with client(broker, "bench") as opener:
                     created = opener.ask_for(f"{prefix}/subscribeForPersistedEvents")
                 with sink(broker, "bench/answers", count - 1) as figures:
                     before = processor_seconds(service)
-                    asker.command(f"{prefix}/request", value={**created["value"], "demand": count - 1})
+                    mqtt_client.command(f"{prefix}/request", value={**created["value"], "demand": count - 1})
                     found = figures()
                     processor = processor_seconds(service) - before
                     ours.append((count - 2) / found["seconds"])
@@ -154,16 +154,16 @@ def first_next(folder: Path, scale: Scale = FULL) -> list[Figure]:
     things, samples = scale.of(1_000, 10), scale.of(300, 20)
     fill(folder / "data" / "journal.db", things, scale.of(1_000, 10))
     waits: list[float] = []
-    with Mosquitto.start(persistence=False) as broker, running(folder, broker), client(broker, "bench") as asker:
+    with Mosquitto.start(persistence=False) as broker, running(folder, broker), client(broker, "bench") as mqtt_client:
         for number in range(samples):
             prefix = f"acme.bench/{thing(number * 37 % things).name}/things/twin/streaming"
-            created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
+            created = mqtt_client.ask_for(f"{prefix}/subscribeForPersistedEvents")
             request = {**created["value"], "demand": 1}
             begun = time.perf_counter()
-            asker.send({"topic": f"{prefix}/request", "path": "/", "value": request}, wait=False)
-            asker.next()
+            mqtt_client.send({"topic": f"{prefix}/request", "path": "/", "value": request}, wait=False)
+            mqtt_client.next()
             waits.append((time.perf_counter() - begun) * 1000)
-            asker.command(f"{prefix}/cancel", value=created["value"])
+            mqtt_client.command(f"{prefix}/cancel", value=created["value"])
         echoes = _round_trip(broker)
     ranks = statistics.quantiles(waits, n=100)
     return [
@@ -290,15 +290,15 @@ def _busy(service: ServiceCommand, seconds: float) -> float:
 
 def _subscribe(broker: Mosquitto, number: int, things: int, at_once: int = 200) -> None:
     """Open subscriptions in small groups, because many pending messages would need memory too."""
-    with client(broker, "bench") as asker:
+    with client(broker, "bench") as mqtt_client:
         for start in range(0, number, at_once):
             for n in range(start, start + at_once):
                 topic = f"acme.bench/device-{n % things}/things/twin/streaming/subscribeForPersistedEvents"
                 document = {"topic": topic, "path": "/", "headers": {"correlation-id": f"subscriber-{n}"}}
-                asker.send(document, wait=False)
+                mqtt_client.send(document, wait=False)
             for _ in range(at_once):
-                asker.next()
-            asker.messages.clear()
+                mqtt_client.next()
+            mqtt_client.messages.clear()
 
 
 BENCHMARKS: dict[str, Callable[..., Iterable[Figure]]] = {
@@ -349,7 +349,7 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Figure]]] = {
     "streamr-live": streamr.live,
     "streamr-many": streamr.many,
     "streamr-resend": streamr.resend,
-    "streamr-door": streamr.door,
+    "streamr-listener": streamr.listener,
     "rsio-packed": rsio.packed,
     "rsio-tcp": rsio.tcp,
     "rsio-mqtt": rsio.mqtt,

@@ -53,16 +53,16 @@ def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list
     with (
         Mosquitto.start(persistence=False) as broker,
         serving(folder, connection(broker, source("bench", SUBJECT))),
-        client(broker, "bench") as asker,
+        client(broker, "bench") as mqtt_client,
         MqttClient(broker.host, broker.port, ask="echo", answers="echo") as echo,
         compactions(small) as compact,
     ):
-        ask(asker, echo, Waits(), lasting(idle_seconds))
+        ask(mqtt_client, echo, Waits(), lasting(idle_seconds))
         for number in range(warm + rounds):
             if number >= warm:
-                ask(asker, echo, idle, lasting(idle_seconds))
+                ask(mqtt_client, echo, idle, lasting(idle_seconds))
             begun = time.monotonic()
-            ask(asker, echo, fresh if number == 0 else during if number >= warm else Waits(), compact())
+            ask(mqtt_client, echo, fresh if number == 0 else during if number >= warm else Waits(), compact())
             seconds.append(time.monotonic() - begun)
     before, after = statistics.quantiles(idle.firsts, n=100), statistics.quantiles(during.firsts, n=100)
     own_before, own_after = statistics.quantiles(idle.echoes, n=100), statistics.quantiles(during.echoes, n=100)
@@ -114,14 +114,14 @@ def lasting(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < until
 
 
-def ask(asker: MqttClient, echo: MqttClient, found: Waits, goes_on: Callable[[], bool]) -> None:
+def ask(mqtt_client: MqttClient, echo: MqttClient, found: Waits, goes_on: Callable[[], bool]) -> None:
     """Replay, and send a message to itself, in turn while `goes_on` is true."""
     chosen = random.Random(19)
     while goes_on():
         prefix = f"acme.bench/{thing(chosen.randrange(THINGS)).name}/things/twin/streaming"
-        found.firsts.append(_first_next(asker, prefix))
+        found.firsts.append(_first_next(mqtt_client, prefix))
         found.echoes.append(_echo(echo))
-        asker.messages.clear()
+        mqtt_client.messages.clear()
         echo.messages.clear()
 
 
@@ -132,11 +132,13 @@ def _echo(echo: MqttClient) -> float:
     return (time.perf_counter() - begun) * 1000
 
 
-def _first_next(asker: MqttClient, prefix: str) -> float:
-    created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
+def _first_next(mqtt_client: MqttClient, prefix: str) -> float:
+    created = mqtt_client.ask_for(f"{prefix}/subscribeForPersistedEvents")
     begun = time.perf_counter()
-    asker.send({"topic": f"{prefix}/request", "path": "/", "value": {**created["value"], "demand": 1}}, wait=False)
-    asker.next()
+    mqtt_client.send(
+        {"topic": f"{prefix}/request", "path": "/", "value": {**created["value"], "demand": 1}}, wait=False
+    )
+    mqtt_client.next()
     waited = (time.perf_counter() - begun) * 1000
-    asker.command(f"{prefix}/cancel", value=created["value"])
+    mqtt_client.command(f"{prefix}/cancel", value=created["value"])
     return waited

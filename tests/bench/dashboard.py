@@ -134,11 +134,11 @@ def _bucket(found: Scrape, name: str, bound: float) -> float:
 
 
 def _replay(broker: Mosquitto) -> None:
-    with client(broker, "reader") as asker:
+    with client(broker, "reader") as mqtt_client:
         for number in range(REPLAYS):
             topic = f"acme.bench/{thing(number).name}/things/twin/streaming"
-            opened = asker.ask_for(f"{topic}/subscribeForPersistedEvents")
-            asker.command(f"{topic}/request", value={**opened["value"], "demand": PAST}, wait=False)
+            opened = mqtt_client.ask_for(f"{topic}/subscribeForPersistedEvents")
+            mqtt_client.command(f"{topic}/request", value={**opened["value"], "demand": PAST}, wait=False)
             time.sleep(0.3)
 
 

@@ -130,15 +130,15 @@ def _burst(broker: Mosquitto, count: int, size: int, bursts: int, first: int = 0
 def _replay(broker: Mosquitto, events: int, at_once: int) -> None:
     """Run concurrent replays whose filter matches only the last event."""
     prefix = f"acme.bench/{thing(2 * THINGS).name}/things/twin/streaming"
-    with client(broker, "bench") as asker:
+    with client(broker, "bench") as mqtt_client:
         opened = [
-            asker.ask_for(f"{prefix}/subscribeForPersistedEvents", value={"filter": LAST.format(events - 3)})
+            mqtt_client.ask_for(f"{prefix}/subscribeForPersistedEvents", value={"filter": LAST.format(events - 3)})
             for _ in range(at_once)
         ]
     with (
-        MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,
+        MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client,
         sink(broker, "bench/answers", 2 * at_once) as figures,
     ):
         for created in opened:
-            asker.command(f"{prefix}/request", value={**created["value"], "demand": 10})
+            mqtt_client.command(f"{prefix}/request", value={**created["value"], "demand": 10})
         figures()

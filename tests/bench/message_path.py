@@ -125,12 +125,12 @@ def measure(folder: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     with Mosquitto.start(persistence=False) as broker:
         document = connection(broker, source("bench", SUBJECT))
-        with service_in_thread(folder, document) as calls, client(broker, "bench") as asker:
+        with service_in_thread(folder, document) as calls, client(broker, "bench") as mqtt_client:
 
             def ask(*command: Any, **more: Any) -> Callable[[], None]:
                 def exchange() -> None:
-                    asker.command(*command, **more)
-                    asker.next()
+                    mqtt_client.command(*command, **more)
+                    mqtt_client.next()
 
                 return exchange
 
@@ -139,18 +139,18 @@ def measure(folder: Path) -> dict[str, list[str]]:
                 return least([path for path, _ in samples]), least([confirm for _, confirm in samples])
 
             found["subscribe"], _ = several(lambda: ask(f"{topic}/streaming/subscribeForPersistedEvents"))
-            found["request with one next"], found["its confirm"] = several(lambda: _request(asker, topic))
+            found["request with one next"], found["its confirm"] = several(lambda: _request(mqtt_client, topic))
             found["modify"], _ = several(lambda: ask(f"{topic}/commands/modify", "/attributes/n", 1))
     return found
 
 
-def _request(asker: MqttClient, topic: str) -> Callable[[], None]:
-    asker.command(f"{topic}/streaming/subscribeForPersistedEvents")
-    created = asker.next()
+def _request(mqtt_client: MqttClient, topic: str) -> Callable[[], None]:
+    mqtt_client.command(f"{topic}/streaming/subscribeForPersistedEvents")
+    created = mqtt_client.next()
 
     def exchange() -> None:
-        asker.command(f"{topic}/streaming/request", value={**created["value"], "demand": 1})
-        asker.next()
+        mqtt_client.command(f"{topic}/streaming/request", value={**created["value"], "demand": 1})
+        mqtt_client.next()
 
     return exchange
 

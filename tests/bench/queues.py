@@ -182,10 +182,10 @@ def three_at_once(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def _replay_to(broker: Mosquitto) -> None:
-    with client(broker, "bench") as asker:
-        created = asker.ask_for(f"{STREAMING}/subscribeForPersistedEvents")
-    with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker:
-        asker.command(f"{STREAMING}/request", value={**created["value"], "demand": 1_000_000})
+    with client(broker, "bench") as mqtt_client:
+        created = mqtt_client.ask_for(f"{STREAMING}/subscribeForPersistedEvents")
+    with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client:
+        mqtt_client.command(f"{STREAMING}/request", value={**created["value"], "demand": 1_000_000})
 
 
 def _sent(

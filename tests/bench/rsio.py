@@ -72,10 +72,10 @@ async def _packed(count: int) -> tuple[list[float], float, int]:
     return rates, processor, messages
 
 
-def door(port: int) -> dict[str, Any]:
+def listener(port: int) -> dict[str, Any]:
     """Return a TCP listener with twins and the test publishers."""
     return {
-        "id": "door",
+        "id": "listener",
         "connectionType": "tcp",
         "connectionStatus": "open",
         "uri": f"tcp://127.0.0.1:{port}",
@@ -99,7 +99,7 @@ def tcp(folder: Path, scale: Scale = FULL) -> list[Figure]:
     events, elements = scale.of(100_000, 500), scale.of(1_000_000, 2_000)
     fill(folder / "data" / "journal.db", 1, events)
     port = free_port()
-    with serving(folder, door(port)) as service:
+    with serving(folder, listener(port)) as service:
         return [
             _beside(folder, scale, service, port, "a history", f"things/{thing(0)}/history", events),
             _beside(folder, scale, service, port, "packed elements", f"tck/fixed?n={elements}&size={SIZE}", elements),
@@ -170,10 +170,10 @@ def _over_mqtt(
     for _ in range(scale.of(TURNS, 1)):
         with (
             sink(broker, "bench/answers", count, END) as figures,
-            MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,
+            MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client,
         ):
             before = processor_seconds(service)
-            asker.send(raw(H, subscribe(publisher, 1, UNBOUNDED)))
+            mqtt_client.send(raw(H, subscribe(publisher, 1, UNBOUNDED)))
             found = figures()
             processor = processor_seconds(service) - before
             ours.append(found["octets"] / found["seconds"])

@@ -86,14 +86,14 @@ def session(broker: Mosquitto, name: str) -> MqttClient:
 def subscribe(broker: Mosquitto, *sessions: str) -> None:
     """Subscribe sessions to the stream, several at a time."""
     request = {"type": "subscribe", "stream": STREAM}
-    with MqttClient(broker.host, broker.port, ask="nobody/here", answers="bench/+/res") as asker:
+    with MqttClient(broker.host, broker.port, ask="nobody/here", answers="bench/+/res") as mqtt_client:
         for start in range(0, len(sessions), 100):
             some = sessions[start : start + 100]
             for name in some:
-                asker.ask = f"bench/{name}/req"
-                asker.send(request, wait=False)
+                mqtt_client.ask = f"bench/{name}/req"
+                mqtt_client.send(request, wait=False)
             for _ in some:
-                frame: Any = asker.next()
+                frame: Any = mqtt_client.next()
                 assert frame[1] == 2, f"found {frame}, expected a session to be subscribed"
 
 
@@ -209,9 +209,9 @@ def resend(folder: Path, scale: Scale = FULL) -> list[Figure]:
     prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
     with Mosquitto.start(persistence=False, config_lines=PATIENT) as broker, running(folder, broker) as service:
         for _ in range(TURNS):
-            with sink(broker, "bench/a/res", count) as figures, session(broker, "a") as asker:
+            with sink(broker, "bench/a/res", count) as figures, session(broker, "a") as mqtt_client:
                 before = processor_seconds(service)
-                asker.send(request)
+                mqtt_client.send(request)
                 found = figures()
                 spent["streamr"] = processor_seconds(service) - before
                 sizes["streamr"] = payload_of(found, "bench/a/res")
@@ -220,10 +220,10 @@ def resend(folder: Path, scale: Scale = FULL) -> list[Figure]:
                 created = opener.ask_for(f"{prefix}/subscribeForPersistedEvents")
             with (
                 sink(broker, "bench/answers", count) as figures,
-                MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,
+                MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client,
             ):
                 before = processor_seconds(service)
-                asker.command(f"{prefix}/request", value={**created["value"], "demand": count})
+                mqtt_client.command(f"{prefix}/request", value={**created["value"], "demand": count})
                 found = figures()
                 spent["ditto"] = processor_seconds(service) - before
                 sizes["ditto"] = payload_of(found, "bench/answers")
@@ -243,14 +243,14 @@ def resend(folder: Path, scale: Scale = FULL) -> list[Figure]:
     ]
 
 
-def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
+def listener(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """A resend of a whole stream through a WebSocket listener, compared with a bare server."""
     count = scale.of(100_000, 500)
     fill_stream(folder / "data" / "journal.db", count, 496)
     request = json.dumps({"type": "resend", "stream": STREAM, "sub": "a", "resend_all": True})
     port = free_port()
-    entrance = {
-        "id": "door",
+    document = {
+        "id": "listener",
         "connectionType": "websocket",
         "connectionStatus": "open",
         "uri": f"ws://127.0.0.1:{port}",
@@ -258,14 +258,14 @@ def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
         "mappingDefinitions": {"streams": {"mappingEngine": "Streamr", "options": OPTIONS}},
     }
     ours, bare, processor, length = [], [], 0.0, 0
-    with serving(folder, entrance) as service:
+    with serving(folder, document) as service:
         for _ in range(TURNS):
             before = processor_seconds(service)
             found = run("peer", "127.0.0.1", port, "/streams", count, request)
             processor = processor_seconds(service) - before
             length = int(found["bytes"])
             ours.append((count - 1) / found["seconds"])
-            with bare_door(count, length) as bare_port:
+            with bare_websocket(count, length) as bare_port:
                 bare.append((count - 1) / run("peer", "127.0.0.1", bare_port, "/", count)["seconds"])
     ratio = statistics.median(ours) / statistics.median(bare)
     return [
@@ -281,7 +281,7 @@ def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 @contextmanager
-def bare_door(count: int, size: int) -> Iterator[int]:
+def bare_websocket(count: int, size: int) -> Iterator[int]:
     """Start a bare server that sends messages to its first client, and yield its port."""
     command = [sys.executable, "-m", "tests.bench.bare_websocket", str(count), str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -134,10 +134,10 @@ def a_million_things(folder: Path, scale: Scale = FULL, number: int = 0) -> list
             started = time.perf_counter() - begun
             assert service.process is not None
             process = psutil.Process(service.process.pid)
-            with client(broker, "bench") as asker:
-                _modify(asker, 0)
-                cold = [_modify(asker, 1 + sample * (number - 2) // samples) for sample in range(samples)]
-                hot = [_modify(asker, 0) for _ in range(samples)]
+            with client(broker, "bench") as mqtt_client:
+                _modify(mqtt_client, 0)
+                cold = [_modify(mqtt_client, 1 + sample * (number - 2) // samples) for sample in range(samples)]
+                hot = [_modify(mqtt_client, 0) for _ in range(samples)]
             run("modify", broker.host, broker.port, scale.of(20_000, 200), MESSAGE_BYTES, 0)
             memory = process.memory_info().rss / 1e6
     medians = statistics.median(cold), statistics.median(hot)
@@ -156,11 +156,11 @@ def a_million_things(folder: Path, scale: Scale = FULL, number: int = 0) -> list
     ]
 
 
-def _modify(asker: MqttClient, number: int) -> float:
+def _modify(mqtt_client: MqttClient, number: int) -> float:
     """Return the milliseconds until the response to a modify."""
     topic = f"acme.bench/{thing(number).name}/things/twin/commands/modify"
     begun = time.perf_counter()
-    answer = asker.ask_for(topic, "/attributes/n", 1)
+    answer = mqtt_client.ask_for(topic, "/attributes/n", 1)
     taken = (time.perf_counter() - begun) * 1000
     assert answer["status"] in (201, 204), answer
     return taken

@@ -50,7 +50,7 @@ class _WebSocketLink(WebSocketLink):
     def __init__(self, rules: Rules, *, compresses: bool) -> None:
         factories = [ServerPerMessageDeflateFactory()] if compresses else []
         super().__init__(
-            "door",
+            "listener",
             [[path] for path in PATHS],
             rules,
             TimeoutOptions(),
@@ -165,7 +165,14 @@ _REQUESTS = [
     b"\x00" + _request("/twins") + _masked(Opcode.TEXT, b"\xff"),
 ]
 _HTTP_WORDS = (
-    *("GET /twins", " HTTP/1.1\r\n", "Host: door\r\n", "Connection: Upgrade\r\n", "Upgrade: websocket\r\n", "\r\n\r\n"),
+    *(
+        "GET /twins",
+        " HTTP/1.1\r\n",
+        "Host: listener\r\n",
+        "Connection: Upgrade\r\n",
+        "Upgrade: websocket\r\n",
+        "\r\n\r\n",
+    ),
     *(
         "Sec-WebSocket-Version: 13\r\n",
         "Sec-WebSocket-Key: ",

@@ -70,7 +70,7 @@ def test_the_page_in_the_repository_is_the_generated_one(file: str, page: str) -
 def test_the_examples_of_the_page_are_valid(name: str, full: bool, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    own = authority.issue_cert("door.acme.example")
+    own = authority.issue_cert("listener.acme.example")
     own.cert_chain_pems[0].write_to_path(str(tmp_path / "listener.crt"))
     (tmp_path / "listener.key").write_text(key_of(own))
     document = example(load_connection_type(name), manuals()[name], full=full)

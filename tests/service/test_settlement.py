@@ -101,16 +101,16 @@ def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, servi
     )
     with (
         added(service, document),
-        MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/c/ask", answers=f"{name}/c/answers") as asker,
+        MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/c/ask", answers=f"{name}/c/answers") as client,
         MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/a/ask", answers=f"{name}/a/answers") as seer,
     ):
-        made(asker, "lamp-mqtt")
-        asker.send(modify("lamp-mqtt", 1, f"{name}:seen"))
-        first = acknowledged(seer, asker, "lamp-mqtt", f"{name}:seen", 503)
+        made(client, "lamp-mqtt")
+        client.send(modify("lamp-mqtt", 1, f"{name}:seen"))
+        first = acknowledged(seer, client, "lamp-mqtt", f"{name}:seen", 503)
         assert (first["status"], statuses(first)) == (424, {"twin-persisted": 204, f"{name}:seen": 503})
-        second = acknowledged(seer, asker, "lamp-mqtt", f"{name}:seen", 200)
+        second = acknowledged(seer, client, "lamp-mqtt", f"{name}:seen", 200)
         assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 200})
-        assert revisions(asker, "lamp-mqtt") == 2
+        assert revisions(client, "lamp-mqtt") == 2
         assert service.metric("connectivity_deliveries_total", outcome="requeued", connection=name) == 1
 
 
@@ -125,10 +125,10 @@ def test_changes_with_qos_2_are_in_the_history_once_however_often_the_link_is_cu
         document = connection(proxy, source(name, OWNER, qos=2), id=name)
         with (
             added(service, document),
-            MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/ask", answers=answers) as asker,
+            MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/ask", answers=answers) as client,
             BareMqttClient(mosquitto.host, mosquitto.port, answers) as sender,
         ):
-            made(asker, name)
+            made(client, name)
             proxy.cut_every(5_000, 10)
             changes = [modify(name, number, **{"correlation-id": f"c-{number}"}) for number in range(CHANGES)]
             sender.send(f"{name}/ask", [json.dumps(change).encode() for change in changes], qos=2)
@@ -136,15 +136,15 @@ def test_changes_with_qos_2_are_in_the_history_once_however_often_the_link_is_cu
             answered: dict[str, set[int]] = {}
 
             def all_answered() -> bool:
-                while not asker.received.empty():
-                    answer = asker.next()
+                while not client.received.empty():
+                    answer = client.next()
                     answered.setdefault(answer["headers"]["correlation-id"], set()).add(answer["status"])
                 return answered.keys() >= expected
 
             wait_until_sync(all_answered, 2 * PATIENCE)
             assert proxy.sent > 10 * 5_000
             assert {status for statuses in answered.values() for status in statuses} == {204}
-            assert revisions(asker, name) == 1 + CHANGES
+            assert revisions(client, name) == 1 + CHANGES
 
 
 @pytest.mark.broker("kafka")
@@ -167,16 +167,16 @@ def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, ser
     }
     with (
         added(service, document),
-        KafkaClient(kafka, ask=ask, answers=answers) as asker,
+        KafkaClient(kafka, ask=ask, answers=answers) as client,
         KafkaClient(kafka, ask=acks, answers=unread) as seer,
     ):
-        made(asker, "lamp-kafka")
-        asker.send(modify("lamp-kafka", 1, f"{name}:seen"))
-        first = acknowledged(seer, asker, "lamp-kafka", f"{name}:seen", 503)
+        made(client, "lamp-kafka")
+        client.send(modify("lamp-kafka", 1, f"{name}:seen"))
+        first = acknowledged(seer, client, "lamp-kafka", f"{name}:seen", 503)
         assert first["status"] == 424
-        second = acknowledged(seer, asker, "lamp-kafka", f"{name}:seen", 204)
+        second = acknowledged(seer, client, "lamp-kafka", f"{name}:seen", 204)
         assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 204})
-        assert revisions(asker, "lamp-kafka") == 2
+        assert revisions(client, "lamp-kafka") == 2
         assert service.metric("connectivity_deliveries_total", outcome="requeued", connection=name) == 1
 
 

@@ -84,12 +84,12 @@ def test_the_service_takes_at_most_90_megabytes_at_rest(service: ServiceProcess)
 
 @pytest.mark.broker("mosquitto")
 def test_the_service_replays_a_past_over_mqtt(service: ServiceProcess, mosquitto: Mosquitto) -> None:
-    with added(service, connection(mosquitto, source("wheel", OWNER))), client(mosquitto, "wheel") as asker:
+    with added(service, connection(mosquitto, source("wheel", OWNER))), client(mosquitto, "wheel") as mqtt_client:
         value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
-        assert asker.ask_for(topic("lamp", "commands/create"), value=value)["status"] == 201
-        changed = asker.ask_for(topic("lamp", "commands/modify"), path="/attributes/n", value=1)
+        assert mqtt_client.ask_for(topic("lamp", "commands/create"), value=value)["status"] == 201
+        changed = mqtt_client.ask_for(topic("lamp", "commands/modify"), path="/attributes/n", value=1)
         assert changed["status"] == 204
-        assert [event["revision"] for event in Reader(asker, "lamp").all()] == [1, 2]
+        assert [event["revision"] for event in Reader(mqtt_client, "lamp").all()] == [1, 2]
 
 
 def test_settings_that_need_an_extra_name_it_at_the_start(installed: Path, tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_with_the_extra_spark_and_fetched_jars_events_reach_the_lake(tmp_path: P
         assert fetched.returncode == 0, fetched
         service.stop()
         service.start_again()
-        with client(mosquitto, "lake") as asker:
+        with client(mosquitto, "lake") as mqtt_client:
             value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
-            assert asker.ask_for(topic("pump", "commands/create"), value=value)["status"] == 201
+            assert mqtt_client.ask_for(topic("pump", "commands/create"), value=value)["status"] == 201
 
         wait_until_sync((service.data / "lake" / "events" / "_delta_log" / f"{1:020}.json").exists, FILLED_WITHIN)
 
@@ -160,9 +160,9 @@ def test_an_empty_debian_gets_a_service_with_a_lake_as_the_documentation_says(
             program = debian.command(connectivity)
 
         with Installed.start(shared, [connection(mosquitto, source("debian", OWNER))], spark={}) as service:
-            with client(mosquitto, "debian") as asker:
+            with client(mosquitto, "debian") as mqtt_client:
                 value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
-                assert asker.ask_for(topic("pump", "commands/create"), value=value)["status"] == 201
+                assert mqtt_client.ask_for(topic("pump", "commands/create"), value=value)["status"] == 201
             first = service.data / "lake" / "events" / "_delta_log" / f"{1:020}.json"
             wait_until_sync(first.exists, FILLED_WITHIN)
             assert service.stop()[0] == 0

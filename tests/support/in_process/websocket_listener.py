@@ -74,7 +74,7 @@ def let_pass(link: ListenerLink[Any], seconds: float) -> None:
 def listener_connection(port: int, *paths: str, options: dict[str, str] | None = None, **more: Any) -> Connection:
     """Return a connection that listens at a port, with one source at these paths."""
     document = {
-        "id": "door",
+        "id": "listener",
         "connectionType": "websocket",
         "connectionStatus": "open",
         "uri": f"ws://127.0.0.1:{port}",

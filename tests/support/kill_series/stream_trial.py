@@ -68,7 +68,7 @@ def connection(trial_broker: KillSeriesBroker, name: str, *readers: str) -> dict
 def listener_connection(name: str, port: int) -> dict[str, Any]:
     """Return the connection of a TCP listener for frames without a broker."""
     return {
-        "id": f"{name}-door",
+        "id": f"{name}-listener",
         "connectionType": "tcp",
         "connectionStatus": "open",
         "uri": f"tcp://127.0.0.1:{port}",

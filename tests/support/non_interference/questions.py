@@ -206,7 +206,7 @@ class OverHttp(Question):
 # random requests
 
 
-class Asker:
+class RandomRequests:
     """Draws random requests about a world."""
 
     def __init__(self, world: World, secrets: Secrets, dice: random.Random) -> None:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from tests.support.non_interference.observer import Inquiry, Learned, observe
-from tests.support.non_interference.questions import Asker
+from tests.support.non_interference.questions import RandomRequests
 from tests.support.non_interference.secrets import Pair, Secrets, looks_alike, pairs, worlds_of
 from tests.support.non_interference.worlds import World, a_world, course_of
 
@@ -111,4 +111,4 @@ def random_trial(dice: random.Random, questions: int = QUESTIONS) -> Trial | Non
     course = course_of(world.steps)
     if found is None or course is None or not course.moments:
         return None
-    return Trial(world, found, Asker(world, Secrets(world, course), dice).inquiry(questions))
+    return Trial(world, found, RandomRequests(world, Secrets(world, course), dice).inquiry(questions))

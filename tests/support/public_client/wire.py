@@ -25,7 +25,7 @@ def nothing(_frame: Frame) -> bool:
 class Wire:
     """A proxy of WebSockets: `requests` to the listener, `frames` to the client without dropped ones."""
 
-    def __init__(self, door: str) -> None:
+    def __init__(self, listener_url: str) -> None:
         self.url = ""
         self.requests: list[dict[str, Any]] = []
         self.frames: list[Frame] = []
@@ -34,14 +34,14 @@ class Wire:
         self.flows = asyncio.Event()
         """While it is clear, frames from the listener wait, in order."""
         self.flows.set()
-        self._door = door
+        self._listener_url = listener_url
         self._near: set[ServerConnection] = set()
 
     @classmethod
     @asynccontextmanager
-    async def to(cls, door: str) -> AsyncIterator[Self]:
+    async def to(cls, listener_url: str) -> AsyncIterator[Self]:
         """Start a proxy to the listener at this address."""
-        wire = cls(door)
+        wire = cls(listener_url)
         async with serve(wire._carry, "127.0.0.1", 0, compression=None) as server:
             port = next(iter(server.sockets)).getsockname()[1]
             wire.url = f"ws://127.0.0.1:{port}/api/v1/ws"
@@ -60,7 +60,7 @@ class Wire:
         _, _, query = (near.request.path if near.request else "").partition("?")
         self._near.add(near)
         try:
-            async with connect(f"{self._door}{'?' if query else ''}{query}", compression=None) as far:
+            async with connect(f"{self._listener_url}{'?' if query else ''}{query}", compression=None) as far:
                 there, back = asyncio.create_task(self._there(near, far)), asyncio.create_task(self._back(far, near))
                 await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
                 for each in (there, back):
@@ -99,8 +99,8 @@ class Peer:
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, door: str) -> AsyncIterator[Self]:
-        async with connect(door, compression=None) as socket:
+    async def at(cls, listener_url: str) -> AsyncIterator[Self]:
+        async with connect(listener_url, compression=None) as socket:
             peer = cls(socket)
             listening = asyncio.create_task(peer._listen())
             try:

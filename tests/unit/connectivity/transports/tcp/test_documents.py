@@ -14,7 +14,7 @@ from tests.support.in_process.websocket_listener import key_of
 from tests.support.table import each_row
 from tests.support.validation import validate
 
-OWN = trustme.CA().issue_cert("door.acme.example")
+OWN = trustme.CA().issue_cert("listener.acme.example")
 CERTIFICATE = {"type": "client-cert", "cert": OWN.cert_chain_pems[0].bytes().decode(), "key": key_of(OWN)}
 GOOD = document(8766)
 SOURCE = GOOD["sources"][0]
@@ -26,7 +26,7 @@ SOURCE = GOOD["sources"][0]
         {},
         {"uri": "tcp://[::]:8766/"},
         {"sources": [{**SOURCE, "replyTarget": {"address": "{{header:reply-to}}"}}]},
-        {"uri": "ssl://door.acme.example:443", "credentials": CERTIFICATE},
+        {"uri": "ssl://listener.acme.example:443", "credentials": CERTIFICATE},
         {"uri": "tls://0.0.0.0:443", "credentials": CERTIFICATE, "ca": CERTIFICATE["cert"]},
         {"sources": [{**SOURCE, "payloadMapping": ["ReactiveStreamsIO"]}], "specificConfig": {"maxPeers": "5"}},
     ],

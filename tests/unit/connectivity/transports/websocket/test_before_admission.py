@@ -259,7 +259,7 @@ async def test_no_token_is_checked_while_many_wrong_ones_of_its_address_wait(mon
 def upgrade(token: str, *more: bytes) -> bytes:
     lines = [
         b"GET /twins HTTP/1.1",
-        b"Host: door",
+        b"Host: listener",
         b"Connection: Upgrade",
         b"Upgrade: websocket",
         b"Sec-WebSocket-Version: 13",

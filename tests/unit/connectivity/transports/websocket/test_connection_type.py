@@ -23,8 +23,8 @@ from tests.support.wait import PATIENCE, wait_until
 
 @pytest.fixture
 async def way() -> AsyncIterator[OpenListener]:
-    async with opened("/twins", "/more") as doorway:
-        yield doorway
+    async with opened("/twins", "/more") as listener:
+        yield listener
 
 
 # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────

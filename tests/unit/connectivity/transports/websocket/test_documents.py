@@ -13,10 +13,10 @@ from tests.support.in_process.websocket_listener import key_of
 from tests.support.table import each_row
 from tests.support.validation import validate
 
-OWN = trustme.CA().issue_cert("door.acme.example")
+OWN = trustme.CA().issue_cert("listener.acme.example")
 CERTIFICATE = {"type": "client-cert", "cert": OWN.cert_chain_pems[0].bytes().decode(), "key": key_of(OWN)}
 GOOD: dict[str, Any] = {
-    "id": "door",
+    "id": "listener",
     "connectionType": "websocket",
     "connectionStatus": "open",
     "uri": "ws://0.0.0.0:8765",
@@ -30,8 +30,8 @@ EVENTS = {"topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:al
     [
         {},
         {"uri": "ws://[::]:8765/"},
-        {"uri": "wss://door.acme.example:443", "credentials": CERTIFICATE},
-        {"uri": "WSS://door.acme.example:443", "credentials": CERTIFICATE},
+        {"uri": "wss://listener.acme.example:443", "credentials": CERTIFICATE},
+        {"uri": "WSS://listener.acme.example:443", "credentials": CERTIFICATE},
         {"targets": [{"address": "/alarms/{{ thing:name }}", **EVENTS}]},
         {"specificConfig": {"maxPeers": "5", "idleTimeout": "1h", "origins": "*", "is-diversion-source": "true"}},
     ],

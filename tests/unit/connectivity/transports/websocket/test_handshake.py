@@ -60,7 +60,7 @@ def headers(*arguments: Any, **more: Any) -> dict[str, str]:
         ("/twins/", 404),
         ("/", 404),
         ("/Twins", 404),
-        ("http://door/twins", 404),
+        ("http://listener/twins", 404),
     ],
 )
 def test_a_path_is_one_of_a_source_or_target(target: str, expected: int) -> None:
@@ -256,7 +256,7 @@ def test_a_web_page_may_connect_only_where_its_origin_is_named(origins: str, ori
 def test_headers_of_the_request_are_those_of_the_messages_without_secrets_and_without_the_sockets_own() -> None:
     found = headers(
         "/twins",
-        ("Host", "door:8765"),
+        ("Host", "listener:8765"),
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
         ("Sec-WebSocket-Key", "AAAA"),

@@ -123,8 +123,8 @@ async def test_sockets_that_ask_for_nothing_are_bounded_too(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [
-        (b"GET /twins HTTP/1.1\r\nHost: door\r\n\r\n", b"426"),
-        (b"GET /nowhere HTTP/1.1\r\nHost: door\r\n\r\n", b"404"),
+        (b"GET /twins HTTP/1.1\r\nHost: listener\r\n\r\n", b"426"),
+        (b"GET /nowhere HTTP/1.1\r\nHost: listener\r\n\r\n", b"404"),
         (
             b"GET /twins HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n",
             b"400",
