@@ -30,7 +30,7 @@ hypothesis.settings.register_profile("any machine", deadline=None, max_examples=
 hypothesis.settings.load_profile("any machine")
 
 SLOW = 10.0
-"""Seconds above which a test says why it takes them: `@pytest.mark.slow(reason="…")`."""
+"""Seconds after which a test must give a reason: `@pytest.mark.slow(reason="…")`."""
 
 OWN = {
     "own_mosquitto": "own_mosquitto",
@@ -101,7 +101,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a module on one worker, all of Spark too, and each private broker; begin with what takes longest."""
+    """Group the tests of a module, of Spark and of each private broker; put the longest ones first."""
     items[:] = [item for item in items if all(Extra(it.args[0]).is_installed for it in item.iter_markers("extra"))]
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
@@ -167,7 +167,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how to draw the same again after a failure, and name the tests that took long and do not say why."""
+    """Show the seed after a failure, and name slow tests that give no reason."""
     if terminalreporter.stats.get("failed"):
         terminalreporter.write_line(f"the same random values again: SEED={SEED}")
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
@@ -201,10 +201,10 @@ def mosquitto(pytestconfig: pytest.Config) -> Mosquitto:
 
 @pytest.fixture(scope="session")
 def rabbitmq(pytestconfig: pytest.Config) -> RabbitMQ:
-    """One broker for all tests that neither stop it nor need a special configuration. Use queues of your own.
+    """Yield one broker for all tests that neither stop it nor need a special configuration.
 
-    Besides `/` it has the virtual host `fleet`, and besides its own a user `stranger` without permissions.
-    Its certificate is for `localhost`.
+    Use queues of your own. Besides `/` it has the virtual host `fleet`, and besides its own a user `stranger` without
+    permissions. Its certificate is for `localhost`.
     """
     return _get(pytestconfig, "rabbitmq", RabbitMQ)
 
@@ -247,13 +247,13 @@ def _own_kafka() -> Iterator[Kafka]:
 
 @pytest.fixture(scope="module")
 def quiet_rabbitmq(_own_rabbitmq: RabbitMQ) -> RabbitMQ:
-    """A broker that no other test uses meanwhile: whatever is published there can be looked at."""
+    """A broker that no other test uses meanwhile, so that all its messages can be observed."""
     return _running(_own_rabbitmq)
 
 
 @pytest.fixture(scope="module")
 def quiet_kafka(_own_kafka: Kafka) -> Kafka:
-    """A broker that no other test uses meanwhile: whatever is published there can be looked at."""
+    """A broker that no other test uses meanwhile, so that all its messages can be observed."""
     return _running(_own_kafka)
 
 

@@ -314,7 +314,7 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Figure]]] = {
     "first": first_next,
     "start": start.to_ready,
     "idle": idle_subscriptions,
-    "target": targets.heard,
+    "target": targets.event_latency,
     "targets": targets.filtered,
     "amqp-next": next_over_amqp,
     "amqp-drain": drained_over_amqp,

@@ -86,9 +86,9 @@ def _figure(name: str, found: list[float], goal: str, most: float, note: str) ->
 def searches(folder: Path) -> Iterator[AsOfSearches]:
     lake, journal = Lake(folder), Journal.open(folder / "journal.db")
     store = Store(journal)
-    world = CurrentStateLookup(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
+    lookup = CurrentStateLookup(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
     queries = SparkQueries(lake, finder(lake, None, is_off=False))
-    past = AsOfSearches(store, world, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
+    past = AsOfSearches(store, lookup, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
     yield past
     past.close()
 

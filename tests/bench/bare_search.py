@@ -34,12 +34,12 @@ def main(host: str, port: int, ask: str, answers: str, items: str) -> int:
         client.subscribe(ask, 1)
 
     def on_message(_client: Client, _userdata: object, message: MQTTMessage) -> None:
-        heard = json.loads(message.payload)
-        number = heard["headers"]["correlation-id"].encode()
-        if heard["topic"].endswith("/subscribe"):
+        received = json.loads(message.payload)
+        number = received["headers"]["correlation-id"].encode()
+        if received["topic"].endswith("/subscribe"):
             client.publish(answers, say(b"created", number, b"key-with-22-characters"), 1)
         else:
-            key = heard["value"]["subscriptionId"].encode()
+            key = received["value"]["subscriptionId"].encode()
             client.publish(answers, say(b"next", number, key, page), 1)
             client.publish(answers, say(b"complete", number, key), 1)
 

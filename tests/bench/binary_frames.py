@@ -105,7 +105,7 @@ def measured(folder: Path, scale: Scale = FULL) -> list[Figure]:
     packed, single, read = _rate(_sent, small, 16), _rate(_sent, large, 0), _rate(_read, small, 16)
     return [
         Figure(
-            "packed replay of 16-octet elements, in process",
+            "packed replay of 16-byte elements, in process",
             f"{packed:,.0f} elements/s",
             f"{_rate(_joined, small, 16):,.0f} elements/s (joined)",
             f"{GOAL:,}",
@@ -113,11 +113,11 @@ def measured(folder: Path, scale: Scale = FULL) -> list[Figure]:
             f"pages of {PAGE}; read again: {read:,.0f} elements/s",
         ),
         Figure(
-            "120-octet elements singly, in process",
+            "120-byte elements singly, in process",
             f"{single:,.0f} elements/s",
             f"{_rate(_joined, large, 0):,.0f} elements/s (joined with a length)",
             "–",
             True,
-            f"an idle stream takes {_idle_bytes(scale.of(1000, 100)):,.0f} octets",
+            f"an idle stream takes {_idle_bytes(scale.of(1000, 100)):,.0f} bytes",
         ),
     ]

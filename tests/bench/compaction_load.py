@@ -91,22 +91,22 @@ def compactions(folder: Path) -> Iterator[Callable[[], Callable[[], bool]]]:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        lines, says = iter(process.stdout), process.stdin
+        lines, stdin = iter(process.stdout), process.stdin
 
-        def hear(begin: str) -> None:
+        def wait_for_line(begin: str) -> None:
             while not next(lines).startswith(begin):
                 pass
 
         def compact() -> Callable[[], bool]:
-            hear("ready")
-            says.write("\n")
-            says.flush()
-            hearing = threading.Thread(target=hear, args=("{",), daemon=True)
-            hearing.start()
-            return hearing.is_alive
+            wait_for_line("ready")
+            stdin.write("\n")
+            stdin.flush()
+            waiting = threading.Thread(target=wait_for_line, args=("{",), daemon=True)
+            waiting.start()
+            return waiting.is_alive
 
         yield compact
-        says.close()
+        stdin.close()
 
 
 def lasting(seconds: float) -> Callable[[], bool]:
@@ -114,10 +114,10 @@ def lasting(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < until
 
 
-def ask(mqtt_client: MqttClient, echo: MqttClient, found: Waits, goes_on: Callable[[], bool]) -> None:
-    """Replay, and send a message to itself, in turn while `goes_on` is true."""
+def ask(mqtt_client: MqttClient, echo: MqttClient, found: Waits, is_running: Callable[[], bool]) -> None:
+    """Replay, and send a message to itself, in turn while `is_running` is true."""
     chosen = random.Random(19)
-    while goes_on():
+    while is_running():
         prefix = f"acme.bench/{thing(chosen.randrange(THINGS)).name}/things/twin/streaming"
         found.firsts.append(_first_next(mqtt_client, prefix))
         found.echoes.append(_echo(echo))

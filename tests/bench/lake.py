@@ -25,7 +25,7 @@ from tests.bench.long_journals import changes, write_long_past, write_past
 from tests.bench.report import Figure
 from tests.support.lake.pipeline_process import MAIN, given
 
-Said: TypeAlias = dict[str, Any]
+PipelineMessage: TypeAlias = dict[str, Any]
 """An event that the pipeline reports."""
 
 MILLION = 1_000_000
@@ -64,20 +64,20 @@ def arguments(folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[Said]]]:
+def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[PipelineMessage]]]:
     """Run the pipeline as a process with normal priority, and yield it with the events that it reports."""
     command = [sys.executable, "-c", MAIN, *arguments(folder), *options]
-    said: list[Said] = []
+    messages: list[PipelineMessage] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
 
         def listen() -> None:
             assert process.stdout is not None
-            said.extend(json.loads(line) for line in process.stdout if line.startswith(b'{"event"'))
+            messages.extend(json.loads(line) for line in process.stdout if line.startswith(b'{"event"'))
 
         listening = threading.Thread(target=listen)
         listening.start()
         try:
-            yield psutil.Process(process.pid), said
+            yield psutil.Process(process.pid), messages
         finally:
             process.terminate()
             process.wait(120)
@@ -87,12 +87,12 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
 def soon(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """The delay from a commit in the journal to both tables, at a thousand changes per second."""
     write_past(folder / "journal.db", THINGS * 10, each=10)
-    with pipeline(folder) as (process, said):
+    with pipeline(folder) as (process, messages):
         wait_for(Lake(folder), THINGS * 10, process)
         warm, seconds = scale.of((WARM_SECONDS, MEASURED_SECONDS), (1.0, 1.0))
         waits = write_and_watch(folder, lambda first, count: changes(first, count, THINGS), warm, seconds)
     ranks = statistics.quantiles(waits, n=100)
-    batches = seconds_of(said, "batch")
+    batches = seconds_of(messages, "batch")
     took = statistics.median(batches)
     return [
         Figure(
@@ -106,9 +106,9 @@ def soon(folder: Path, scale: Scale = FULL) -> list[Figure]:
     ]
 
 
-def seconds_of(said: list[Said], event: str, **fields: Any) -> list[float]:
+def seconds_of(messages: list[PipelineMessage], event: str, **fields: Any) -> list[float]:
     """Return the durations that the pipeline has reported with these events."""
-    return [float(it["seconds"]) for it in said if {"event": event, **fields}.items() <= it.items()]
+    return [float(it["seconds"]) for it in messages if {"event": event, **fields}.items() <= it.items()]
 
 
 def wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
@@ -195,7 +195,7 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     write_long_past(folder / "journal.db", events)
     lake, most, workers, spent = Lake(folder), 0, 0, 0.0
     begun = time.monotonic()
-    with pipeline(folder) as (process, said):
+    with pipeline(folder) as (process, messages):
         while read_watermark(lake.watermark).seq < events:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 raise RuntimeError("the pipeline ended")
@@ -211,7 +211,7 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
             "≤ 2 GiB",
             most <= 2 * 2**30,
             f"Spark's Python workers come on top: {workers / 2**20:.0f} MiB; {seconds:.0f} s and {spent:.0f} s of processor "
-            f"time from the start of the process on, its batches took {sum(seconds_of(said, 'batch')):.0f} s",
+            f"time from the start of the process on, its batches took {sum(seconds_of(messages, 'batch')):.0f} s",
         )
     ]
 

@@ -35,13 +35,13 @@ def large(folder: Path, scale: Scale = FULL, megabytes: int = 0) -> Iterator[Fig
         place, things = folder / f"{size}", Things(megabytes * MILLION // size, size, noise=size)
         lake = Lake(place)
         write_policy(lake.journal)
-        with pipeline(place, *given(merge_every=1)) as (process, said):
+        with pipeline(place, *given(merge_every=1)) as (process, messages):
             wait_for_both(lake, 1, process)
-            known, spent = len(said), processor_seconds_of_all(process)
+            known, spent = len(messages), processor_seconds_of_all(process)
             write_revisions(lake.journal, things, 1, 1)
             wait_for_both(lake, things.newest(1), process)
             spent, memory = processor_seconds_of_all(process) - spent, java_peak(process)
-            seconds = sum(seconds_of(said[known:], "batch") + seconds_of(said[known:], "merged"))
+            seconds = sum(seconds_of(messages[known:], "batch") + seconds_of(messages[known:], "merged"))
         bare = run("bare_delta", place, 1, 1, within=1800)
         plain = sum(bare["append"] + bare["merge"])
         yield Figure(

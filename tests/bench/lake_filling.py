@@ -57,7 +57,7 @@ def fill(target: LakeWriter, options: PipelineSettings, spent: Spent) -> None:
     """
     ended: list[tuple[float, float]] = []
 
-    def heard(event: str, **fields: Any) -> None:
+    def on_event(event: str, **fields: Any) -> None:
         if event == "following":
             ended.append((time.perf_counter(), processor_seconds()))
         if event == "batch":
@@ -69,7 +69,7 @@ def fill(target: LakeWriter, options: PipelineSettings, spent: Spent) -> None:
             ended.append((time.perf_counter(), processor_seconds()))
 
     begun = time.perf_counter()
-    PipelineLoop(target, heard, options, threading.Event()).run()
+    PipelineLoop(target, on_event, options, threading.Event()).run()
     spent.setdefault("whole", []).append(time.perf_counter() - begun)
     spent.setdefault("journal", []).append(ended[-1][0] - ended[0][0])
     # Includes the start of the loop, whose processor time cannot be separated from the first batch.

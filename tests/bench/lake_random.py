@@ -29,13 +29,13 @@ def measured(folder: Path, scale: Scale = FULL, seconds: int = 0) -> Iterator[Fi
     write_policy(lake.journal)
     write_revisions(lake.journal, things, 1, 1)
     settings = given(interval=scale.of(INTERVAL, 1), merge_every=merge_seconds)
-    with pipeline(folder, *settings) as (process, said):
+    with pipeline(folder, *settings) as (process, messages):
         wait_for_both(lake, things.newest(1), process)
-        known, spent = len(said), processor_seconds_of_all(process)
+        known, spent = len(messages), processor_seconds_of_all(process)
         waits = write_and_watch(folder, _Chances(things), 0.0, float(seconds))
         wait_for_both(lake, things.newest(1) + len(waits), process)
         spent, memory = processor_seconds_of_all(process) - spent, java_peak(process)
-        batches, merges = (seconds_of(said[known:], event) for event in ("batch", "merged"))
+        batches, merges = (seconds_of(messages[known:], event) for event in ("batch", "merged"))
     ranks = statistics.quantiles(waits, n=100)
     kept = sum(it.stat().st_size for it in Path(lake.path(LATEST)).rglob("*.parquet"))
     load = f"load average {os.getloadavg()[0]:.1f}"

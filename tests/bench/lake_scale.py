@@ -76,12 +76,12 @@ def _fill(folder: Path, things: Things, chunks: int) -> Iterator[dict[str, Any]]
     journal, lake = folder / "journal.db", Lake(folder)
     each = min(EVENTS_EACH, max(EVENTS_EACH // chunks, MILLION // things.count))
     write_policy(journal)
-    with pipeline(folder, *given(merge_every=1)) as (process, said):
+    with pipeline(folder, *given(merge_every=1)) as (process, messages):
         wait_for_both(lake, 1, process)
         for first in range(1, EVENTS_EACH + 1, each):
             last = min(first + each - 1, EVENTS_EACH)
             write_revisions(journal, things, first, last)
-            known, begun, spent = len(said), time.monotonic(), processor_seconds_of_all(process)
+            known, begun, spent = len(messages), time.monotonic(), processor_seconds_of_all(process)
             wait_for_both(lake, things.newest(last), process)
             chunk = {
                 "events": things.count * (last - first + 1),
@@ -90,9 +90,9 @@ def _fill(folder: Path, things: Things, chunks: int) -> Iterator[dict[str, Any]]
                 "java": java_peak(process),
                 "load": os.getloadavg()[0],
                 "files": {table.name: reader.size(lake, table).files for table in TABLES},
-                "said": said[known:],
+                "messages": messages[known:],
             }
-            print(things.newest(last), {key: value for key, value in chunk.items() if key != "said"}, flush=True)
+            print(things.newest(last), {key: value for key, value in chunk.items() if key != "messages"}, flush=True)
             yield chunk
             drop_entries(journal)
 
@@ -132,9 +132,9 @@ def _filling(events: int, chunks: list[dict[str, Any]]) -> Iterator[Figure]:
         most <= 1.5 * GIB,
         f"after the first chunk {chunks[0]['java'] / GIB:.2f} GiB",
     )
-    said = [it for chunk in chunks for it in chunk["said"]]
+    messages = [it for chunk in chunks for it in chunk["messages"]]
     for kind in ("optimize", "full_snapshot", "vacuum"):
-        if found := seconds_of(said, "maintenance", kind=kind):
+        if found := seconds_of(messages, "maintenance", kind=kind):
             yield Figure(
                 f"{kind} while filling, {short(events)} events",
                 f"longest {max(found):.1f} s",

@@ -47,8 +47,8 @@ def main(
     rate: float,
     verb: str = "modify",
     first: int = 0,
-    heard: str = "bench/answers",
-    asked: str = "bench/ask",
+    answers: str = "bench/answers",
+    requests: str = "bench/ask",
 ) -> int:
     client = Client(CallbackAPIVersion.VERSION2, "modify")
     client.max_inflight_messages_set(1000)
@@ -59,7 +59,7 @@ def main(
     bad: list[bytes] = []
 
     def on_connect(*_: object) -> None:
-        client.subscribe(heard, 1)
+        client.subscribe(answers, 1)
 
     def on_message(_client: Client, _userdata: Any, message: MQTTMessage) -> None:
         answer = json.loads(message.payload)
@@ -85,7 +85,7 @@ def main(
         due[number] = begun + number / rate if rate else time.perf_counter()
         if (early := due[number] - time.perf_counter()) > 0:
             time.sleep(early)
-        client.publish(asked, payload, 1)
+        client.publish(requests, payload, 1)
     ended.wait(120)
     seconds = time.perf_counter() - begun
     client.disconnect()
@@ -100,5 +100,5 @@ def main(
 
 if __name__ == "__main__":
     host, port, count, size, rate, *rest = sys.argv[1:]
-    verb, first, heard, asked = (*rest, *("modify", "0", "bench/answers", "bench/ask")[len(rest) :])
-    sys.exit(main(host, int(port), int(count), int(size), float(rate), verb, int(first), heard, asked))
+    verb, first, answers, requests = (*rest, *("modify", "0", "bench/answers", "bench/ask")[len(rest) :])
+    sys.exit(main(host, int(port), int(count), int(size), float(rate), verb, int(first), answers, requests))

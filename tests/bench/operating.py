@@ -16,14 +16,14 @@ from typing import Any
 from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, processor_seconds, run, serving
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
-from tests.bench.targets import hearing, target
+from tests.bench.targets import target, target_connection
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.connection_documents import connection, source
 from tests.support.kill_series.connection_churn import CONNECTIONS
-from tests.support.kill_series.trial_broker import SUBJECT as TRIAL_SUBJECT
-from tests.support.kill_series.trial_broker import (
+from tests.support.kill_series.series_broker import SUBJECT as TRIAL_SUBJECT
+from tests.support.kill_series.series_broker import (
     AmqpKillSeriesBroker,
     KafkaKillSeriesBroker,
     KillSeriesBroker,
@@ -56,21 +56,21 @@ def under_load(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Reads, and changes of a closed connection, while each of three brokers delivers commands."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     with Mosquitto.start() as mosquitto, RabbitMQ.start() as rabbitmq, Kafka.start() as kafka:
-        trial_brokers = MqttKillSeriesBroker(mosquitto), AmqpKillSeriesBroker(rabbitmq), KafkaKillSeriesBroker(kafka)
-        return _under_load(folder, scale, trial_brokers)
+        series_brokers = MqttKillSeriesBroker(mosquitto), AmqpKillSeriesBroker(rabbitmq), KafkaKillSeriesBroker(kafka)
+        return _under_load(folder, scale, series_brokers)
 
 
-def _under_load(folder: Path, scale: Scale, trial_brokers: Sequence[KillSeriesBroker]) -> list[Figure]:
-    for trial_broker in trial_brokers:
-        trial_broker.prepare("bench", "load")
-    documents = [trial_broker.connection("bench", "load") for trial_broker in trial_brokers]
+def _under_load(folder: Path, scale: Scale, series_brokers: Sequence[KillSeriesBroker]) -> list[Figure]:
+    for series_broker in series_brokers:
+        series_broker.prepare("bench", "load")
+    documents = [series_broker.connection("bench", "load") for series_broker in series_brokers]
     for document in documents:
         for each in document["sources"]:
             each["authorizationContext"] = [SUBJECT, TRIAL_SUBJECT]
     with serving(folder, *documents) as service:
         requests = scale.of(REQUESTS, 20)
         idle = _latencies(service, [document["id"] for document in documents], requests)
-        with _loaded(trial_brokers) as rates:
+        with _loaded(series_brokers) as rates:
             busy = _latencies(service, [document["id"] for document in documents], requests)
         held = sum(rates)
     figures = []
@@ -90,13 +90,13 @@ def _under_load(folder: Path, scale: Scale, trial_brokers: Sequence[KillSeriesBr
 
 
 @contextmanager
-def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
+def _loaded(series_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
     """Run a load over each broker, and return the rates."""
     rates: list[float] = []
     loads = []
     try:
-        for trial_broker in trial_brokers:
-            command = [trial_broker.uri, *trial_broker.addresses("bench", "load"), str(RATE / len(trial_brokers))]
+        for series_broker in series_brokers:
+            command = [series_broker.uri, *series_broker.addresses("bench", "load"), str(RATE / len(series_brokers))]
             load = subprocess.Popen(
                 [sys.executable, "-m", "tests.bench.paced_load", *command], stdout=subprocess.PIPE, text=True
             )
@@ -107,9 +107,9 @@ def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
         for load in loads:
             load.terminate()
         for load in loads:
-            told = json.loads(load.communicate(timeout=180)[0])
-            assert not told["refused"], told
-            rates.append(told["rate"])
+            result = json.loads(load.communicate(timeout=180)[0])
+            assert not result["refused"], result
+            rates.append(result["rate"])
     finally:
         for load in loads:
             if load.poll() is None:
@@ -145,17 +145,17 @@ def _latencies(service: ServiceCommand, ids: Sequence[str], requests: int) -> di
 def many_connections(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Measure ten thousand files and a hundred open connections: their list, and a scrape of a thousand."""
     number, opened = scale.of(MANY, 50), scale.of(OPEN_OF_MANY, 5)
-    trial_broker = MqttKillSeriesBroker(Mosquitto.start())
+    series_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
         documents = [closed(n) for n in range(number - opened)]
-        documents += [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(opened)]
+        documents += [{**series_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(opened)]
         begun = time.perf_counter()
         with serving(folder, *documents) as service:
             started = time.perf_counter() - begun
             listed = _seconds(service, CONNECTIONS)
             ids = _seconds(service, f"{CONNECTIONS}?ids-only=true")
     finally:
-        trial_broker.broker.close()
+        series_broker.broker.close()
     return [
         Figure(
             f"start with {number:,} connection files, {opened} open",
@@ -186,8 +186,8 @@ def monitored(folder: Path, scale: Scale = FULL) -> list[Figure]:
             for kind, name in ((ServiceCommand, "with"), (Unmonitored, "without")):
                 fill(folder / name / "data" / "journal.db", THINGS, 3)
                 documents = (
-                    connection(broker, source(name, SUBJECT), id=f"{name}-asked"),
-                    hearing(broker, f"{name}-heard", target(f"{name}/heard")),
+                    connection(broker, source(name, SUBJECT), id=f"{name}-source"),
+                    target_connection(broker, f"{name}-target", target(f"{name}/events")),
                 )
                 services[name] = kind.start(folder / name, documents, log={"format": "json", "level": "warning"})
             spent: dict[str, list[float]] = {name: [] for name in services}
@@ -226,13 +226,13 @@ def _places(name: str) -> tuple[str, str]:
 def scrape(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """`/metrics` with a thousand open connections."""
     connections = scale.of(SCRAPED, 20)
-    trial_broker = MqttKillSeriesBroker(Mosquitto.start())
+    series_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
-        documents = [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(connections)]
+        documents = [{**series_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(connections)]
         with serving(folder, *documents) as service:
             taken = sorted(_seconds(service, "/metrics") for _ in range(20))
     finally:
-        trial_broker.broker.close()
+        series_broker.broker.close()
     return [
         Figure(
             f"scrape with {connections:,} connections",

@@ -10,8 +10,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.bench.broker_places import AmqpPlace, KafkaPlace, Place, rate, wait_for
 from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, processor_seconds, run, serving, thing
+from tests.bench.measured_brokers import MeasuredAmqp, MeasuredBroker, MeasuredKafka, rate, wait_for
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
 from tests.support.brokers.kafka import Kafka
@@ -28,31 +28,31 @@ EVENTS = {"amqp": 60_000, "kafka": 240_000}
 COMMANDS = 30_000
 STREAMING = f"acme.bench/{thing(0).name}/things/twin/streaming"
 LONGEST_ROUND = 2.0
-BrokerPlace: TypeAlias = AmqpPlace | KafkaPlace
+EitherBroker: TypeAlias = MeasuredAmqp | MeasuredKafka
 Judge: TypeAlias = Callable[[float, float], bool]
 """Whether the goal is met, given the rates of the service and of the bare client."""
 
 
 @contextmanager
-def amqp(*queues: str) -> Iterator[AmqpPlace]:
-    with RabbitMQ.start() as broker, closing(AmqpPlace(broker, *queues)) as place:
+def amqp(*queues: str) -> Iterator[MeasuredAmqp]:
+    with RabbitMQ.start() as broker, closing(MeasuredAmqp(broker, *queues)) as place:
         yield place
 
 
 @contextmanager
-def kafka(*topics: str) -> Iterator[KafkaPlace]:
-    with Kafka.start() as broker, closing(KafkaPlace(broker, *topics)) as place:
+def kafka(*topics: str) -> Iterator[MeasuredKafka]:
+    with Kafka.start() as broker, closing(MeasuredKafka(broker, *topics)) as place:
         yield place
 
 
-def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> float:
+def bare(place: MeasuredAmqp | MeasuredKafka, what: str, count: int, size: int, *places: str) -> float:
     """Return the messages per second of the bare client in another process, by its own clock."""
-    address = place.uri.replace("tcp:", "amqp:") if isinstance(place, AmqpPlace) else place.bootstrap
+    address = place.uri.replace("tcp:", "amqp:") if isinstance(place, MeasuredAmqp) else place.bootstrap
     seconds: float = run("bare_queues", place.kind, what, address, count, size, *map(place.address, places))["seconds"]
     return count / seconds
 
 
-def subscribe(place: Place, demand: int, answers: str) -> float:
+def subscribe(place: MeasuredBroker, demand: int, answers: str) -> float:
     """Request `demand` events of the first thing, sent to `answers`. Returns the time of the request."""
     opened = f"{answers}-opened"
     place.send("ask", [_ask("subscribeForPersistedEvents")], opened)
@@ -67,7 +67,7 @@ def _ask(what: str, value: Any = None) -> bytes:
     return json.dumps(document if value is None else {**document, "value": value}).encode()
 
 
-def _next(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Judge) -> Figure:
+def _next(folder: Path, scale: Scale, place: EitherBroker, goal: str, is_met: Judge) -> Figure:
     count = scale.of(EVENTS[place.kind], 500)
     fill(folder / "data" / "journal.db", 1, count)
     ours, theirs, processor, size = [], [], 0.0, MESSAGE_BYTES
@@ -87,7 +87,7 @@ def _next(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Jud
     return Figure(name, f"{found:,.0f}/s", f"{beside:,.0f}/s ({library})", goal, is_met(found, beside), note)
 
 
-def _drained(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Judge) -> Figure:
+def _drained(folder: Path, scale: Scale, place: EitherBroker, goal: str, is_met: Judge) -> Figure:
     """Process commands that wait at the start; both runs have the same number."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     count = scale.of(COMMANDS, 300)
@@ -110,7 +110,7 @@ def _drained(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: 
     )
 
 
-def _title(place: Place) -> str:
+def _title(place: MeasuredBroker) -> str:
     return "AMQP, confirmed" if place.kind == "amqp" else "Kafka, acks=all"
 
 
@@ -156,16 +156,16 @@ def three_at_once(folder: Path, scale: Scale = FULL) -> list[Figure]:
         harness = {**connection(mosquitto, source("bench", SUBJECT)), "id": "mqtt"}
         documents = [harness, queues.document(), topics.document()]
         service = stack.enter_context(serving(folder, *documents))
-        asks: dict[str, Callable[[str], object]] = {
+        replays: dict[str, Callable[[str], object]] = {
             "mqtt": lambda _: _replay_to(mosquitto),
             "amqp": lambda name: subscribe(queues, 1_000_000, name),
             "kafka": lambda name: subscribe(topics, 1_000_000, name),
         }
         alone = {}
-        for kind, ask in asks.items():
-            alone[kind] = _sent(service, scale, "alone", {kind: ask})[kind]
+        for kind, start_replay in replays.items():
+            alone[kind] = _sent(service, scale, "alone", {kind: start_replay})[kind]
             _wait_over(service, kind)
-        together = _sent(service, scale, "together", asks)
+        together = _sent(service, scale, "together", replays)
     total, mean = sum(together.values()), statistics.mean(alone.values())
     least = min(together[kind] / (alone[kind] / len(alone)) for kind in alone)
     shown = ", ".join(f"{kind} {value:,.0f}" for kind, value in together.items())
@@ -189,18 +189,18 @@ def _replay_to(broker: Mosquitto) -> None:
 
 
 def _sent(
-    service: ServiceCommand, scale: Scale, name: str, asks: Mapping[str, Callable[[str], object]]
+    service: ServiceCommand, scale: Scale, name: str, replays: Mapping[str, Callable[[str], object]]
 ) -> dict[str, float]:
     """Return the events per second to each broker while all replays run."""
-    before = {kind: _count(service, kind) for kind in asks}
-    for ask in asks.values():
-        ask(name)
-    while any(_count(service, kind) < before[kind] + scale.of(5_000, 100) for kind in asks):
+    before = {kind: _count(service, kind) for kind in replays}
+    for start_replay in replays.values():
+        start_replay(name)
+    while any(_count(service, kind) < before[kind] + scale.of(5_000, 100) for kind in replays):
         time.sleep(0.01)
-    begun, first = time.perf_counter(), {kind: _count(service, kind) for kind in asks}
+    begun, first = time.perf_counter(), {kind: _count(service, kind) for kind in replays}
     time.sleep(scale.of(LONGEST_ROUND, 0.1))
-    seconds, last = time.perf_counter() - begun, {kind: _count(service, kind) for kind in asks}
-    return {kind: max(1.0, last[kind] - first[kind]) / seconds for kind in asks}
+    seconds, last = time.perf_counter() - begun, {kind: _count(service, kind) for kind in replays}
+    return {kind: max(1.0, last[kind] - first[kind]) / seconds for kind in replays}
 
 
 def _count(service: ServiceCommand, kind: str) -> float:

@@ -45,7 +45,7 @@ def main(host: str, port: int, how: str, publisher: str, least: int, file: str =
         seconds, spent = time.perf_counter() - first, time.process_time() - spent
     if file:
         Path(file).write_bytes(b"".join(kept))
-    print(json.dumps({"seconds": seconds, "octets": raw, "processor": spent}), flush=True)
+    print(json.dumps({"seconds": seconds, "raw_bytes": raw, "processor": spent}), flush=True)
     return 0 if is_over else 1
 
 

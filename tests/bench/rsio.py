@@ -42,7 +42,7 @@ def packed(folder: Path, scale: Scale = FULL) -> list[Figure]:
     rate = statistics.median(rates)
     return [
         Figure(
-            f"packed replay of {SIZE}-octet elements in process, feed to message",
+            f"packed replay of {SIZE}-byte elements in process, feed to message",
             f"{rate:,.0f} elements/s",
             "–",
             f"≥ {GOAL:,}/s",
@@ -110,9 +110,9 @@ def _beside(
     folder: Path, scale: Scale, service: ServiceCommand, port: int, what: str, publisher: str, count: int
 ) -> Figure:
     """Measure `count` elements, and the same bytes from the bare server, in turn."""
-    file = folder / "octets"
+    file = folder / "raw_bytes"
     least = SIZE * count
-    raw = run("reader", "127.0.0.1", port, "count", publisher, least, file)["octets"]
+    raw = run("reader", "127.0.0.1", port, "count", publisher, least, file)["raw_bytes"]
     rates: dict[tuple[str, str], list[float]] = {}
     ours = theirs = 0.0
     for _ in range(scale.of(TURNS, 1)):
@@ -176,13 +176,13 @@ def _over_mqtt(
             mqtt_client.send(raw(H, subscribe(publisher, 1, UNBOUNDED)))
             found = figures()
             processor = processor_seconds(service) - before
-            ours.append(found["octets"] / found["seconds"])
-        size = found["octets"] // found["seen"]
+            ours.append(found["raw_bytes"] / found["seconds"])
+        size = found["raw_bytes"] // found["seen"]
         with sink(broker, "bare", found["seen"]) as figures:
             run("bare", broker.host, broker.port, "bare", found["seen"], size)
-            told = figures()
-            bare.append(told["octets"] / told["seconds"])
-    rate, other, each = statistics.median(ours), statistics.median(bare), found["octets"] / count
+            found_bare = figures()
+            bare.append(found_bare["raw_bytes"] / found_bare["seconds"])
+    rate, other, each = statistics.median(ours), statistics.median(bare), found["raw_bytes"] / count
     ratio = rate / other
     return Figure(
         f"{what} over MQTT, QoS 1",

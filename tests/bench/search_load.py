@@ -45,19 +45,19 @@ def main(host: str, port: int, ask: str, answers: str, count: int, at_once: int)
 
     def on_message(_client: Client, _userdata: object, message: MQTTMessage) -> None:
         nonlocal begun, ended, things
-        heard = json.loads(message.payload)
-        word = heard["topic"].rpartition("/")[2]
+        received = json.loads(message.payload)
+        word = received["topic"].rpartition("/")[2]
         if word == "created":
-            client.publish(ask, request(heard["value"]["subscriptionId"], heard["headers"]["correlation-id"]), 1)
+            client.publish(ask, request(received["value"]["subscriptionId"], received["headers"]["correlation-id"]), 1)
         elif word == "next":
-            things += len(heard["value"]["items"])
+            things += len(received["value"]["items"])
         elif word == "complete":
             ended += 1
             if begun < count:
                 client.publish(ask, subscribe(begun), 1)
                 begun += 1
         else:
-            raise ValueError(f"found {heard}, expected a search to go well")
+            raise ValueError(f"found {received}, expected a search to go well")
 
     def on_subscribe(*_: object) -> None:
         nonlocal is_ready

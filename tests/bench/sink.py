@@ -72,7 +72,7 @@ def main(host: str, port: int, topic: str, count: int, ending: bytes = b"") -> i
                         link.settimeout(SILENCE)
                     if is_end or seen == count:
                         break
-    print(json.dumps({"seconds": last - first, "seen": seen, "bytes": size, "octets": raw}), flush=True)
+    print(json.dumps({"seconds": last - first, "seen": seen, "bytes": size, "raw_bytes": raw}), flush=True)
     return 0 if seen else 1
 
 

@@ -102,13 +102,15 @@ def judged(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Measure the events per second for which twenty targets are decided, each event once for all."""
     audience, plant = targets(), Plant()
     events = [event(number) for number in range(1, scale.of(EVENTS, 100) + 1)]
-    rates, spent, told = [], 0.0, 0
+    rates, spent, published = [], 0.0, 0
     for _ in range(scale.of(ROUNDS, 1)):
         begun, processor = time.perf_counter(), time.process_time()
-        told = 0
+        published = 0
         for each in events:
-            happening = SignalContext(each, plant)
-            told += sum(not isinstance(target.filter_shared(happening), SuppressionReason) for target in audience)
+            signal_context = SignalContext(each, plant)
+            published += sum(
+                not isinstance(target.filter_shared(signal_context), SuppressionReason) for target in audience
+            )
         rates.append(len(events) / (time.perf_counter() - begun))
         spent = (time.process_time() - processor) / len(events) * 1e6
     rate = statistics.median(rates)
@@ -119,6 +121,6 @@ def judged(folder: Path, scale: Scale = FULL) -> list[Figure]:
             "–",
             f"≥ {GOAL:,}/s end to end",
             rate >= GOAL,
-            f"{spent:.0f} µs of processor per event; {told / len(events):.1f} targets hear of one",
+            f"{spent:.0f} µs of processor per event; {published / len(events):.1f} targets receive each event",
         )
     ]

@@ -19,7 +19,7 @@ TARGETS, OF_ONE = 20, 4
 PATIENCE = 120.0
 
 
-def hearing(broker: Mosquitto, id: str, *targets: dict[str, Any]) -> dict[str, Any]:
+def target_connection(broker: Mosquitto, id: str, *targets: dict[str, Any]) -> dict[str, Any]:
     return connection(broker, id=id, targets=list(targets))
 
 
@@ -27,15 +27,15 @@ def target(address: str, topic: str = EVENTS) -> dict[str, Any]:
     return {"address": address, "topics": [topic], "authorizationContext": [SUBJECT], "qos": 1}
 
 
-def heard(folder: Path, scale: Scale = FULL) -> list[Figure]:
+def event_latency(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """The time from a modify to its event at a target of another connection, at a thousand per second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     with Mosquitto.start(persistence=False) as broker:
-        documents = connection(broker, source("bench", SUBJECT)), hearing(broker, "heard", target("heard"))
+        documents = connection(broker, source("bench", SUBJECT)), target_connection(broker, "events", target("events"))
         with serving(folder, *documents):
-            run("modify", broker.host, broker.port, scale.of(3_000, 100), MESSAGE_BYTES, 1_000, "modify", 0, "heard")
+            run("modify", broker.host, broker.port, scale.of(3_000, 100), MESSAGE_BYTES, 1_000, "modify", 0, "events")
             paced = run(
-                "modify", broker.host, broker.port, scale.of(10_000, 200), MESSAGE_BYTES, 1_000, "modify", 0, "heard"
+                "modify", broker.host, broker.port, scale.of(10_000, 200), MESSAGE_BYTES, 1_000, "modify", 0, "events"
             )
     return [
         Figure(
@@ -55,7 +55,7 @@ def filtered(folder: Path, scale: Scale = FULL) -> list[Figure]:
     count = scale.of(20_000, 400)
     part = count // TARGETS
     targets = [
-        target(f"heard/{n}", f"{EVENTS}?filter=and(ge({READING},{n * part}),lt({READING},{(n + 1) * part}))")
+        target(f"events/{n}", f"{EVENTS}?filter=and(ge({READING},{n * part}),lt({READING},{(n + 1) * part}))")
         for n in range(TARGETS)
     ]
     with Mosquitto.start(persistence=False) as broker:
@@ -80,7 +80,7 @@ def _fast(folder: Path, broker: Mosquitto, count: int, targets: list[dict[str, A
     starts = range(0, len(targets), OF_ONE)
     documents = [
         connection(broker, source("bench", SUBJECT)),
-        *(hearing(broker, f"heard-{start}", *targets[start : start + OF_ONE]) for start in starts),
+        *(target_connection(broker, f"targets-{start}", *targets[start : start + OF_ONE]) for start in starts),
     ]
     with serving(folder, *documents) as service:
         run("modify", broker.host, broker.port, count // 10, MESSAGE_BYTES, 0)

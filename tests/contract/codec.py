@@ -1,8 +1,8 @@
 """Behaviors of every codec, for any wire protocol.
 
-A codec's test inherits `CodecBehaviours` and gives it the codec, a client of its own making, and samples. The client is the
-other end: it encodes and decodes messages without the codec's help. What a sample's signal
-becomes on the wire is for the codec's own tests; here it has to come out again as it went in.
+A codec's test inherits `CodecBehaviors` and gives it the codec, a client of its own, and samples. The client is the peer: it
+encodes and decodes messages without the codec. Here a sample's signal is only encoded and decoded again; the bytes on the
+wire are tested with each codec.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Client(Protocol):
         """Decode what the service sent."""
 
 
-class CodecBehaviours:
+class CodecBehaviors:
     """Inherit, and answer these four questions."""
 
     def codec(self) -> Codec:

@@ -1,4 +1,4 @@
-"""Behaviors of every journal. Inherit `JournalBehaviour` and define how to make a journal."""
+"""Behaviors of every journal. Inherit `JournalBehavior` and define how to make a journal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.support.journal_entries import (
 )
 
 
-class JournalBehaviour:
+class JournalBehavior:
     def make(self, _folder: Path, _clock: NanoClock) -> Journal:
         """An empty journal."""
         raise AssertionError("say how a journal is made")
@@ -104,7 +104,7 @@ class JournalBehaviour:
         assert (journal.latest(LAMP), journal.latest(POLICY)) == (2, 1)
 
     def test_a_partition_of_a_stream_is_an_entity_like_others(self, journal: Journal) -> None:
-        """Its messages are read as they were published, by its own revisions and by the numbers that count all events."""
+        """Its messages are read as published, by its own revisions and by the sequence numbers of all events."""
         messages = [published(TANK, 1, rb'"{\"v\":1}"'), published(TANK, 2, b'"null"', b'{"ts":1700000000123}')]
         journal.append([change(LAMP, 1), messages[0], published(partition_entity("tank"), 1), messages[1]])
         assert journal.events(TANK, 1, ALL, 10, MUCH) == [each.events[0] for each in messages]
@@ -136,7 +136,7 @@ class JournalBehaviour:
         assert journal.snapshot(LAMP) == snapshot(LAMP, 2, state)
 
     def test_a_deleted_entity_keeps_its_revision_and_policy(self, journal: Journal) -> None:
-        """A re-creation goes on counting."""
+        """The revisions of a re-creation continue."""
         gone = Snapshot(LAMP, 2, timestamp(1), timestamp(2), None, "acme.site:policy")
         deleted = Event(LAMP, 2, timestamp(2), "deleted", "/", None, b"{}")
         journal.append([change(LAMP, 1)])
@@ -186,7 +186,7 @@ class JournalBehaviour:
     def test_a_revision_that_does_not_follow_is_a_conflict_and_stores_nothing(
         self, journal: Journal, revision: int, expected: int
     ) -> None:
-        """Both numbers are named; the rest of the batch is not stored either."""
+        """The error has both numbers; the rest of the batch is not stored either."""
         journal.append(history(LAMP, 2))
         with pytest.raises(RevisionConflict) as conflict:
             journal.append([change(POLICY, 1), change(LAMP, revision)])
@@ -430,7 +430,7 @@ class JournalBehaviour:
                 call()
 
     def test_a_snapshot_is_a_private_copy(self, journal: Journal) -> None:
-        """Changing what was read, or what was stored, changes nothing in the journal."""
+        """A change of a snapshot that was read or stored does not change the journal."""
         state: dict[str, Any] = {"attributes": {"counter": 0}}
         journal.append([Change((event(LAMP, 1),), (snapshot(LAMP, 1, state),))])
         state["attributes"]["counter"] = 99

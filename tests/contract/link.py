@@ -1,4 +1,4 @@
-"""Behaviors of every broker's link. A broker's test file inherits them and defines its world.
+"""Behaviors of every broker's link. A broker's test file inherits them and defines its harness.
 
 Where a broker cannot do something, its test file overrides the test with what it does instead, and says why.
 """
@@ -161,20 +161,20 @@ async def lost(link: Link, deadline: float = PATIENCE) -> LinkError:
     return await asyncio.wait_for(asyncio.shield(link.lost), deadline)
 
 
-class BrokerBehaviour:
-    """Inherit it and define the fixture `world`."""
+class BrokerBehavior:
+    """Inherit it and define the fixture `harness`."""
 
     @pytest.fixture
-    async def link(self, world: LinkSetup) -> AsyncIterator[Link]:
-        made = await world.connect()
+    async def link(self, harness: LinkSetup) -> AsyncIterator[Link]:
+        made = await harness.connect()
         yield made
         await made.close()
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_message_arrives_with_its_bytes_and_address(self, world: LinkSetup, link: Link) -> None:
+    async def test_a_message_arrives_with_its_bytes_and_address(self, harness: LinkSetup, link: Link) -> None:
         taker = DeliveryCollector(link)
-        await world.send([b"\x00\xff not text"])
+        await harness.send([b"\x00\xff not text"])
         [delivery] = await taker.take(1)
         assert delivery.envelope.payload == b"\x00\xff not text"
         assert delivery.address
@@ -182,38 +182,38 @@ class BrokerBehaviour:
         assert not delivery.redelivered
         delivery.settle()
 
-    async def test_headers_arrive(self, world: LinkSetup, link: Link) -> None:
+    async def test_headers_arrive(self, harness: LinkSetup, link: Link) -> None:
         taker = DeliveryCollector(link)
-        await world.send([b"{}"], {"x-line": "north", "reply-to": "replies/7"})
+        await harness.send([b"{}"], {"x-line": "north", "reply-to": "replies/7"})
         [delivery] = await taker.take(1)
         assert delivery.envelope.header("x-line") == "north"
         assert delivery.envelope.header("reply-to") == "replies/7"
         delivery.settle()
 
-    async def test_messages_arrive_in_order_and_once(self, world: LinkSetup, link: Link) -> None:
+    async def test_messages_arrive_in_order_and_once(self, harness: LinkSetup, link: Link) -> None:
         taker = DeliveryCollector(link)
-        await world.send(numbered(MANY))
+        await harness.send(numbered(MANY))
         assert await taker.payloads(MANY) == numbered(MANY)
-        await world.send([b"last"])
+        await harness.send([b"last"])
         assert await taker.payloads(1) == [b"last"]
 
-    async def test_messages_that_arrive_before_consuming_starts_are_kept(self, world: LinkSetup, link: Link) -> None:
-        await world.send(numbered(3))
+    async def test_messages_that_arrive_before_consuming_starts_are_kept(self, harness: LinkSetup, link: Link) -> None:
+        await harness.send(numbered(3))
         assert await DeliveryCollector(link).payloads(3) == numbered(3)
 
-    async def test_an_empty_payload_arrives(self, world: LinkSetup, link: Link) -> None:
-        await world.send([b""])
+    async def test_an_empty_payload_arrives(self, harness: LinkSetup, link: Link) -> None:
+        await harness.send([b""])
         assert await DeliveryCollector(link).payloads(1) == [b""]
 
-    async def test_unsettled_deliveries_are_bounded_and_flow_again(self, world: LinkSetup, link: Link) -> None:
+    async def test_unsettled_deliveries_are_bounded_and_flow_again(self, harness: LinkSetup, link: Link) -> None:
         """At the bound the link stops taking; nothing is lost by it."""
-        count = world.most_unsettled + MANY
+        count = harness.most_unsettled + MANY
         taker = DeliveryCollector(link)
-        await world.send(numbered(count))
+        await harness.send(numbered(count))
         held = await taker.take(1)
-        await wait_until(lambda: len(taker.deliveries) >= min(world.most_unsettled, 20) - 1)
-        await world.send([b"last"])
-        assert len(taker.deliveries) + len(held) <= world.most_unsettled
+        await wait_until(lambda: len(taker.deliveries) >= min(harness.most_unsettled, 20) - 1)
+        await harness.send([b"last"])
+        assert len(taker.deliveries) + len(held) <= harness.most_unsettled
         payloads = [held[0].envelope.payload]
         held[0].settle()
         payloads += await drain(taker, count)
@@ -221,55 +221,55 @@ class BrokerBehaviour:
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_acknowledged_delivery_does_not_come_again(self, world: LinkSetup) -> None:
-        first = await world.connect()
-        await world.send(numbered(2))
+    async def test_a_acknowledged_delivery_does_not_come_again(self, harness: LinkSetup) -> None:
+        first = await harness.connect()
+        await harness.send(numbered(2))
         await DeliveryCollector(first).payloads(2)
         await first.close()
-        second = await world.connect()
-        await world.send([b"new"])
+        second = await harness.connect()
+        await harness.send([b"new"])
         assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
-    async def test_a_dropped_delivery_does_not_come_again(self, world: LinkSetup) -> None:
-        first = await world.connect()
-        await world.send([b"bad"])
+    async def test_a_dropped_delivery_does_not_come_again(self, harness: LinkSetup) -> None:
+        first = await harness.connect()
+        await harness.send([b"bad"])
         [delivery] = await DeliveryCollector(first).take(1)
         delivery.settle(Outcome.DROPPED)
         await first.close()
-        second = await world.connect()
-        await world.send([b"new"])
+        second = await harness.connect()
+        await harness.send([b"new"])
         assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
-    async def test_a_rejected_delivery_comes_again_marked(self, world: LinkSetup) -> None:
-        link = await world.connect()
+    async def test_a_rejected_delivery_comes_again_marked(self, harness: LinkSetup) -> None:
+        link = await harness.connect()
         taker = DeliveryCollector(link)
-        await world.send([b"later"])
+        await harness.send([b"later"])
         [first] = await taker.take(1)
         first.settle(Outcome.REDELIVER)
-        if world.is_renewed_for_redelivery:
+        if harness.is_renewed_for_redelivery:
             await link.close()
-            link = await world.connect()
+            link = await harness.connect()
             taker = DeliveryCollector(link)
         [second] = await taker.take(1)
         assert (second.envelope.payload, second.redelivered, second.name) == (b"later", True, first.name)
         second.settle()
         await link.close()
 
-    async def test_a_lost_link_redelivers_unsettled_deliveries_marked_and_in_order(self, world: LinkSetup) -> None:
+    async def test_a_lost_link_redelivers_unsettled_deliveries_marked_and_in_order(self, harness: LinkSetup) -> None:
         """The link drops between receive and settle."""
-        link = await world.connect()
+        link = await harness.connect()
         taker = DeliveryCollector(link)
-        await world.send(numbered(4))
+        await harness.send(numbered(4))
         one, two, three, four = await taker.take(4)
         one.settle()
-        await world.cut()
+        await harness.cut()
         await lost(link)
         await asyncio.wait_for(taker.task, PATIENCE)
         two.settle()  # too late: it is not received
         await link.close()
-        second = await world.connect()
+        second = await harness.connect()
         again = await DeliveryCollector(second).take(3)
         expected = [delivery.envelope.payload for delivery in (two, three, four)]
         # The first settlement may or may not have been received before the cut.
@@ -279,36 +279,36 @@ class BrokerBehaviour:
         assert again[-1].name in {delivery.name for delivery in (three, four)}
         await second.close()
 
-    async def test_closing_with_deliveries_in_flight_leaves_them_to_the_broker(self, world: LinkSetup) -> None:
-        first = await world.connect()
-        await world.send(numbered(3))
+    async def test_closing_with_deliveries_in_flight_leaves_them_to_the_broker(self, harness: LinkSetup) -> None:
+        first = await harness.connect()
+        await harness.send(numbered(3))
         await DeliveryCollector(first).take(3)
         await first.close()
-        second = await world.connect()
+        second = await harness.connect()
         assert await DeliveryCollector(second).payloads(3) == numbered(3)
         await second.close()
 
-    async def test_a_later_delivery_may_be_acknowledged_first(self, world: LinkSetup) -> None:
+    async def test_a_later_delivery_may_be_acknowledged_first(self, harness: LinkSetup) -> None:
         """The deliveries after it stay unsettled until their own turn."""
-        first = await world.connect()
-        await world.send(numbered(3))
+        first = await harness.connect()
+        await harness.send(numbered(3))
         one, two, three = await DeliveryCollector(first).take(3)
         three.settle()
         two.settle()
         one.settle()
         await first.close()
-        second = await world.connect()
-        await world.send([b"new"])
+        second = await harness.connect()
+        await harness.send([b"new"])
         assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
     # ── several clients ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_clients_of_one_connection_share_the_messages(self, world: LinkSetup) -> None:
-        """Each message comes to one of them, and has a name that no other one has."""
-        links = [await world.connect_client(client, 3) for client in range(3)]
+    async def test_clients_of_one_connection_share_the_messages(self, harness: LinkSetup) -> None:
+        """Each message is delivered to one client, and has a unique name."""
+        links = [await harness.connect_client(client, 3) for client in range(3)]
         takers = [DeliveryCollector(link) for link in links]
-        await world.send(numbered(MANY))
+        await harness.send(numbered(MANY))
         await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) >= MANY)
         deliveries = [delivery for taker in takers for delivery in taker.deliveries]
         assert sorted(delivery.envelope.payload for delivery in deliveries) == sorted(numbered(MANY))
@@ -318,15 +318,15 @@ class BrokerBehaviour:
         for link in links:
             await link.close()
 
-    async def test_closing_one_client_redelivers_only_its_unacknowledged_messages(self, world: LinkSetup) -> None:
-        first, second = [await world.connect_client(client, 2) for client in range(2)]
+    async def test_closing_one_client_redelivers_only_its_unacknowledged_messages(self, harness: LinkSetup) -> None:
+        first, second = [await harness.connect_client(client, 2) for client in range(2)]
         leaving, staying = DeliveryCollector(first), DeliveryCollector(second)
-        await world.send(numbered(40))
+        await harness.send(numbered(40))
         await wait_until(lambda: len(leaving.deliveries) + len(staying.deliveries) >= 40)
         left = {delivery.envelope.payload for delivery in leaving.deliveries}
         await staying.payloads(len(staying.deliveries))
         await first.close()
-        again = await world.connect_client(0, 2)
+        again = await harness.connect_client(0, 2)
         returning = DeliveryCollector(again)
         await wait_until(lambda: len(returning.deliveries) + len(staying.deliveries) >= len(left))
         deliveries = returning.deliveries + staying.deliveries
@@ -339,85 +339,87 @@ class BrokerBehaviour:
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_published_message_arrives_and_is_confirmed(self, world: LinkSetup, link: Link) -> None:
+    async def test_a_published_message_arrives_and_is_confirmed(self, harness: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
-        publishing.give(OutboundMessage(world.out, Envelope(b"\x00\xff answer")))
+        publishing.give(OutboundMessage(harness.out, Envelope(b"\x00\xff answer")))
         assert await publishing.all_done() == [None]
-        await wait_until(world.received)
-        assert world.received()[0].payload == b"\x00\xff answer"
+        await wait_until(harness.received)
+        assert harness.received()[0].payload == b"\x00\xff answer"
 
-    async def test_headers_are_published(self, world: LinkSetup, link: Link) -> None:
+    async def test_headers_are_published(self, harness: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
-        publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
+        publishing.give(OutboundMessage(harness.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
         assert await publishing.all_done() == [None]
-        await wait_until(world.received)
-        assert world.received()[0].header("x-line") == "north"
-        assert world.received()[0].header("correlation-id") == "c-7"
+        await wait_until(harness.received)
+        assert harness.received()[0].header("x-line") == "north"
+        assert harness.received()[0].header("correlation-id") == "c-7"
 
-    async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(self, world: LinkSetup, link: Link) -> None:
+    async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(
+        self, harness: LinkSetup, link: Link
+    ) -> None:
         publishing = Publishing(link)
-        publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(MANY)))
+        publishing.give(*(OutboundMessage(harness.out, Envelope(payload)) for payload in numbered(MANY)))
         assert await publishing.all_done() == [None] * MANY
-        await wait_until(lambda: len(world.received()) >= MANY)
-        assert [envelope.payload for envelope in world.received()] == numbered(MANY)
+        await wait_until(lambda: len(harness.received()) >= MANY)
+        assert [envelope.payload for envelope in harness.received()] == numbered(MANY)
 
-    async def test_a_large_message_passes_both_ways(self, world: LinkSetup, link: Link) -> None:
+    async def test_a_large_message_passes_both_ways(self, harness: LinkSetup, link: Link) -> None:
         large = bytes(range(256)) * 3000
         taker, publishing = DeliveryCollector(link), Publishing(link)
-        await world.send([large])
+        await harness.send([large])
         assert await taker.payloads(1) == [large]
-        publishing.give(OutboundMessage(world.out, Envelope(large)))
+        publishing.give(OutboundMessage(harness.out, Envelope(large)))
         assert await publishing.all_done() == [None]
-        await wait_until(world.received)
-        assert world.received()[0].payload == large
+        await wait_until(harness.received)
+        assert harness.received()[0].payload == large
 
-    async def test_a_lost_confirm_is_no_confirm(self, world: LinkSetup) -> None:
-        """The broker has the message and its confirm is lost: no outcome is reported, and sending again is right."""
-        first = await world.connect()
-        await world.withhold_confirms()
+    async def test_a_lost_confirm_is_no_confirm(self, harness: LinkSetup) -> None:
+        """The broker has the message, but its confirm is lost: no outcome is reported, so it is sent again."""
+        first = await harness.connect()
+        await harness.withhold_confirms()
         publishing = Publishing(first)
-        publishing.give(OutboundMessage(world.out, Envelope(b"once or twice")))
-        await wait_until(world.received)
-        await world.cut()
+        publishing.give(OutboundMessage(harness.out, Envelope(b"once or twice")))
+        await wait_until(harness.received)
+        await harness.cut()
         await lost(first)
         await first.close()
         assert publishing.outcomes == []
-        second = await world.connect()
+        second = await harness.connect()
         again = Publishing(second)
-        again.give(OutboundMessage(world.out, Envelope(b"once or twice")))
+        again.give(OutboundMessage(harness.out, Envelope(b"once or twice")))
         assert await again.all_done() == [None]
         await second.close()
 
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_connection_test_finds_existing_addresses(self, world: LinkSetup) -> None:
-        target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
-        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
-        sources = world.definition.sources
+    async def test_a_connection_test_finds_existing_addresses(self, harness: LinkSetup) -> None:
+        target = Target.model_validate({"address": harness.out, "topics": [], "authorizationContext": ["lab:all"]})
+        found = await examined(harness.definition.model_copy(update={"targets": (target,)}))
+        sources = harness.definition.sources
         assert [[each.address for each in source] for source in found.sources] == [list(it.addresses) for it in sources]
         assert [each.error for source in found.sources for each in source if each.is_known] == [None] * len(sources)
-        assert [(each.address, each.error) for each in found.targets] == [(world.out, None)]
+        assert [(each.address, each.error) for each in found.targets] == [(harness.out, None)]
         assert [each.is_known for each in found.replies] == [False] * len(sources)
 
-    async def test_a_connection_test_reports_missing_addresses_and_continues(self, world: LinkSetup) -> None:
-        assert world.absent is not None
-        [source] = world.definition.sources
-        addresses = (world.absent, *source.addresses)
+    async def test_a_connection_test_reports_missing_addresses_and_continues(self, harness: LinkSetup) -> None:
+        assert harness.absent is not None
+        [source] = harness.definition.sources
+        addresses = (harness.absent, *source.addresses)
         changed = source.model_copy(update={"addresses": addresses})
-        [[missing, there]] = (await examined(world.definition.model_copy(update={"sources": (changed,)}))).sources
+        [[missing, there]] = (await examined(harness.definition.model_copy(update={"sources": (changed,)}))).sources
         assert missing.error is not None
-        assert (missing.address, missing.error.detail) == (world.absent, Detail.MISSING_ADDRESS)
+        assert (missing.address, missing.error.detail) == (harness.absent, Detail.MISSING_ADDRESS)
         assert there.error is None
 
-    async def test_a_connection_test_does_not_disturb_a_running_connection(self, world: LinkSetup) -> None:
-        """Whether the connection runs meanwhile or not: each delivery comes to it, once and unmarked."""
-        first = await world.connect()
+    async def test_a_connection_test_does_not_disturb_a_running_connection(self, harness: LinkSetup) -> None:
+        """Also to a closed one: each delivery reaches the connection, once and unmarked."""
+        first = await harness.connect()
         taker = DeliveryCollector(first)
-        await world.send(numbered(20))
+        await harness.send(numbered(20))
         held = await taker.take(5)
         for _ in range(3):
-            await examined(world.definition)
-            await world.send([b"meanwhile"])
+            await examined(harness.definition)
+            await harness.send([b"meanwhile"])
         rest = await taker.take(18)
         assert [each.envelope.payload for each in held + rest] == [*numbered(20), *[b"meanwhile"] * 3]
         assert not any(each.redelivered for each in held + rest)
@@ -425,29 +427,31 @@ class BrokerBehaviour:
             delivery.settle()
         assert not first.lost.done()
         await first.close()
-        await world.send([b"while away"])
-        await examined(world.definition)
-        second = await world.connect()
+        await harness.send([b"while away"])
+        await examined(harness.definition)
+        second = await harness.connect()
         [delivery] = await DeliveryCollector(second).take(1)
-        assert (delivery.envelope.payload, delivery.redelivered) == (b"while away", world.marks_what_has_waited)
+        assert (delivery.envelope.payload, delivery.redelivered) == (b"while away", harness.marks_what_has_waited)
         delivery.settle()
         await second.close()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_cut_link_says_so_once_and_its_consumers_end(self, world: LinkSetup, link: Link) -> None:
+    async def test_a_cut_link_is_reported_once_and_its_consumers_end(self, harness: LinkSetup, link: Link) -> None:
         taker = DeliveryCollector(link)
-        await world.cut()
+        await harness.cut()
         error = await lost(link)
         assert isinstance(error, LinkError)
         await asyncio.wait_for(taker.task, PATIENCE)
         publishing = Publishing(link)
-        publishing.give(OutboundMessage(world.out, Envelope(b"too late")))
+        publishing.give(OutboundMessage(harness.out, Envelope(b"too late")))
         await link.close()
         assert publishing.outcomes == []
 
-    async def test_closing_ends_consumers_is_no_loss_and_may_be_done_twice(self, world: LinkSetup, link: Link) -> None:
-        assert world.out
+    async def test_closing_ends_consumers_is_no_loss_and_may_be_done_twice(
+        self, harness: LinkSetup, link: Link
+    ) -> None:
+        assert harness.out
         taker = DeliveryCollector(link)
         await link.close()
         await link.close()

@@ -4,7 +4,7 @@
 or the error that come of it. `written`: a signal, the options, and the envelopes or the error. A payload is JSON
 (`message`), a text (`text`), or bytes in hex (`hex`); so is what is written.
 
-A mapper's test inherits `MapperBehaviours`, names it, and gives options that it works with.
+A mapper's test inherits `MapperBehaviors`, names it, and gives options that it works with.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def payload_of(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row["message"]).encode() if "message" in row else b""
 
 
-class MapperBehaviours:
+class MapperBehaviors:
     """Inherit, and say which mapper."""
 
     name: ClassVar[str]
     options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """What it needs to work at all."""
+    """The options that it requires."""
 
     headers: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Headers with which it reads more than nothing."""
+    """Headers of a message that it maps to a signal."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         for kind in ("read", "written"):

@@ -1,4 +1,4 @@
-"""Behaviours that Streamr's public clients rely on. A test class inherits them and names the listener.
+"""Behaviors that Streamr's public clients rely on. A test class inherits them and names the listener.
 
 The numbers of outcomes are those which any server of these clients has to reach; other names say themselves what they show.
 The versions differ in what they can: 0.9.3 and 0.11.2 publish elsewhere, 1.0.2 keeps its dead socket after a cut.
@@ -48,46 +48,49 @@ class PublicClientSetup:
         return f"{kind}-{next(_numbers)}"
 
 
-class PublicClientBehaviours:
-    """Every test takes a `world`. A subclass has a fixture `listener`: its address, and a key that it knows."""
+class PublicClientBehaviors:
+    """Tests of a public client. Every test takes a `harness`.
+
+    A subclass has a fixture `listener`: its address, and a key that it knows.
+    """
 
     @pytest.fixture
-    async def world(self, listener: tuple[str, str]) -> AsyncIterator[PublicClientSetup]:
+    async def harness(self, listener: tuple[str, str]) -> AsyncIterator[PublicClientSetup]:
         address, key = listener
         async with Wire.to(address) as wire, Peer.at(address) as peer:
             yield PublicClientSetup(wire, peer, key)
 
     @each_version
     async def test_outcome_1_stored_messages_arrive_before_live_messages(
-        self, world: PublicClientSetup, version: str
+        self, harness: PublicClientSetup, version: str
     ) -> None:
-        stream = world.stream()
-        stored = await world.peer.publish(stream, *({"v": n} for n in range(4)))
-        async with PublicClient.started(version, world.wire.url) as client:
+        stream = harness.stream()
+        stored = await harness.peer.publish(stream, *({"v": n} for n in range(4)))
+        async with PublicClient.started(version, harness.wire.url) as client:
             await client.subscribe("a", stream=stream, resend_all=True)
             await client.until(lambda: client.happened("resent", "a"))
-            live = await world.peer.publish(stream, {"v": 4})
+            live = await harness.peer.publish(stream, {"v": 4})
             await client.until(lambda: len(client.offsets("a")) == 5)
             assert course(client, "a") == course_of(version, "subscribed", "resending", *stored, "resent", *live)
             assert client.contents("a") == [{"v": n} for n in range(5)]
 
     @each_version
     async def test_outcome_2_a_gap_is_asked_for_once_and_filled_in_order(
-        self, world: PublicClientSetup, version: str
+        self, harness: PublicClientSetup, version: str
     ) -> None:
-        stream = world.stream()
-        async with PublicClient.started(version, world.wire.url) as client:
+        stream = harness.stream()
+        async with PublicClient.started(version, harness.wire.url) as client:
             await client.subscribe("a", stream=stream)
             await client.until(lambda: client.happened("subscribed", "a"))
-            first = await world.peer.publish(stream, {"v": 0})
+            first = await harness.peer.publish(stream, {"v": 0})
             await client.until(lambda: client.offsets("a") == first)
-            world.wire.loses = broadcasts_of({"v": 1}, {"v": 2})
-            missed = await world.peer.publish(stream, {"v": 1}, {"v": 2}, {"v": 3})
+            harness.wire.loses = broadcasts_of({"v": 1}, {"v": 2})
+            missed = await harness.peer.publish(stream, {"v": 1}, {"v": 2}, {"v": 3})
             await client.until(lambda: len(client.offsets("a")) == 4)
             assert client.offsets("a") == [*first, *missed]
             assert client.contents("a") == [{"v": n} for n in range(4)]
-            assert len(world.wire.lost) == 2
-        asked = [(each["resend_from"], each["resend_to"]) for each in world.wire.asked("resend")]
+            assert len(harness.wire.lost) == 2
+        asked = [(each["resend_from"], each["resend_to"]) for each in harness.wire.asked("resend")]
         gap = (first[0] + 1, missed[1])
         assert asked[0] == gap
         # 1.0.2 receives the end of a resend before it has processed the messages, and requests the rest until it has.
@@ -96,45 +99,45 @@ class PublicClientBehaviours:
 
     @pytest.mark.parametrize("version", RECONNECTING)
     async def test_outcome_3_a_message_missed_during_a_cut_arrives_once(
-        self, world: PublicClientSetup, version: str
+        self, harness: PublicClientSetup, version: str
     ) -> None:
-        stream = world.stream()
-        stored = await world.peer.publish(stream, {"v": 0}, {"v": 1})
-        async with PublicClient.started(version, world.wire.url) as client:
+        stream = harness.stream()
+        stored = await harness.peer.publish(stream, {"v": 0}, {"v": 1})
+        async with PublicClient.started(version, harness.wire.url) as client:
             await client.subscribe("a", stream=stream, resend_all=True)
             await client.until(lambda: client.happened("resent", "a"))
-            world.wire.cut()
+            harness.wire.cut()
             await client.until(lambda: client.happened("disconnected"))
-            missed = await world.peer.publish(stream, {"v": 2})
+            missed = await harness.peer.publish(stream, {"v": 2})
             await client.until(lambda: len(client.happened("resent", "a")) == 2)
-            live = await world.peer.publish(stream, {"v": 3})
+            live = await harness.peer.publish(stream, {"v": 3})
             await client.until(lambda: len(client.offsets("a")) == 4)
             assert client.offsets("a") == [*stored, *missed, *live]
-        asked = world.wire.asked("resend")
+        asked = harness.wire.asked("resend")
         assert [each.get("resend_from") for each in asked] == [None, stored[-1] + 1]
 
     @each_version
     async def test_outcome_4_two_subscriptions_are_one_on_the_wire(
-        self, world: PublicClientSetup, version: str
+        self, harness: PublicClientSetup, version: str
     ) -> None:
-        stream = world.stream()
-        async with PublicClient.started(version, world.wire.url) as client:
+        stream = harness.stream()
+        async with PublicClient.started(version, harness.wire.url) as client:
             await client.subscribe("a", stream=stream)
             await client.until(lambda: client.happened("subscribed", "a"))
             await client.subscribe("b", stream=stream)
             await client.until(lambda: client.happened("subscribed", "b"))
-            sent = await world.peer.publish(stream, {"v": 0}, {"_bye": True})
+            sent = await harness.peer.publish(stream, {"v": 0}, {"_bye": True})
             await client.until(lambda: client.happened("unsubscribed", "a") and client.happened("unsubscribed", "b"))
             assert client.offsets("a") == client.offsets("b") == sent
             # The client disconnects after the end of its last subscription.
             await client.until(lambda: client.happened("disconnected"))
-        assert [each["type"] for each in world.wire.requests] == ["subscribe", "unsubscribe"]
-        assert [each[1] for each in world.wire.frames] == [2, 0, 0, 3]
+        assert [each["type"] for each in harness.wire.requests] == ["subscribe", "unsubscribe"]
+        assert [each[1] for each in harness.wire.frames] == [2, 0, 0, 3]
 
     @pytest.mark.parametrize("version", PUBLISHING)
-    async def test_a_client_publishes_and_receives_itself(self, world: PublicClientSetup, version: str) -> None:
-        stream = world.stream()
-        async with PublicClient.started(version, world.wire.url) as client:
+    async def test_a_client_publishes_and_receives_itself(self, harness: PublicClientSetup, version: str) -> None:
+        stream = harness.stream()
+        async with PublicClient.started(version, harness.wire.url) as client:
             await client.subscribe("a", stream=stream)
             await client.until(lambda: client.happened("subscribed", "a"))
             for n in range(3):
@@ -147,12 +150,12 @@ class PublicClientBehaviours:
             ]
 
     @each_version
-    async def test_resends_start_where_they_are_asked_to(self, world: PublicClientSetup, version: str) -> None:
-        stream = world.stream()
-        stored = await world.peer.publish(stream, *({"v": n} for n in range(4)))
-        moments = {frame[3][5]: frame[3][3] for frame in world.peer.frames if frame[1] == 0}
+    async def test_resends_start_where_they_are_asked_to(self, harness: PublicClientSetup, version: str) -> None:
+        stream = harness.stream()
+        stored = await harness.peer.publish(stream, *({"v": n} for n in range(4)))
+        moments = {frame[3][5]: frame[3][3] for frame in harness.peer.frames if frame[1] == 0}
         since = moments[stored[2]]
-        async with PublicClient.started(version, world.wire.url) as client:
+        async with PublicClient.started(version, harness.wire.url) as client:
             wanted: dict[str, dict[str, Any]] = {
                 "last": {"resend_last": 2},
                 "from": {"resend_from": stored[1]},
@@ -171,35 +174,35 @@ class PublicClientBehaviours:
 
     @each_version
     async def test_an_unsubscribed_stream_delivers_no_more_messages(
-        self, world: PublicClientSetup, version: str
+        self, harness: PublicClientSetup, version: str
     ) -> None:
-        stream, other = world.stream(), world.stream()
-        async with PublicClient.started(version, world.wire.url) as client:
+        stream, other = harness.stream(), harness.stream()
+        async with PublicClient.started(version, harness.wire.url) as client:
             for name, of in (("a", stream), ("b", other)):
                 await client.subscribe(name, stream=of)
                 await client.until(partial(client.happened, "subscribed", name))
             await client.unsubscribe("a")
             await client.until(lambda: client.happened("unsubscribed", "a"))
-            await world.peer.publish(stream, {"v": 0})
-            published = await world.peer.publish(other, {"v": 1})
+            await harness.peer.publish(stream, {"v": 0})
+            published = await harness.peer.publish(other, {"v": 1})
             await client.until(lambda: client.offsets("b") == published)
             assert client.offsets("a") == []
 
-    async def test_a_client_with_a_key_reads_a_closed_stream(self, world: PublicClientSetup) -> None:
-        stream = world.stream("closed")
-        async with PublicClient.started("0.12.2", world.wire.url, apiKey=world.key) as client:
+    async def test_a_client_with_a_key_reads_a_closed_stream(self, harness: PublicClientSetup) -> None:
+        stream = harness.stream("closed")
+        async with PublicClient.started("0.12.2", harness.wire.url, apiKey=harness.key) as client:
             await client.subscribe("a", stream=stream)
             await client.until(lambda: client.happened("subscribed", "a"))
-            sent = await world.peer.publish(stream, {"v": 0}, authKey=world.key)
+            sent = await harness.peer.publish(stream, {"v": 0}, authKey=harness.key)
             await client.until(lambda: client.offsets("a") == sent)
 
     @pytest.mark.parametrize("version", PUBLISHING)
-    async def test_a_refused_subscription_causes_an_error_event(self, world: PublicClientSetup, version: str) -> None:
-        stream = world.stream("closed")
-        async with PublicClient.started(version, world.wire.url) as client:
+    async def test_a_refused_subscription_causes_an_error_event(self, harness: PublicClientSetup, version: str) -> None:
+        stream = harness.stream("closed")
+        async with PublicClient.started(version, harness.wire.url) as client:
             await client.subscribe("a", stream=stream)
             await client.until(lambda: client.happened("error"))
-            await client.subscribe("b", stream=world.stream())
+            await client.subscribe("b", stream=harness.stream())
             await client.until(lambda: client.happened("subscribed", "b"))
             assert len(client.happened("error")) == 1
             assert client.happened("subscribed", "a") == []
@@ -224,7 +227,7 @@ def course(client: PublicClient, name: str) -> tuple[Course, ...]:
 
 
 def broadcasts_of(*contents: Any) -> Callable[[Frame], bool]:
-    """Return a function that tells whether a frame is the broadcast of one of these."""
+    """Return a function that returns whether a frame is the broadcast of one of these."""
     texts = {json.dumps(content) for content in contents}
 
     def is_one(frame: Frame) -> bool:

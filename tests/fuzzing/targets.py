@@ -23,7 +23,7 @@ _AMQP = ("connectivity.transports.amqp",)
 _MQTT = ("connectivity.transports.mqtt",)
 
 
-class Place(NamedTuple):
+class TargetModule(NamedTuple):
     """The module of a target, and the packages whose coverage guides the fuzzer."""
 
     module: str
@@ -31,34 +31,34 @@ class Place(NamedTuple):
 
 
 TARGETS = {
-    "rsio-frames": Place("reactive_streams_io", _RSIO),
-    "rsio-names": Place("reactive_streams_io", _RSIO),
-    "rsio-endpoints": Place("reactive_streams_io", _RSIO),
-    "rsio-sessions": Place("reactive_streams_io", (*_RSIO, "connectivity.sessions")),
-    "ditto": Place("messages", ("mappings.ditto", "mappings.mappers.ditto", *_MODEL)),
-    "streamr": Place("messages", ("mappings.streamr", "mappings.streams", *_MODEL)),
-    "mappers": Place("messages", ("mappings", "mappings.mappers")),
-    "placeholders": Place("texts", ("mappings.placeholders", "mappings.model.json_pointer")),
-    "functions": Place("texts", ("mappings.placeholders", "mappings.model.json_pointer")),
-    "pointers": Place("texts", _MODEL),
-    "fields": Place("texts", _MODEL),
-    "rql": Place("filters", _RQL),
-    "searches": Place("filters", (*_RQL, "spark_store.search.aggregation")),
-    "amqp-frames": Place("amqp", _AMQP),
-    "amqp-properties": Place("amqp", _AMQP),
-    "mqtt-packets": Place("mqtt", (*_MQTT, "paho.mqtt.client", "paho.mqtt.properties", "paho.mqtt.reasoncodes")),
-    "mqtt-topics": Place("mqtt", _MQTT),
-    "kafka": Place("kafka", ("connectivity.transports.kafka",)),
-    "websocket": Place("listeners", ("connectivity.transports", "websockets.http11", "mappings.streamr.frames")),
-    "tcp": Place("listeners", ("connectivity.transports", *_RSIO)),
-    "documents": Place("documents", ("connectivity.config",)),
-    "connections": Place(
+    "rsio-frames": TargetModule("reactive_streams_io", _RSIO),
+    "rsio-names": TargetModule("reactive_streams_io", _RSIO),
+    "rsio-endpoints": TargetModule("reactive_streams_io", _RSIO),
+    "rsio-sessions": TargetModule("reactive_streams_io", (*_RSIO, "connectivity.sessions")),
+    "ditto": TargetModule("messages", ("mappings.ditto", "mappings.mappers.ditto", *_MODEL)),
+    "streamr": TargetModule("messages", ("mappings.streamr", "mappings.streams", *_MODEL)),
+    "mappers": TargetModule("messages", ("mappings", "mappings.mappers")),
+    "placeholders": TargetModule("texts", ("mappings.placeholders", "mappings.model.json_pointer")),
+    "functions": TargetModule("texts", ("mappings.placeholders", "mappings.model.json_pointer")),
+    "pointers": TargetModule("texts", _MODEL),
+    "fields": TargetModule("texts", _MODEL),
+    "rql": TargetModule("filters", _RQL),
+    "searches": TargetModule("filters", (*_RQL, "spark_store.search.aggregation")),
+    "amqp-frames": TargetModule("amqp", _AMQP),
+    "amqp-properties": TargetModule("amqp", _AMQP),
+    "mqtt-packets": TargetModule("mqtt", (*_MQTT, "paho.mqtt.client", "paho.mqtt.properties", "paho.mqtt.reasoncodes")),
+    "mqtt-topics": TargetModule("mqtt", _MQTT),
+    "kafka": TargetModule("kafka", ("connectivity.transports.kafka",)),
+    "websocket": TargetModule("listeners", ("connectivity.transports", "websockets.http11", "mappings.streamr.frames")),
+    "tcp": TargetModule("listeners", ("connectivity.transports", *_RSIO)),
+    "documents": TargetModule("documents", ("connectivity.config",)),
+    "connections": TargetModule(
         "documents",
         ("connectivity.validation", "connectivity.connections", "connectivity.security", "mappings.options"),
     ),
-    "policies": Place("twins", _TWINS),
-    "things": Place("twins", _TWINS),
-    "delete-patterns": Place("twins", ("spark_store.history.replay",)),
+    "policies": TargetModule("twins", _TWINS),
+    "things": TargetModule("twins", _TWINS),
+    "delete-patterns": TargetModule("twins", ("spark_store.history.replay",)),
 }
 """The targets by name, which is also the name of the corpus."""
 

@@ -1,6 +1,6 @@
 """The parsers of twins: policies, permissions, things, merge patches and delete patterns.
 
-A command is decided or refused with a TwinError. `TwinWorld` checks that each state is the replay of its events.
+A command is decided or refused with a TwinError. `TwinHarness` checks that each state is the replay of its events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,17 @@ from tests.support.oracles.permissions import (
     reference_unrestricted,
     segments,
 )
-from tests.support.twin_world import OWNER, POLICY, VIEWER, TwinWorld, a_world, entry, granting, policy, revoking
+from tests.support.twin_harness import (
+    OWNER,
+    POLICY,
+    VIEWER,
+    TwinHarness,
+    entry,
+    granting,
+    policy,
+    revoking,
+    twin_harness,
+)
 
 
 @contextmanager
@@ -117,19 +127,19 @@ _THING = {
 def write_policies(data: bytes) -> None:
     """A written policy keeps an administrator, and its permissions equal those of the reference."""
     reader = ByteReader(data)
-    world = TwinWorld()
-    world.write_policy({"A": entry([VIEWER], {"thing:/": granting("READ")})}, to=SHARED)
-    world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})
+    harness = TwinHarness()
+    harness.write_policy({"A": entry([VIEWER], {"thing:/": granting("READ")})}, to=SHARED)
+    harness.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})
     for _ in range(1 + reader.below(6)):
         path = reader.choice(PATHS)
         with _decided_or_refused():
             if reader.byte() < 30:
-                world.send("delete", path, to=policy(POLICY))
+                harness.send("delete", path, to=policy(POLICY))
             else:
-                world.send("modify", path, _part(reader, path), to=policy(POLICY))
+                harness.send("modify", path, _part(reader, path), to=policy(POLICY))
         if reader.is_at_end:
             break
-    _check_policy(world, reader)
+    _check_policy(harness, reader)
 
 
 def _part(reader: ByteReader, path: str) -> Any:
@@ -199,17 +209,17 @@ def _import(reader: ByteReader) -> dict[str, Any]:
     }
 
 
-def _check_policy(world: TwinWorld, reader: ByteReader) -> None:
+def _check_policy(harness: TwinHarness, reader: ByteReader) -> None:
     entity = policy(POLICY)
-    snapshot = world.snapshots[entity]
-    assert fold([event for event in world.events if event.entity == entity]) == snapshot
+    snapshot = harness.snapshots[entity]
+    assert fold([event for event in harness.events if event.entity == entity]) == snapshot
     if snapshot.state is None:
         return
     assert is_administered(snapshot.state)
-    world.now = reader.choice(NOWS)
-    states = {str(id): dict(found.state) for id, found in world.snapshots.items() if found.state is not None}
-    flat = flattened(POLICY, states, world.now, NAMESPACE)
-    enforcer = world.world.enforcer(POLICY, NAMESPACE)
+    harness.now = reader.choice(NOWS)
+    states = {str(id): dict(found.state) for id, found in harness.snapshots.items() if found.state is not None}
+    flat = flattened(POLICY, states, harness.now, NAMESPACE)
+    enforcer = harness.lookup.enforcer(POLICY, NAMESPACE)
     assert enforcer is not None
     subjects = reader.some(SUBJECTS, 3)
     written = [key for each in flat["entries"].values() for key in each["resources"]]
@@ -270,8 +280,8 @@ def write_things(data: bytes) -> None:
     A minimized patch must have the same effect. Values are drawn, or JSON texts from the input.
     """
     reader = ByteReader(data)
-    world = a_world(attributes={"a": {"b": 1}}, features={"f": {"properties": {"p": [1]}}, "n": None})
-    world.write_policy(
+    harness = twin_harness(attributes={"a": {"b": 1}}, features={"f": {"properties": {"p": [1]}}, "n": None})
+    harness.write_policy(
         {"VIEW": entry([VIEWER], {"thing:/": granting("READ", "WRITE"), "thing:/attributes/a": revoking("WRITE")})}
     )
     for _ in range(1 + reader.below(5)):
@@ -285,7 +295,7 @@ def write_things(data: bytes) -> None:
         by = (VIEWER,) if reader.byte() < 60 else (OWNER,)
         value: Any = ... if action in ("delete", "retrieve") else _thing_value(reader)
         with _decided_or_refused():
-            world.send(action, path, value, by=by, **headers)
+            harness.send(action, path, value, by=by, **headers)
         if reader.is_at_end:
             break
     _check_merge(reader.json(_THING_WORDS), reader.json(_THING_WORDS))

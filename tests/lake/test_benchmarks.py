@@ -32,7 +32,7 @@ OF_SCALE = {"lake-scale": 100_000_000, "lake-random": 600, "lake-large": 1_000, 
 @pytest.fixture
 def in_this_process(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the programs that need Spark in this process, with its Spark: each start of Java takes twenty seconds."""
-    said: list[lake.Said] = []
+    messages: list[lake.PipelineMessage] = []
     stopping: list[threading.Event] = []
 
     def run(module: str, *arguments: object, **_: object) -> dict[str, Any]:
@@ -45,14 +45,14 @@ def in_this_process(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mon
         assert pipeline.main([action, "--data-dir", str(folder), *options]) == 0
 
     @contextlib.contextmanager
-    def follow(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[lake.Said]]]:
+    def follow(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[lake.PipelineMessage]]]:
         at_once = given(merge_every=0, answers_queries=False)
         following = threading.Thread(target=pipeline.main, args=([*lake.arguments(folder), *options, *at_once],))
         following.start()
         process = psutil.Process()
         monkeypatch.setattr(process, "is_running", following.is_alive)
         try:
-            yield process, said
+            yield process, messages
         finally:
             for it in stopping:
                 it.set()
@@ -61,7 +61,7 @@ def in_this_process(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(spark, "stop", lambda: None)
     monkeypatch.setattr(session, "start_session", lambda _: spark)
     monkeypatch.setattr(spark_first_page, "start_session", lambda _: spark)
-    monkeypatch.setattr(pipeline, "say", lambda event, **fields: said.append({"event": event, **fields}))
+    monkeypatch.setattr(pipeline, "say", lambda event, **fields: messages.append({"event": event, **fields}))
     monkeypatch.setattr(pipeline, "stop_at_signals", stopping.append)
     monkeypatch.setattr(pipeline, "_watch_parent", lambda _: None)
     monkeypatch.setattr(cold_history, "LAKES", tmp_path)

@@ -1,4 +1,7 @@
-"""`connectivity pipeline install` fetches Delta's jars from a Maven repository, and keeps only those it expects."""
+"""`connectivity pipeline install` fetches Delta's jars from a Maven repository.
+
+It keeps only the expected ones.
+"""
 
 from __future__ import annotations
 

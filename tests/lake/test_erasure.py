@@ -35,7 +35,7 @@ from tests.support.lake.pipeline_tables import add_states, latest_row, write_all
 MARK = "a-secret-nobody-else-has"
 
 ODD = partition_entity("${spark.app.name}/0")
-"""Spark would put something else in its place, were it part of a statement as it is."""
+"""An ID that Spark would substitute if it were part of a statement."""
 
 
 def record(number: int, *, is_done: bool = True) -> Erasure:
@@ -50,7 +50,7 @@ def test_an_erasure_waits_for_the_journal_and_for_those_before_it() -> None:
 
 
 def secret(revision: int, entity: EntityId | None = None) -> Change:
-    """An event with the mark, and the state that it makes: none that says something, of a stream."""
+    """An event with the mark, and its state, which is None for a stream."""
     entity = entity or lamp(9)
     made = event(entity, revision, b'{"n":%d,"mark":"%b"}' % (revision, MARK.encode()), "/attributes")
     state = {} if entity == ODD else {"attributes": {"n": revision, "mark": MARK}}
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_removed_raises_an_error(call: str, place: Lake, m
 
 
 def marked(data_folder: DataFolder) -> list[str]:
-    """The files that hold the mark, as it is or in a compressed column that a reader would show."""
+    """The files that contain the mark, plain or in a compressed column."""
     plain = [
         str(it.relative_to(data_folder.folder))
         for it in data_folder.folder.rglob("*")
@@ -220,7 +220,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
     spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In older versions of the tables neither; with events that the lake has not seen; killed on the way."""
-    # What compression would hide from a look at the bytes.
+    # Compression would hide the secret from a search for its bytes.
     spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
     try:
         target = LakeWriter.of(spark, data_folder.folder)
@@ -240,7 +240,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         erase_offline(data_folder.folder, lamp(9), "anna")
         erase_offline(data_folder.folder, ODD, "anna")
         assert differences(data_folder) == [], "what the lake has not done yet is no difference"
-        # Created again before the lake knows of the erasure.
+        # Created again before the erasure reaches the lake.
         data_folder.append([change(lamp(9), newest + 2)])
 
         def killed(*_: Any) -> None:
@@ -263,7 +263,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         status = read_status(data_folder.lake, datetime.now(UTC))
         assert (status["erasures_pending"], status["lag_events"]) == (2, 0), "new events are not kept out"
         monkeypatch.undo()
-        # As they are where the clock was ahead, and was set back.
+        # As left by a clock that was ahead and was then corrected.
         put_ahead(data_folder.lake)
         events = take_all(spark, data_folder)
         assert read_watermark(data_folder.lake.watermark).maintenance_failures == {}
@@ -287,10 +287,10 @@ def test_nothing_is_left_of_the_entity_in_any_file(
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_a_table_put_back_from_a_backup_is_erased_from_again(
+def test_erased_entities_are_erased_again_from_a_restored_table(
     spark: SparkSession, data_folder: DataFolder, tmp_path: Path
 ) -> None:
-    """Whichever it is, and although no event has come since."""
+    """Each table in turn, even if no event has come since."""
     target = LakeWriter.of(spark, data_folder.folder)
     data_folder.write(14)
     take_all(spark, data_folder)
@@ -301,7 +301,7 @@ def test_a_table_put_back_from_a_backup_is_erased_from_again(
     assert [reader.last_transaction(data_folder.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
     shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
     shutil.copytree(tmp_path / "backup", data_folder.lake.path(SNAPSHOTS))
-    # A process that starts knows of no other table.
+    # A new process has no other table in its cache.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     assert ("erased", {"erasures": [1]}) in take_all(spark, data_folder)
     assert str(lamp(6)) not in {row["entity"] for row in data_folder.table(SNAPSHOTS)}

@@ -1,4 +1,4 @@
-"""Two writers of one lake, as after a lock has failed: nothing is doubled, and the one that comes too late ends."""
+"""Two writers of one lake, as after a lock has failed: no event is doubled, and the later one ends."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_a_writer_that_was_stopped_over_a_batch_doubles_nothing(spark: SparkSess
             late.begin(pause)
             data_folder.write(20)
             take_one_batch(spark, data_folder, rows)
-            assert late.go_on().startswith("LakeBusy: ")
+            assert late.resume().startswith("LakeBusy: ")
         data_folder.write(10)
         late.begin()
-        assert late.go_on() == "done", "alone again, it goes on"
+        assert late.resume() == "done", "alone again, it goes on"
     data_folder.assert_equal()
 
 
@@ -59,7 +59,7 @@ def test_a_writer_that_was_stopped_anywhere_doubles_nothing(spark: SparkSession,
             data_folder.write(20)
             late.begin()
             begun = time.monotonic()
-            assert late.go_on() == "done"
+            assert late.resume() == "done"
             seconds = time.monotonic() - begun
         for _ in range(100):
             data_folder.write(random.randint(1, 40))
@@ -68,7 +68,7 @@ def test_a_writer_that_was_stopped_anywhere_doubles_nothing(spark: SparkSession,
             late.pause()
             data_folder.write(random.randint(1, 40))
             take_one_batch(spark, data_folder, random.randint(1, 60))
-            ends.append(late.go_on().partition(":")[0])
+            ends.append(late.resume().partition(":")[0])
             take_all(spark, data_folder)
             data_folder.assert_equal()
     assert {"done", "LakeBusy"} == set(ends), "some were stopped within their batch, some after it"

@@ -21,7 +21,7 @@ def test_the_stacks_of_a_java_process_are_shown() -> None:
         assert process.stdout is not None
         try:
             assert process.stdout.readline().strip().isdigit(), "it listens"
-            # Its thread may still be about to begin.
+            # The thread may not have started yet.
             wait_until_sync(lambda: "at py4j.GatewayServer.run(" in java_stacks_of(process.pid))
         finally:
             process.kill()

@@ -1,5 +1,7 @@
-"""Replays across the border of journal and lake, over MQTT, while a real pipeline fills the lake and compacts it, and what
-only older versions need is removed."""
+"""Replays of journal and lake over MQTT, while a real pipeline fills and compacts the lake.
+
+Files that only older table versions need are removed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ LAMP = "lamp-border"
 
 @contextlib.contextmanager
 def removing(lake: Lake) -> Iterator[set[str]]:
-    """Remove what only older versions of `events` need as soon as there are newer ones, as VACUUM does after a day; yields
-    the names of what has gone."""
+    """Remove files that only older versions of `events` need; yield the names of the removed ones.
+
+    VACUUM does so after a day.
+    """
     gone: set[str] = set()
     seen: set[str] = set()
     stop = threading.Event()
@@ -110,15 +114,15 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
         with PipelineProcess(data_folder, "run", *options) as pipeline, removing(data_folder.lake) as gone:
             for _ in range(ROUNDS):
                 write(EACH)
-                # Somewhere in the midst of a batch, a compaction, a step of trimming, or between them.
+                # At any point of a batch, a compaction or a trimming step, or between them.
                 assert found(replay(reader, {})) == expected(newest)
                 wait_until_sync(
-                    lambda: pipeline.goes_on() and service.metric("connectivity_lake_lag_events") == 0, WITHIN
+                    lambda: pipeline.keeps_running() and service.metric("connectivity_lake_lag_events") == 0, WITHIN
                 )
                 assert found(replay(reader, {})) == expected(newest)
-            wait_until_sync(lambda: pipeline.goes_on() and is_trimmed(), WITHIN)
+            wait_until_sync(lambda: pipeline.keeps_running() and is_trimmed(), WITHIN)
             pipeline.wait_for("maintenance")
-            wait_until_sync(lambda: pipeline.goes_on() and bool(gone), WITHIN)
+            wait_until_sync(lambda: pipeline.keeps_running() and bool(gone), WITHIN)
             assert pipeline.stop() == 0
         write(5)
         items = replay(reader, {"fromHistoricalRevision": 1})

@@ -1,4 +1,7 @@
-"""Other readers of a lake that the pipeline writes meanwhile: DuckDB, pandas, Polars, Spark, and jobs that follow it."""
+"""Other readers of a lake that the pipeline writes meanwhile.
+
+DuckDB, pandas, Polars, Spark, and jobs that follow it.
+"""
 
 from __future__ import annotations
 

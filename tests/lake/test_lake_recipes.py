@@ -95,7 +95,7 @@ def test_events_are_exported_as_written_without_spark(data_folder: DataFolder, t
 
 
 @pytest.mark.spark
-def test_retention_would_delete_what_the_guide_shows(
+def test_the_retention_preview_matches_the_guide(
     spark: SparkSession, data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pipeline's command runs in this process, since another one would start a Spark of its own."""

@@ -1,4 +1,4 @@
-"""Journal → tables on a real Spark: exactly once, whatever was lost in between; compared; kept in order."""
+"""From the journal to the tables on a real Spark: exactly once and in order after any loss."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from spark_store.pipeline.tables import (
 )
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, change, published, timestamp
-from tests.support.lake.pipeline_process import DataFolder, Said, counted, differences, lamp, take_all
+from tests.support.lake.pipeline_process import DataFolder, PipelineMessages, counted, differences, lamp, take_all
 from tests.support.lake.pipeline_tables import write_all_tables
 
 pytestmark = pytest.mark.spark
 
 
-def batches(events: Said) -> list[int]:
+def batches(events: PipelineMessages) -> list[int]:
     return [fields["rows"] for event, fields in events if event == "batch"]
 
 
@@ -96,12 +96,12 @@ def test_the_tables_match_the_journal_after_losses(spark: SparkSession, data_fol
     data_folder.write(30)
     assert batches(take_all(spark, data_folder, max_batch_rows=20)) == [20, 10]
     data_folder.assert_equal()
-    # Nothing new: nothing happens. Something new: it alone.
+    # Without new events there is no batch; with new ones, only those are written.
     assert batches(take_all(spark, data_folder)) == []
     data_folder.write(5)
     assert batches(take_all(spark, data_folder)) == [5]
     data_folder.assert_equal()
-    # A watermark from before the last batch, as a crash leaves it; none at all.
+    # A watermark from before the last batch, as after a crash, and then no watermark.
     publish_watermark(data_folder.lake.watermark, Watermark(30))
     assert ("catching up", {"first": 31, "last": 35}) in take_all(spark, data_folder)
     data_folder.assert_equal()
@@ -153,7 +153,7 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
     take_all(spark, data_folder)
     target = LakeWriter.of(spark, data_folder.folder)
     assert last_transaction(target.lake, LATEST, APP) == 10
-    # It finds nothing that is newer than what is there.
+    # No row is newer than those in the table.
     merge_rows(target, target.read(LATEST), 12)
     assert last_transaction(target.lake, LATEST, APP) == 12
     spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'")
@@ -163,7 +163,7 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
     assert [key for key in spark.conf.getAll if ".write.txn" in key] == [], (
         "nothing else that is written gets the number"
     )
-    # An append meanwhile has its own.
+    # A concurrent append has its own transaction.
     spark.conf.set("spark.databricks.delta.write.txnAppId", APP)
     spark.conf.set("spark.databricks.delta.write.txnVersion", "99")
     try:
@@ -179,7 +179,7 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
 def test_states_restored_from_a_backup_are_updated(
     spark: SparkSession, data_folder: DataFolder, tmp_path: Path
 ) -> None:
-    """Alone, without the other tables and the watermark; what was erased since does not come back with them."""
+    """The states are restored without the other tables and the watermark; erased entities stay erased."""
 
     data_folder.write(20)
     take_all(spark, data_folder)
@@ -189,7 +189,7 @@ def test_states_restored_from_a_backup_are_updated(
     assert ("erased", {"erasures": [1]}) in take_all(spark, data_folder)
     shutil.rmtree(data_folder.lake.path(LATEST))
     shutil.copytree(tmp_path / "backup", data_folder.lake.path(LATEST))
-    # A process that starts knows of no other table.
+    # A new process has no other table in its cache.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     events = take_all(spark, data_folder)
     assert ("catching up", {"first": 21, "last": 40}) in events
@@ -246,7 +246,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
     assert snapshots.take_full_snapshot(target, 11) == 0, "Delta knows that this one is there"
     data_folder.append([counted(lamp(0), 4)])
     assert "full snapshot" not in [event for event, _ in take_all(spark, data_folder, full_snapshot_events=2)]
-    # Twice as many events as there are entities, at least.
+    # At least twice as many events as entities.
     data_folder.append([counted(lamp(0), revision) for revision in range(5, 14)])
     assert ("full snapshot", {"seq": 21, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2)
     kept = [row for row in data_folder.table(FULL_SNAPSHOTS) if row.pop("as_of") == 21]
@@ -255,14 +255,14 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
     )
     table_maintenance.optimize(target)
     data_folder.assert_equal()
-    # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
+    # The number includes deleted things: they existed before, and the snapshot has no state of them.
     for since, found in ((0, 0), (1, 11), (1000, 11), (4000, 11), (5000, 21)):
         assert versions_before(data_folder.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, (
             since
         )
     shutil.rmtree(data_folder.lake.path(FULL_SNAPSHOTS))
     assert ("full snapshot", {"seq": 21, "things": 4}) in take_all(spark, data_folder, full_snapshot_events=2), (
-        "made anew"
+        "created again"
     )
 
 
@@ -296,7 +296,10 @@ def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSess
 
 @pytest.mark.soak(shard="lake")
 def test_statistics_have_whole_ids(spark: SparkSession, data_folder: DataFolder) -> None:
-    """IDs that begin alike differ behind what Delta keeps by default: no file could be skipped."""
+    """IDs with a long common beginning differ only after the length of Delta's default statistics.
+
+    Then no file could be skipped.
+    """
 
     def greatest() -> set[str]:
         tables = (DeltaTable(data_folder.lake.path(table)) for table in (EVENTS, LATEST))

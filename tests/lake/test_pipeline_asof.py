@@ -64,7 +64,7 @@ NOW = datetime(2030, 6, 1, tzinfo=UTC)
 
 
 class Subject:
-    """Reads all of the things of one policy, one attribute of those of another, and nothing of others."""
+    """Reads all of the things of one policy, one attribute of those of another, and nothing else."""
 
     def __init__(self, *, is_whole: bool) -> None:
         self.is_whole = is_whole
@@ -197,7 +197,7 @@ def answer_of(data_folder: DataFolder, address: str, ask: SparkQuery) -> list[Ca
 
 
 def found(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Thing]:
-    """The answer of Spark, judged and put into order."""
+    """Return Spark's answer, filtered by permissions and sorted."""
     by = key_of(question.order)
     accesses: dict[StateGuard, Access | None] = {
         guard: access
@@ -224,7 +224,7 @@ def questions() -> list[ThingQuery]:
 def test_a_past_state_query_equals_a_replay_of_every_thing(
     spark: SparkSession, data_folder: DataFolder, address: str
 ) -> None:
-    """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
+    """At snapshots, events and times between them, at the microsecond of an event, and after retention."""
     past, target = Replays(dice("replays")), LakeWriter.of(spark, data_folder.folder)
     newest = [0]
     for since, end, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
@@ -235,7 +235,7 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
         if end == 170:
             assert snapshots.take(target, 4) > 3
             table_maintenance.optimize(target)
-    # The third run may keep a moment before it has moved anything.
+    # The third run may write a snapshot before it has moved any event.
     assert {newest[1], newest[3]} <= {row["as_of"] for row in data_folder.table(FULL_SNAPSHOTS)} <= set(newest[1:4])
     at = past.lives[min(past.lives, key=str)][-1][0].timestamp
     whole, *others = questions()
@@ -246,7 +246,7 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
         expected = past.answer(question, moment)
         assert found(data_folder, address, question, moment) == expected, (moment, question)
         assert expected or moment == timestamp(0)
-    # After the moment that both of these questions begin with, some things changed, and some did not.
+    # Some things changed after the snapshot that both queries read, and some did not.
     changed = {
         entity
         for entity in past.lives
@@ -254,14 +254,14 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
     }
     assert 0 < len(changed) < len(past.before(timestamp(120)))
     ask = made(data_folder, whole, timestamp(120))
-    # What is before the border of each thing is not known any more, what is after it all the same.
+    # The states before the retention boundary of each thing are unknown, those after it known.
     assert forget(target, RetentionRules(RetentionRule(revisions=2)), NOW) > 100
     for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
         known = {str(entity) for entity, state in past.before(moment).items() if is_known(past, entity, state)}
         expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
         assert found(data_folder, address, question, moment) == expected, (moment, question)
         assert expected
-    # A query that was made before reads what was there then.
+    # An earlier query still reads the files of its time.
     pinned = sorted((it.entity, it.revision) for it in answer_of(data_folder, address, ask))
     assert pinned == sorted((str(entity), state.revision) for entity, state in past.before(timestamp(120)).items())
 
@@ -289,7 +289,7 @@ def test_a_result_may_be_larger_than_what_the_pipeline_returns_from_its_memory(
 def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_changes(
     spark: SparkSession, data_folder: DataFolder, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each moment has a row for every thing; when retention has nothing else to do they go all the same."""
+    """Each full snapshot has a row for every thing; retention deletes it even without expired events."""
     target, whole = LakeWriter.of(spark, data_folder.folder), questions()[0]
     created = RandomChange("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
     changed = [RandomChange("modified", "/attributes/n", number) for number in range(4)]
@@ -361,8 +361,11 @@ def test_erased_history_is_not_found_after_the_thing_is_created_again(
 
 @pytest.mark.slow(reason="two searches over Spark Connect, the first of a session")
 async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataFolder, address: str) -> None:
-    """By commands and responses of the protocol: as it was, by today's policy, from a moment and the events after it. The
-    search waits until the lake has these events. The attribute's name is not ASCII."""
+    """By commands and responses of the protocol: past states under today's policy.
+
+    The search reads a snapshot and the events after it, and waits until the lake has these events. The attribute's name
+    is not ASCII.
+    """
     clock = NOW
     journal = Journal.open(data_folder.lake.journal)
     service = ConnectionHarness(

@@ -1,4 +1,4 @@
-"""A pipeline as a process that answers wide queries: where, beside its own work, and until it ends."""
+"""A pipeline process that answers Spark queries: its address, its work meanwhile, and its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTES = sql("SELECT id FROM range(0, 1000000000000000, 1, 2) WHERE xxhash64(id
 def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder) -> None:
     data_folder.write(10)
     queries = SparkQueries(data_folder.lake, finder(data_folder.lake, None, is_off=False))
-    # What a pipeline that was killed has left behind.
+    # As left behind by a killed pipeline.
     data_folder.lake.pipeline.mkdir(parents=True)
     data_folder.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
     with pytest.raises(NoPipeline, match="expected a pipeline with Spark queries"):

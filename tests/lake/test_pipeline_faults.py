@@ -1,6 +1,6 @@
-"""Faults of journal, lake, disk and clock, on a real Spark: each is reported with the step that repairs it.
+"""Faults of journal, lake, disk and clock on a real Spark: each error names the step that repairs it.
 
-Each fault is followed by the step that the message names, or by the end of its cause; then the lake is the journal again.
+After each fault comes the step that the message names, or the end of its cause; then the lake equals the journal again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
-from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, Said, lamp, take_all
+from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, PipelineMessages, lamp, take_all
 from tests.support.lake.twin_changes import tamper, trim
 from tests.support.wait import wait_until_sync
 
@@ -50,7 +50,10 @@ def data_files(data_folder: DataFolder, table: Table) -> list[Path]:
 
 @contextmanager
 def damaged(file: Path, content: bytes) -> Iterator[None]:
-    """A file that is something else for a while, and as old as it was: what is younger a power cut may have spoilt."""
+    """Give a file another content for a while, and keep its modification time.
+
+    A power failure may have damaged newer files.
+    """
     before, stat = (file.read_bytes(), file.stat()) if file.exists() else (None, None)
     file.write_bytes(content)
     if stat is not None:
@@ -74,7 +77,7 @@ def full_disk(spark: SparkSession, size: int) -> Iterator[None]:
         resource.prlimit(java_pid(spark), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def spoilt(file: Path) -> bytes:
+def corrupted(file: Path) -> bytes:
     """Return the content of a file with one changed byte in a page."""
     column = pq.ParquetFile(file).metadata.row_group(0).column(0)
     begin = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
@@ -102,7 +105,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
         for words in texts:
             assert words in str(caught.value)
 
-    # A watermark that was half written is as good as none; columns that a later version has added are left alone.
+    # A half-written watermark is ignored like a missing one; unknown columns of a newer version are kept.
     data_folder.lake.watermark.write_bytes(b'{"seq": 1')
     for table in (EVENTS, LATEST):
         spark.sql(f"ALTER TABLE {target.name(table)} ADD COLUMN tomorrow STRING").collect()
@@ -110,7 +113,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     assert [event for event, _ in take_all(spark, data_folder)][:3] == ["watermark lost", "catching up", "following"]
     data_folder.assert_equal()
 
-    # The disk is full during a batch: nothing of it is there, and it goes on when there is room.
+    # A full disk during a batch: the batch leaves no rows, and a run with free space writes them.
     write_much(data_folder, 100)
     with full_disk(spark, 300_000):
         fails(StoreUnavailable, "free space")
@@ -125,14 +128,14 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     data_folder.lake.watermark.unlink()
     with damaged(data_folder.lake.journal, trap):
         fails(StoreUnavailable, "journal.db", "stop the service, and restore the file from a backup")
-    # The journal is one of tomorrow.
+    # The journal has a newer schema version.
     (version,) = tamper(data_folder, "PRAGMA user_version")
     tamper(data_folder, "PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="start the newer service"):
         take_all(spark, data_folder)
     tamper(data_folder, f"PRAGMA user_version = {version}")
 
-    # A table is one of tomorrow, or a part of its log is half written, or empty.
+    # A table has a newer format, or a file of its log is half-written or empty.
     features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["x"], "writerFeatures": ["x"]}
     newest = log_files(data_folder, EVENTS)[-1]
     later = newest.with_name(f"{int(newest.stem) + 1:020}.json")
@@ -143,7 +146,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     with damaged(newest, b""):
         fails(LakeUnfit, newest.name, "found an empty file")
 
-    # A power cut within a batch: work that had not reached the disk is repeated.
+    # A power failure during a batch: writes that had not reached the disk are repeated.
     take_all(spark, data_folder)
     for table in (EVENTS, LATEST):
         published, at = data_folder.lake.watermark.read_bytes(), data_folder.lake.watermark.stat().st_mtime_ns
@@ -156,14 +159,17 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
         take_all(spark, data_folder)
         data_folder.assert_equal()
 
-    # A page is not what was written: what is made of it would seem sound.
+    # A corrupt page must be noticed, because its rows would look valid.
     take_all(spark, data_folder)
     file = Path(data_folder.lake.path(LATEST)) / next(iter(reader.files(data_folder.lake, LATEST)))
-    with damaged(file, spoilt(file)), pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught:
+    with (
+        damaged(file, corrupted(file)),
+        pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught,
+    ):
         target.read(LATEST).collect()
     assert type(translate_error(caught.value)) is LakeUnfit
 
-    # A file of `latest` is half written: the table is moved away, and comes again.
+    # A file of `latest` is half-written: the table is moved away and created again.
     data_folder.write(7)
     for file in data_files(data_folder, LATEST):
         os.truncate(file, 100)
@@ -179,7 +185,7 @@ class Running:
     def __init__(
         self, spark: SparkSession, data_folder: DataFolder, clock: Callable[[], float], **options: Any
     ) -> None:
-        self.messages: Said = []
+        self.messages: PipelineMessages = []
         self.error: BaseException | None = None
         self.stopping = threading.Event()
         self._stream = PipelineLoop(
@@ -229,7 +235,7 @@ def test_a_loop_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notic
         back = 3600.0
         data_folder.write(10)
         running.wait_for("batch", seq=20)
-        # A damaged file keeps compaction from its work, but no event from the lake.
+        # A damaged file prevents compaction, but new events are still written.
         file = data_files(data_folder, EVENTS)[0]
         with damaged(file, file.read_bytes()[:100]):
             data_folder.write(10)
@@ -239,7 +245,7 @@ def test_a_loop_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notic
             running.wait_for("batch", seq=40)
         reason = next(fields["reason"] for event, fields in running.messages if event == "maintenance failed")
         assert "restore the table's folder from a backup" in reason
-        # The lake vanishes: the stream ends, and makes no table of what came last.
+        # The lake is deleted: the stream ends without creating a table of the latest events only.
         shutil.rmtree(data_folder.lake.folder)
         data_folder.write(10)
         wait_until_sync(lambda: not running.thread.is_alive(), WITHIN)

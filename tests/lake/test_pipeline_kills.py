@@ -1,8 +1,7 @@
-"""Exactly once, shown: driver, Java process and service are killed at every point of a batch, and the lake is the journal.
+"""Exactly once: driver, Java process and service are killed at every point of a batch.
 
-The points are in `tests.support.lake.fault_injection`. After each kill the checker, a process of its own, looks at the
-lake as it was left: the journal's beginning, without hole or repeat. At the end everything is moved, and both are compared
-in full.
+The points are in `tests.support.lake.fault_injection`. After each kill a checker process reads the lake as it is: it has the
+beginning of the journal, without gap or repeat. At the end all events are moved, and both are compared in full.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 VICTIMS = ("driver", "java", "service")
 SHORT = [(point, VICTIMS[number % 3]) for number, point in enumerate(FaultPoint)]
-"""Every point once, the victims by turns."""
+"""Every point once, with the victims in turn."""
 
 
 def options(point: FaultPoint) -> tuple[str, str]:
@@ -37,7 +36,10 @@ def options(point: FaultPoint) -> tuple[str, str]:
 def die(
     data_folder: DataFolder, point: FaultPoint, victim: str, monkeypatch: pytest.MonkeyPatch, *, at_start: bool = False
 ) -> None:
-    """Write new events, and run until the kill: within their batch, or, `at_start`, before the first batch."""
+    """Write new events, and run until the kill.
+
+    It comes within their batch, or, `at_start`, before the first batch.
+    """
     trigger = data_folder.folder / "kill"
     monkeypatch.setenv(VARIABLE, f"{point.value}:{victim}:{trigger}")
     if victim == "service":
@@ -57,7 +59,7 @@ def begin_batch(data_folder: DataFolder, trigger: Path) -> None:
 
 
 def has_died(data_folder: DataFolder, point: FaultPoint, victim: str, trigger: Path, *, at_start: bool) -> bool:
-    """Run a pipeline until the kill. False where the machine was too busy for that, and it has to be tried again."""
+    """Run a pipeline until the kill. Returns False if the machine was too busy, so try again."""
     if at_start:
         begin_batch(data_folder, trigger)
     with PipelineProcess(data_folder, "run", *options(point)) as process:
@@ -72,7 +74,7 @@ def has_died(data_folder: DataFolder, point: FaultPoint, victim: str, trigger: P
 
 
 def die_with_service(data_folder: DataFolder, point: FaultPoint, trigger: Path) -> None:
-    """The pipeline kills the service that started it, and ends by itself after its current batch."""
+    """The pipeline kills the service that started it, and ends after its current batch."""
     with PipelineService.begin(data_folder.folder.parent, *options(point)) as service:
         service.wait_for_pipeline()
         begin_batch(data_folder, trigger)

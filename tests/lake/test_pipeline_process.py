@@ -85,7 +85,7 @@ def test_the_next_start_removes_scratch_files_of_a_killed_java(tmp_path: Path) -
         (folder,) = [it for it in data_folder.lake.scratch.iterdir() if it.is_dir()]
         assert f"-Djava.io.tmpdir={folder}" in java.cmdline()
         assert any(folder.glob("blockmgr-*"))
-        # Both at once: the one would take its folder away, the other what it has put there.
+        # One at a time: each would delete files that the other has just written.
         process.process.send_signal(signal.SIGSTOP)
         java.kill()
         process.process.kill()
@@ -147,7 +147,7 @@ def test_design_8_26_a_spark_master_whose_workers_may_be_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("document", ["{", "[]", '{"interval": "soon"}', '{"pause": 1}'])
-def test_settings_that_are_none_end_with_2(
+def test_invalid_settings_end_with_2(
     document: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--data-dir", str(data_folder.folder), "--settings", document]) == EXIT_UNUSABLE
@@ -266,7 +266,7 @@ def test_a_manual_action_leaves_an_unreadable_watermark_unchanged(by_hand: DataF
 def test_every_writing_action_repairs_the_lake_log_first(
     options: list[str], data_folder: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And who only looks leaves it as it is."""
+    """A reading action does not change it."""
     data_folder.write(3)
     write_lake(data_folder.folder)
     os.utime(data_folder.lake.watermark, ns=(1, 1))
@@ -295,7 +295,7 @@ def test_the_status_is_known_without_spark(data_folder: DataFolder) -> None:
         read_status(Lake(data_folder.folder / "nowhere"), datetime.now(UTC))
 
 
-def test_a_comparison_says_each_difference_and_ends_with_1(
+def test_a_comparison_prints_each_difference_and_ends_with_1(
     data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data_folder.write(5)

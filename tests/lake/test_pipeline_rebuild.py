@@ -18,7 +18,7 @@ from spark_store.pipeline.rebuild import FoldReport, rebuild_latest
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, lamp, take_all
-from tests.support.lake.twin_changes import erase_and_create, eventful, states
+from tests.support.lake.twin_changes import erase_and_create, states, write_eventful_past
 from tests.support.wait import wait_until_sync
 
 
@@ -36,7 +36,7 @@ def damage(target: LakeWriter) -> None:
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_latest_is_rebuilt_and_readers_find_old_or_new_rows(spark: SparkSession, data_folder: DataFolder) -> None:
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     take_all(spark, data_folder)
     target, whole = LakeWriter.of(spark, data_folder.folder), rows(data_folder)
     damage(target)
@@ -75,11 +75,11 @@ def test_latest_is_rebuilt_and_readers_find_old_or_new_rows(spark: SparkSession,
 def test_a_rebuild_uses_snapshots_and_the_journal_if_events_are_missing(
     spark: SparkSession, data_folder: DataFolder
 ) -> None:
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     take_all(spark, data_folder)
     whole = rows(data_folder)
     target = LakeWriter.of(spark, data_folder.folder)
-    # Everything up to event 25 is past its time, and a row of `latest` is gone.
+    # Everything up to event 25 has expired, and a row of `latest` is missing.
     spark.sql(f"DELETE FROM {target.name(EVENTS)} WHERE seq <= 25").collect()
     shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
     shutil.copytree(data_folder.lake.path(LATEST), data_folder.lake.path(SNAPSHOTS))
@@ -89,7 +89,7 @@ def test_a_rebuild_uses_snapshots_and_the_journal_if_events_are_missing(
     assert (found.folded, found.lost) == (5, 0)
     assert (found.changed, found.added) == (0, 1), "a snapshot knew it"
     assert rows(data_folder) == whole
-    # Nothing knows it: the journal's state is taken.
+    # No table has the state, so that of the journal is used.
     shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
     spark.sql(gone).collect()
     found = rebuild_latest(target)
@@ -105,7 +105,7 @@ def test_a_rebuild_uses_snapshots_and_the_journal_if_events_are_missing(
 @pytest.mark.spark
 def test_a_rebuild_omits_erased_history_of_a_recreated_thing(spark: SparkSession, data_folder: DataFolder) -> None:
     """Neither of events, nor of a row of `latest` or `snapshots`."""
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     take_all(spark, data_folder)
     target = LakeWriter.of(spark, data_folder.folder)
     shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
@@ -119,7 +119,7 @@ def test_a_rebuild_omits_erased_history_of_a_recreated_thing(spark: SparkSession
     found = rebuild_latest(target)
     assert (found.folded, found.changed, found.added, found.removed) == (10, 0, 0, 0)
     assert rows(data_folder) == whole
-    # Without its new events either: nothing but what was erased could tell something, so the journal does.
+    # Without the new events, only erased ones could provide the state, so that of the journal is used.
     spark.sql(f"DELETE FROM {target.name(EVENTS)} WHERE entity = '{lamp(3)}' AND revision > 5").collect()
     spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'").collect()
     assert rebuild_latest(target).folded == 9

@@ -31,7 +31,7 @@ TANK, OTHER, SHORT = map(partition_entity, ("tank/0", "tank/1", "acme.short:hall
 
 
 class Publisher:
-    """Publishes one message of each partition in turn, a second after the other, beside a thing that changes."""
+    """Publishes one message to each partition in turn, one per second, while a thing changes."""
 
     def __init__(self, data_folder: DataFolder) -> None:
         self.data_folder = data_folder
@@ -92,7 +92,10 @@ def entities(rows: list[dict[str, Any]]) -> list[str]:
 async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_border(
     spark: SparkSession, data_folder: DataFolder
 ) -> None:
-    """Retention by days and by revisions, twice; comparisons, and a rebuild of the journal: offsets go on."""
+    """Retention by days and by revisions, twice; comparisons; a rebuild of the journal.
+
+    Offsets continue after the rebuild.
+    """
     publisher, target = Publisher(data_folder), LakeWriter.of(spark, data_folder.folder)
     publisher.publish(TANK, OTHER, SHORT, times=16)
     data_folder.write(4, entities=2)
@@ -104,7 +107,7 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     }
     assert {row["namespace"] for row in rows.values()} == {"", "acme.short"}
     await checked(publisher, {TANK: 1, OTHER: 1, SHORT: 1}, trimmed=30)
-    # Case R24: what is past its time is not resent, and the message after it knows no predecessor.
+    # Case R24: an expired message is not resent, and the message after it has no predecessor.
     now = datetime.fromisoformat(timestamp(16)) + timedelta(seconds=0.5)
     rules = RetentionRules(
         RetentionRule(timedelta(seconds=10)), {"acme.short": RetentionRule(revisions=4), "acme.site": RetentionRule()}
@@ -115,12 +118,12 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     assert {name: row["revision"] for name, row in found.items()} == {TANK.id: 5, OTHER.id: 5, SHORT.id: 12}
     assert {row["created"].isoformat() for row in found.values()} == {timestamp(1).replace("Z", "+00:00")}
     assert verify(data_folder.lake, lambda entry, newest: rules.has_expired(entry, newest, now)).differences == []
-    # A second time it goes on from what the first one has left.
+    # A second run continues with the messages that the first one kept.
     assert forget(target, RetentionRules(RetentionRule(), {"": RetentionRule(revisions=3)}), now) == 8 + 8
     left = {(row["entity"], row["revision"]): row for row in data_folder.table(SNAPSHOTS)}
     assert sorted(left) == [(SHORT.id, 12), (TANK.id, 13), (OTHER.id, 13)]
     assert left[TANK.id, 13]["created"].isoformat() == timestamp(1).replace("Z", "+00:00")
-    # A journal that has lost its states goes on with the next offset.
+    # A journal without its states continues with the next offset.
     with contextlib.closing(Journal.open(data_folder.lake.journal)) as journal:
         journal.within(lambda it: it.execute("UPDATE entities SET revision = 7, modified = '' WHERE type = 'stream'"))
         journal.commit()

@@ -54,7 +54,7 @@ def spark_queries(data_folder: DataFolder, address: str) -> SparkQueries:
 
 def is_idle(spark: SparkSession) -> bool:
     """Return whether no task runs, of the pipeline or of any query."""
-    # Not by jobs: Spark's list of them may be ten seconds late.
+    # Not by the jobs, because Spark's list of them may be ten seconds late.
     executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
     return all(executor.numRunningTasks() == 0 for executor in executors)
 
@@ -76,7 +76,7 @@ def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, data_fol
         return tables.read(LATEST).where("revision = 7").select("entity", "modified").orderBy("entity")
 
     assert [row.entity for row in asking.run(newest, LONG)] == ["acme.site:lamp-0", "acme.site:lamp-1"]
-    # A version that was, while there is a newer one.
+    # An older version, although a newer one exists.
     version = spark.sql(f"DESCRIBE HISTORY delta.`{data_folder.lake.path(EVENTS)}` LIMIT 1").collect()[0]["version"]
     data_folder.write(5)
     take_all(spark, data_folder)
@@ -118,7 +118,7 @@ def test_the_job_of_a_query_that_has_ended_is_ended_and_no_other(
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_query_is_stopped_from_another_thread_wherever_it_is(
+def test_a_query_is_stopped_from_another_thread_at_any_step(
     spark: SparkSession, data_folder: DataFolder, address: str
 ) -> None:
     asking, cancellation = SparkQueries(data_folder.lake, lambda: address, at_once=1), Cancellation()
@@ -133,7 +133,7 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
     running = threading.Thread(target=ask, args=(cancellation,))
     running.start()
     wait_until_sync(lambda: not is_idle(spark), WITHIN)
-    # Another one waits for its turn, and is stopped there.
+    # A second query waits for its turn, and is cancelled while it waits.
     other = Cancellation()
     waiting = threading.Thread(target=ask, args=(other,))
     waiting.start()
@@ -145,7 +145,7 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
     running.join(WITHIN)
     assert [type(it) for it in outcomes] == [QueryCancelled, QueryCancelled]
     wait_until_sync(lambda: is_idle(spark), WITHIN)
-    # One that is asked for too late.
+    # A query that was cancelled before it started.
     with pytest.raises(QueryCancelled):
         asking.run(sql(ENDLESS), LONG, cancellation)
     assert [row.one for row in asking.run(sql("SELECT 1 AS one"), LONG)] == [1]

@@ -1,4 +1,4 @@
-"""Which events are past their time, and what is left of them. One real Spark, and pure rules."""
+"""Expired events, and the snapshots that remain, with a real Spark and as pure rules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAY = timedelta(days=1)
         (RetentionRule(DAY), "ts < timestamp'2030-01-14T12:00:00+00:00'"),
         (RetentionRule(revisions=7), "revision <= newest - 7"),
         (RetentionRule(DAY, 7), "ts < timestamp'2030-01-14T12:00:00+00:00' AND revision <= newest - 7"),
-        # Longer than there has been a calendar.
+        # Longer than the calendar allows.
         (RetentionRule(1_000_000 * DAY), "ts < timestamp'0001-01-01T00:00:00+00:00'"),
     ],
 )
@@ -98,7 +98,10 @@ class Lamps:
 def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(
     spark: SparkSession, data_folder: DataFolder
 ) -> None:
-    """By days, by revisions, by both; an entity that loses everything; snapshots that are there and others that are not."""
+    """By days, by revisions, and by both.
+
+    One entity loses all its events. Some entities have snapshots, others have none.
+    """
     lamps, target = Lamps(data_folder), LakeWriter.of(spark, data_folder.folder)
     old, counted, kept, both = lamp("old", "a"), lamp("counted", "b"), lamp("it's.kept", "c"), lamp("both", "d")
     for entity in (old, counted, kept, both):
@@ -139,10 +142,10 @@ def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(
     assert found["counted:b", 6]["state"] == '{"attributes":{"n":6}}'
     assert (found["counted:b", 6]["seq"], found["old:a", 6]["seq"]) == (22, 24)
     assert found["counted:b", 6]["modified"].isoformat() == timestamp(6).replace("Z", "+00:00")
-    # What is before a border is not in a moment either.
+    # Entities before a boundary are missing from snapshots too.
     assert sorted(it["entity"] for it in data_folder.table(FULL_SNAPSHOTS)) == ["both:d", "it's.kept:c", "old:still"]
     assert found["old:still", 2] == next(it for it in data_folder.table(LATEST) if it["entity"] == "old:still")
-    # Nothing more, and nothing that the journal has comes back or is missed.
+    # A second run deletes nothing, and all events of the journal are still there.
     assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])
     assert verify(data_folder.lake, lambda entry, newest: rules.has_expired(entry, newest, now)).differences == []
     take_all(spark, data_folder)
@@ -161,7 +164,7 @@ def test_retention_keeps_events_written_while_the_clock_was_behind(
     lamps.write(lamp("a", "old"), 9)
     take_all(spark, data_folder)
     rules, now = RetentionRules(RetentionRule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
-    # Not the eighth: it is just a second old.
+    # The eighth is only a second old.
     assert preview(target, rules, now) == [DeletedEvents("a", 7, 1, timestamp(1), timestamp(7))]
     assert forget(target, rules, now) == 7
     assert sorted((it["entity"], it["revision"]) for it in data_folder.table(EVENTS)) == [

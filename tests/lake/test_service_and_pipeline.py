@@ -1,4 +1,4 @@
-"""The service and its pipeline: the journal flows into the lake, whichever of the two is killed."""
+"""The service and its pipeline: events reach the lake after a kill of either process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_when_a_pipeline_of_the_service_is_killed_between_append_and_watermark_n
         assert read_watermark(data_folder.lake.watermark).seq == 20
         assert len(data_folder.table(EVENTS)) == 40, "the batch is in the tables"
         assert check(data_folder.folder, after_kill=True) == []
-        # The service goes on, and starts another pipeline. The stream of this process does its work, which is cheaper.
+        # The service starts another pipeline. A stream in this process replaces it, because that is cheaper.
         wait_until_sync(lambda: [it["event"] for it in service.records()].count("pipeline started") == 2, WITHIN)
         assert service.get("/health/ready")[0] == 200
         kill_with_pipelines(service)
@@ -92,7 +92,7 @@ def test_the_service_fills_the_lake_after_a_kill_of_either_process(
         variables = {**os.environ, "CONNECTIVITY_DATA_DIR": str(data_folder.folder)}
         subprocess.run([*export, "acme.site:lamp-3"], env=variables, check=True, capture_output=True, timeout=WITHIN)
         assert pq.read_table(tmp_path / "all.parquet").column("revision").to_pylist() == [1, 2, 3]
-        # The pipeline is killed: the service goes on, and another one comes.
+        # The pipeline is killed: the service keeps running, and starts another one.
         (first,) = service.pipelines()
         first.kill()
         data_folder.write(20)
@@ -101,7 +101,7 @@ def test_the_service_fills_the_lake_after_a_kill_of_either_process(
         data_folder.assert_equal()
         events = {it["event"] for it in service.records()}
         assert events >= {"pipeline started", "pipeline following", "pipeline ended"}
-        # The service is killed: its pipeline ends by itself.
+        # The service is killed: its pipeline ends too.
         (second,) = service.pipelines()
         assert second.pid != first.pid
         service.kill()

@@ -18,7 +18,7 @@ from tools.spark_classes import is_fresh, main, run
 
 @pytest.mark.spark
 def test_a_java_that_starts_takes_the_prepared_classes(spark: SparkSession) -> None:
-    """Java maps the archive; without it there is no warning."""
+    """Java maps the archive, and prints no warning without it."""
     mapped = Path(f"/proc/{java_pid(spark)}/maps").read_text(encoding="utf-8")
     assert str(prepared_classes(default_folder(), find_java())) in mapped
 
@@ -47,14 +47,12 @@ def pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
     monkeypatch.setattr(sys, "executable", str(program))
 
 
-def test_a_pipeline_that_answers_no_query_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_that_answers_no_query_can_be_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline(tmp_path, monkeypatch, """echo '{no event}'; echo '{"event": "maintenance"}'; exec sleep 600""")
     assert run(tmp_path / "data", tmp_path / "classes.jsa") == ["{no event}\n", '{"event": "maintenance"}\n']
 
 
-def test_a_pipeline_that_does_not_come_to_its_maintenance_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipeline_that_never_reaches_maintenance_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.spark_classes.TIMEOUT", 0.5)
     pipeline(tmp_path, monkeypatch, """echo '{"event": "maintenance failed"}'; exec sleep 600""")
     assert run(tmp_path / "data", tmp_path / "classes.jsa") == ['{"event": "maintenance failed"}\n']
@@ -84,12 +82,12 @@ def test_a_class_archive_of_another_java_is_not_used_for_the_pipeline(
 def test_the_old_class_archive_is_removed_before_java_writes_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It refuses to write down what it has loaded beside what it has mapped."""
+    """Java cannot write an archive of loaded classes while it maps another."""
     seen: list[list[Path]] = []
 
     def run(_: Path, made: Path) -> list[str]:
         seen.append(list(tmp_path.glob("classes-*.jsa")))
-        made.write_bytes(b"anew")
+        made.write_bytes(b"again")
         return ['{"event": "maintenance"}\n']
 
     of = JavaProgram("java", "17")
@@ -103,5 +101,5 @@ def test_the_old_class_archive_is_removed_before_java_writes_a_new_one(
         monkeypatch.setattr(f"tools.spark_classes.{name}", stands_for)
     assert main() == 0
     assert seen == [[]]
-    assert prepared_classes(tmp_path, of).read_bytes() == b"anew"
+    assert prepared_classes(tmp_path, of).read_bytes() == b"again"
     assert "class data archive created" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from connectivity.errors import ClientCertificateRequired, ConnectionRefused, De
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing
-from tests.support.amqp_link import AmqpWorld
+from tests.support.amqp_link import AmqpLinkHarness
 from tests.support.brokers.mosquitto import Certificates
 from tests.support.brokers.rabbitmq import PASSWORD, USER, RabbitMQ
 
@@ -25,7 +25,10 @@ STRANGERS = trustme.CA()
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    """A RabbitMQ as `docs/reference/amqp.md` configures it; the client's certificate is that of the user `device`."""
+    """Return a RabbitMQ as `docs/reference/amqp.md` configures it.
+
+    The client's certificate is that of the user `device`.
+    """
     certificates = Certificates.make(tmp_path_factory.mktemp("certificates"), "localhost")
     with certificates.ca.open("ab") as trusted:
         trusted.write(STRANGERS.cert_pem.bytes())
@@ -44,8 +47,8 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture
-async def world(asking: RabbitMQ) -> AsyncIterator[AmqpWorld]:
-    async with AmqpWorld.at(asking) as made:
+async def harness(asking: RabbitMQ) -> AsyncIterator[AmqpLinkHarness]:
+    async with AmqpLinkHarness.at(asking) as made:
         yield made
 
 
@@ -55,29 +58,29 @@ def own(certificates: Certificates) -> dict[str, str]:
     return {"type": "client-cert", "cert": certificate, "key": certificates.client_key_pkcs8()}
 
 
-def over_tls(world: AmqpWorld, login: str = "", credentials: dict[str, str] | None = None) -> AmqpWorld:
-    assert world.broker.certificates is not None
-    ca = world.broker.certificates.ca.read_text()
-    world.document.update(uri=f"amqps://{login}localhost:{world.broker.tls_port}", ca=ca, credentials=credentials)
-    return world
+def over_tls(harness: AmqpLinkHarness, login: str = "", credentials: dict[str, str] | None = None) -> AmqpLinkHarness:
+    assert harness.broker.certificates is not None
+    ca = harness.broker.certificates.ca.read_text()
+    harness.document.update(uri=f"amqps://{login}localhost:{harness.broker.tls_port}", ca=ca, credentials=credentials)
+    return harness
 
 
-async def refusal(world: AmqpWorld) -> LinkError:
+async def refusal(harness: AmqpLinkHarness) -> LinkError:
     with pytest.raises(LinkError) as caught:
-        await world.connect()
+        await harness.connect()
     return caught.value
 
 
 @pytest.mark.parametrize(("login", "logged_in"), [("", "device EXTERNAL"), (f"{USER}:{PASSWORD}@", f"{USER} PLAIN")])
 async def test_a_certificate_logs_in_unless_the_uri_has_a_user(
-    world: AmqpWorld, asking: RabbitMQ, login: str, logged_in: str
+    harness: AmqpLinkHarness, asking: RabbitMQ, login: str, logged_in: str
 ) -> None:
     assert asking.certificates is not None
-    link = await over_tls(world, login, own(asking.certificates)).connect()
+    link = await over_tls(harness, login, own(asking.certificates)).connect()
     publishing = Publishing(link)
-    publishing.give(OutboundMessage(world.out, Envelope(b"out")))
+    publishing.give(OutboundMessage(harness.out, Envelope(b"out")))
     assert await publishing.all_done() == [None]
-    await world.send([b"in"])
+    await harness.send([b"in"])
     assert await DeliveryCollector(link).payloads(1) == [b"in"]
     known = await asyncio.to_thread(asking.control, "list_connections", "--silent", "user", "auth_mechanism", "ssl")
     assert f"{logged_in} true" in [" ".join(line.split()) for line in known.splitlines()]
@@ -85,33 +88,33 @@ async def test_a_certificate_logs_in_unless_the_uri_has_a_user(
 
 
 @pytest.mark.parametrize("login", ["", f"{USER}:{PASSWORD}@"])
-async def test_a_broker_that_requests_a_missing_certificate_is_reported(world: AmqpWorld, login: str) -> None:
-    error = await refusal(over_tls(world, login))
+async def test_a_broker_that_requests_a_missing_certificate_is_reported(harness: AmqpLinkHarness, login: str) -> None:
+    error = await refusal(over_tls(harness, login))
     assert (type(error), error.detail) == (ClientCertificateRequired, Detail.CERTIFICATE)
     assert "require" in error.text
 
 
-async def test_a_certificate_of_no_user_is_refused_in_the_words_of_the_broker(world: AmqpWorld) -> None:
+async def test_a_certificate_of_no_user_is_refused_with_the_message_of_the_broker(harness: AmqpLinkHarness) -> None:
     issued = STRANGERS.issue_cert("nobody.test", common_name="nobody")
     certificate = issued.cert_chain_pems[0].bytes().decode()
     error = await refusal(
         over_tls(
-            world, "", {"type": "client-cert", "cert": certificate, "key": issued.private_key_pem.bytes().decode()}
+            harness, "", {"type": "client-cert", "cert": certificate, "key": issued.private_key_pem.bytes().decode()}
         )
     )
     assert (type(error), error.detail) == (ConnectionRefused, Detail.BAD_CREDENTIALS)
     assert error.text.startswith("ACCESS_REFUSED - Login was refused using authentication mechanism EXTERNAL")
 
 
-async def test_a_certificate_of_an_unknown_authority_is_refused(world: AmqpWorld, tmp_path: Path) -> None:
-    error = await refusal(over_tls(world, "", own(Certificates.make(tmp_path))))
+async def test_a_certificate_of_an_unknown_authority_is_refused(harness: AmqpLinkHarness, tmp_path: Path) -> None:
+    error = await refusal(over_tls(harness, "", own(Certificates.make(tmp_path))))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
 
 
 async def test_a_broker_that_does_not_log_in_by_certificates_is_named(rabbitmq: RabbitMQ) -> None:
     assert rabbitmq.certificates is not None
-    async with AmqpWorld.at(rabbitmq) as world:
-        error = await refusal(over_tls(world, "", own(rabbitmq.certificates)))
+    async with AmqpLinkHarness.at(rabbitmq) as harness:
+        error = await refusal(over_tls(harness, "", own(rabbitmq.certificates)))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.BAD_CREDENTIALS)
     offered, expected = error.text.removeprefix("the broker offers the login mechanisms ").split(", expected ")
     assert (set(offered.split(", ")), expected) == ({"PLAIN", "AMQPLAIN"}, "EXTERNAL")

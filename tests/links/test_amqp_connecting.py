@@ -17,7 +17,7 @@ from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, examined, lost, numbered
-from tests.support.amqp_link import AmqpWorld
+from tests.support.amqp_link import AmqpLinkHarness
 from tests.support.brokers import free_port
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.brokers.shared import ODD_LOGIN, ODD_PASSWORD
@@ -27,17 +27,17 @@ pytestmark = pytest.mark.broker("rabbitmq")
 
 
 @pytest.fixture
-async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
-    async with AmqpWorld.at(rabbitmq) as made:
+async def harness(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpLinkHarness]:
+    async with AmqpLinkHarness.at(rabbitmq) as made:
         yield made
 
 
-async def refusal(world: AmqpWorld, uri: str | None = None, **options: str) -> LinkError:
+async def refusal(harness: AmqpLinkHarness, uri: str | None = None, **options: str) -> LinkError:
     """Return the error of a failed attempt to connect."""
     if uri is not None:
-        world.document["uri"] = uri
+        harness.document["uri"] = uri
     with pytest.raises(LinkError) as caught:
-        await world.connect(**options)
+        await harness.connect(**options)
     return caught.value
 
 
@@ -60,37 +60,37 @@ async def silent_server(answer: bytes) -> AsyncIterator[str]:
 # ── virtual hosts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_1_2_a_virtual_host_is_a_world_of_its_own(rabbitmq: RabbitMQ) -> None:
-    async with AmqpWorld.at(rabbitmq, "fleet") as world:
-        link = await world.connect()
-        await world.send([b"in fleet"])
+async def test_1_2_a_virtual_host_has_its_own_queues(rabbitmq: RabbitMQ) -> None:
+    async with AmqpLinkHarness.at(rabbitmq, "fleet") as harness:
+        link = await harness.connect()
+        await harness.send([b"in fleet"])
         assert await DeliveryCollector(link).payloads(1) == [b"in fleet"]
         await link.close()
 
 
-async def test_1_2_an_unknown_virtual_host_is_named(world: AmqpWorld) -> None:
-    error = await refusal(world, world.broker.uri(vhost="no/where"))
+async def test_1_2_an_unknown_virtual_host_is_named(harness: AmqpLinkHarness) -> None:
+    error = await refusal(harness, harness.broker.uri(vhost="no/where"))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.MISSING_ADDRESS)
     assert "no/where" in error.text
 
 
-async def test_1_2_a_virtual_host_may_have_a_slash_and_a_percent_sign_in_its_name(world: AmqpWorld) -> None:
+async def test_1_2_a_virtual_host_may_have_a_slash_and_a_percent_sign_in_its_name(harness: AmqpLinkHarness) -> None:
     """`%2F` may belong to the name, which aio-pika's own URL cannot say."""
-    world.sources(["nobody.made.this"])
-    error = await refusal(world, world.broker.uri(vhost="50%2F/7"))
+    harness.sources(["nobody.made.this"])
+    error = await refusal(harness, harness.broker.uri(vhost="50%2F/7"))
     assert "in vhost '50%2F/7'" in error.text
 
 
-async def test_reserved_characters_of_a_login_reach_the_broker(world: AmqpWorld) -> None:
-    world.sources()
+async def test_reserved_characters_of_a_login_reach_the_broker(harness: AmqpLinkHarness) -> None:
+    harness.sources()
     login = f"{quote(ODD_LOGIN, safe='')}:{quote(ODD_PASSWORD, safe='')}"
-    world.document["uri"] = f"amqp://{login}@{world.broker.host}:{world.broker.port}"
-    link = await world.connect()
+    harness.document["uri"] = f"amqp://{login}@{harness.broker.host}:{harness.broker.port}"
+    link = await harness.connect()
     await link.close()
 
 
-async def test_1_2_a_virtual_host_that_is_not_ours_is_not_authorized(world: AmqpWorld) -> None:
-    error = await refusal(world, world.broker.uri("stranger", vhost="fleet"))
+async def test_1_2_a_virtual_host_without_permission_is_not_authorized(harness: AmqpLinkHarness) -> None:
+    error = await refusal(harness, harness.broker.uri("stranger", vhost="fleet"))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
     assert "fleet" in error.text
 
@@ -99,27 +99,29 @@ async def test_1_2_a_virtual_host_that_is_not_ours_is_not_authorized(world: Amqp
 
 
 @pytest.mark.parametrize("login", ["service:wrong", "nobody:right", "f%3A%2F:p%40ss"])
-async def test_bad_credentials_are_refused_with_the_words_of_the_broker(world: AmqpWorld, login: str) -> None:
-    error = await refusal(world, f"amqp://{login}@{world.broker.host}:{world.broker.port}")
+async def test_bad_credentials_are_refused_with_the_message_of_the_broker(harness: AmqpLinkHarness, login: str) -> None:
+    error = await refusal(harness, f"amqp://{login}@{harness.broker.host}:{harness.broker.port}")
     assert (type(error), error.detail) == (ConnectionRefused, Detail.BAD_CREDENTIALS)
     assert error.text.startswith("ACCESS_REFUSED - Login was refused")
 
 
-async def test_a_queue_that_we_may_not_read_is_not_authorized(world: AmqpWorld) -> None:
-    error = await refusal(world, world.broker.uri("stranger"))
+async def test_a_queue_that_we_may_not_read_is_not_authorized(harness: AmqpLinkHarness) -> None:
+    error = await refusal(harness, harness.broker.uri("stranger"))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
-    assert world.source in error.text
+    assert harness.source in error.text
     assert "stranger" in error.text
 
 
-async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_the_link(world: AmqpWorld) -> None:
-    made = await world.bare_client.channel.declare_exchange(f"{world.source}.ex")
-    world.sources()
-    world.document["uri"] = world.broker.uri("stranger")
-    world.document["targets"] = [
+async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_the_link(
+    harness: AmqpLinkHarness,
+) -> None:
+    made = await harness.bare_client.channel.declare_exchange(f"{harness.source}.ex")
+    harness.sources()
+    harness.document["uri"] = harness.broker.uri("stranger")
+    harness.document["targets"] = [
         {"address": f"{made.name}/key", "topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:all"]}
     ]
-    link = await world.connect()
+    link = await harness.connect()
     publishing = Publishing(link)
     for _ in range(2):
         publishing.give(OutboundMessage(f"{made.name}/key", Envelope(b"no")))
@@ -131,24 +133,24 @@ async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_
     await link.close()
 
 
-async def test_a_connection_test_names_a_queue_without_read_permission(world: AmqpWorld) -> None:
-    """Also while messages wait there: none of them is taken, and none comes marked later."""
-    await world.send([b"waits"])
-    world.document["uri"] = world.broker.uri("stranger")
-    [[found]] = (await examined(world.definition)).sources
+async def test_a_connection_test_names_a_queue_without_read_permission(harness: AmqpLinkHarness) -> None:
+    """Also while messages wait there: none is consumed, and none is marked as redelivered later."""
+    await harness.send([b"waits"])
+    harness.document["uri"] = harness.broker.uri("stranger")
+    [[found]] = (await examined(harness.definition)).sources
     assert found.error is not None
     assert found.error.detail is Detail.NOT_AUTHORIZED
     assert "stranger" in found.error.text
 
 
-async def test_a_connection_test_checks_exchanges_and_response_queues(world: AmqpWorld) -> None:
-    made = await world.bare_client.channel.declare_exchange(f"{world.source}.ex")
-    addresses = (f"{made.name}/{{{{ thing:id }}}}", "gone/key", "/gone.queue", "/{{ header:reply-to }}", world.out)
+async def test_a_connection_test_checks_exchanges_and_response_queues(harness: AmqpLinkHarness) -> None:
+    made = await harness.bare_client.channel.declare_exchange(f"{harness.source}.ex")
+    addresses = (f"{made.name}/{{{{ thing:id }}}}", "gone/key", "/gone.queue", "/{{ header:reply-to }}", harness.out)
     topics = ["_/_/things/twin/events"]
-    world.document["targets"] = [
+    harness.document["targets"] = [
         {"address": address, "topics": topics, "authorizationContext": ["lab:all"]} for address in addresses
     ]
-    found = await examined(world.definition)
+    found = await examined(harness.definition)
     assert [(each.error and each.error.detail, each.is_known) for each in found.targets] == [
         (None, True),
         (Detail.MISSING_ADDRESS, True),
@@ -158,35 +160,35 @@ async def test_a_connection_test_checks_exchanges_and_response_queues(world: Amq
     ]
 
 
-async def test_a_connection_test_whose_login_is_refused_reports_the_reason(world: AmqpWorld) -> None:
-    world.document["uri"] = f"amqp://service:wrong@{world.broker.host}:{world.broker.port}"
+async def test_a_connection_test_whose_login_is_refused_reports_the_reason(harness: AmqpLinkHarness) -> None:
+    harness.document["uri"] = f"amqp://service:wrong@{harness.broker.host}:{harness.broker.port}"
     with pytest.raises(ConnectionRefused) as refused:
-        await examined(world.definition)
+        await examined(harness.definition)
     assert refused.value.detail is Detail.BAD_CREDENTIALS
 
 
 # ── queues and exchanges ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_2_3_1_missing_queues_are_named_all_together(world: AmqpWorld) -> None:
-    world.sources([world.source, "gone-1"], ["gone-2"])
-    error = await refusal(world)
+async def test_2_3_1_missing_queues_are_named_all_together(harness: AmqpLinkHarness) -> None:
+    harness.sources([harness.source, "gone-1"], ["gone-2"])
+    error = await refusal(harness)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.MISSING_ADDRESS)
     assert error.text == ("NOT_FOUND - no queue 'gone-1' in vhost '/'; NOT_FOUND - no queue 'gone-2' in vhost '/'")
 
 
-async def test_2_3_1_a_queue_that_has_come_back_is_consumed(world: AmqpWorld) -> None:
-    await world.bare_client.channel.queue_delete(world.source)
-    assert (await refusal(world)).detail is Detail.MISSING_ADDRESS
-    await world.bare_client.queue(world.source)
-    link = await world.connect()
-    await world.send([b"back"])
+async def test_2_3_1_a_queue_that_has_come_back_is_consumed(harness: AmqpLinkHarness) -> None:
+    await harness.bare_client.channel.queue_delete(harness.source)
+    assert (await refusal(harness)).detail is Detail.MISSING_ADDRESS
+    await harness.bare_client.queue(harness.source)
+    link = await harness.connect()
+    await harness.send([b"back"])
     assert await DeliveryCollector(link).payloads(1) == [b"back"]
     await link.close()
 
 
-async def test_2_3_1_a_missing_exchange_of_a_target_is_reported_and_the_link_stays_up(world: AmqpWorld) -> None:
-    world.document["targets"] = [
+async def test_2_3_1_a_missing_exchange_of_a_target_is_reported_and_the_link_stays_up(harness: AmqpLinkHarness) -> None:
+    harness.document["targets"] = [
         {
             "address": "not-there/{{ thing:name }}",
             "topics": ["_/_/things/twin/events"],
@@ -194,23 +196,23 @@ async def test_2_3_1_a_missing_exchange_of_a_target_is_reported_and_the_link_sta
         }
     ]
     with capture_logs() as logs:
-        link = await world.connect()
+        link = await harness.connect()
     [event] = [each for each in logs if each["event"] == "exchange missing"]
     assert (event["exchange"], event["log_level"]) == ("not-there", "warning")
     await link.close()
 
 
-async def test_a_queue_with_another_exclusive_consumer_is_named(world: AmqpWorld) -> None:
-    name = f"{world.source}.exclusive"
-    await world.bare_client.channel.declare_queue(name, exclusive=True)
-    world.sources([name])
-    error = await refusal(world)
+async def test_a_queue_with_another_exclusive_consumer_is_named(harness: AmqpLinkHarness) -> None:
+    name = f"{harness.source}.exclusive"
+    await harness.bare_client.channel.declare_queue(name, exclusive=True)
+    harness.sources([name])
+    error = await refusal(harness)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
     assert name in error.text
 
 
-async def test_too_few_channels_are_refused_in_the_words_of_the_broker(world: AmqpWorld) -> None:
-    error = await refusal(world, requestedChannelMax="1")
+async def test_too_few_channels_are_refused_with_the_message_of_the_broker(harness: AmqpLinkHarness) -> None:
+    error = await refusal(harness, requestedChannelMax="1")
     assert error.detail is Detail.REFUSED_BY_BROKER
     assert "channel" in error.text
 
@@ -218,46 +220,46 @@ async def test_too_few_channels_are_refused_in_the_words_of_the_broker(world: Am
 # ── TLS ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def over_tls(world: AmqpWorld, host: str = "localhost", **more: Any) -> AmqpWorld:
-    world.document.update({"uri": world.broker.uri(tls=True, host=host), **more})
-    return world
+def over_tls(harness: AmqpLinkHarness, host: str = "localhost", **more: Any) -> AmqpLinkHarness:
+    harness.document.update({"uri": harness.broker.uri(tls=True, host=host), **more})
+    return harness
 
 
-async def test_a_given_ca_is_trusted(world: AmqpWorld) -> None:
-    assert world.broker.certificates is not None
-    link = await over_tls(world, ca=world.broker.certificates.ca.read_text()).connect()
+async def test_a_given_ca_is_trusted(harness: AmqpLinkHarness) -> None:
+    assert harness.broker.certificates is not None
+    link = await over_tls(harness, ca=harness.broker.certificates.ca.read_text()).connect()
     taker, publishing = DeliveryCollector(link), Publishing(link)
     large = bytes(range(256)) * 2000
-    publishing.give(OutboundMessage(world.out, Envelope(large)))
+    publishing.give(OutboundMessage(harness.out, Envelope(large)))
     assert await publishing.all_done() == [None]
-    await world.send([large, b"small"])
+    await harness.send([large, b"small"])
     assert await taker.payloads(2) == [large, b"small"]
     await link.close()
 
 
-async def test_an_untrusted_certificate_is_refused(world: AmqpWorld) -> None:
-    error = await refusal(over_tls(world))
+async def test_an_untrusted_certificate_is_refused(harness: AmqpLinkHarness) -> None:
+    error = await refusal(over_tls(harness))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
 
 
-async def test_a_given_ca_leaves_the_check_of_the_host_name_on(world: AmqpWorld) -> None:
-    assert world.broker.certificates is not None
-    error = await refusal(over_tls(world, "127.0.0.1", ca=world.broker.certificates.ca.read_text()))
+async def test_a_given_ca_leaves_the_check_of_the_host_name_on(harness: AmqpLinkHarness) -> None:
+    assert harness.broker.certificates is not None
+    error = await refusal(over_tls(harness, "127.0.0.1", ca=harness.broker.certificates.ca.read_text()))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
     assert "127.0.0.1" in error.text
 
 
-async def test_validate_certificates_false_takes_any(world: AmqpWorld) -> None:
-    link = await over_tls(world, validateCertificates=False).connect()
+async def test_validate_certificates_false_takes_any(harness: AmqpLinkHarness) -> None:
+    link = await over_tls(harness, validateCertificates=False).connect()
     publishing = Publishing(link)
-    publishing.give(OutboundMessage(world.out, Envelope(b"x")))
+    publishing.give(OutboundMessage(harness.out, Envelope(b"x")))
     assert await publishing.all_done() == [None]
     await link.close()
 
 
-async def test_a_port_without_tls_is_reported_from_a_dead_one(world: AmqpWorld) -> None:
-    uri = world.broker.uri(tls=True, port=world.broker.port)
-    error = await refusal(world, uri, connectionTimeout="5000")
+async def test_a_port_without_tls_is_reported_from_a_dead_one(harness: AmqpLinkHarness) -> None:
+    uri = harness.broker.uri(tls=True, port=harness.broker.port)
+    error = await refusal(harness, uri, connectionTimeout="5000")
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
     assert error.text.startswith("TLS: ")
 
@@ -265,83 +267,83 @@ async def test_a_port_without_tls_is_reported_from_a_dead_one(world: AmqpWorld) 
 # ── reaching it ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_unknown_host(world: AmqpWorld) -> None:
-    error = await refusal(world, "amqp://a:b@no-such-host.invalid:5672")
+async def test_an_unknown_host(harness: AmqpLinkHarness) -> None:
+    error = await refusal(harness, "amqp://a:b@no-such-host.invalid:5672")
     assert (type(error), error.detail) == (NotConnected, Detail.UNKNOWN_HOST)
 
 
-async def test_a_port_without_a_listener_refuses_the_connection(world: AmqpWorld) -> None:
+async def test_a_port_without_a_listener_refuses_the_connection(harness: AmqpLinkHarness) -> None:
     port = free_port()
-    error = await refusal(world, f"amqp://a:b@127.0.0.1:{port}")
+    error = await refusal(harness, f"amqp://a:b@127.0.0.1:{port}")
     assert type(error) is NotConnected
     assert str(error) == f"connection refused: 127.0.0.1:{port}: Connection refused"
 
 
-async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> None:
+async def test_a_name_that_leads_to_a_forbidden_address(harness: AmqpLinkHarness) -> None:
     with enforce(EgressRules(blocked=["127.0.0.0/8"])):
-        error = await refusal(world)
+        error = await refusal(harness)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
     assert "127.0.0.1: found a host that matches 127.0.0.0/8 in hosts.blocked, expected" in error.text
 
 
-async def test_a_server_that_says_nothing(world: AmqpWorld) -> None:
+async def test_a_silent_server(harness: AmqpLinkHarness) -> None:
     async with silent_server(b"") as uri:
-        error = await refusal(world, uri, handshakeTimeout="300")
+        error = await refusal(harness, uri, handshakeTimeout="300")
     assert (type(error), str(error)) == (NotConnected, "timeout: the broker did not answer the login within 0.3 s")
 
 
-async def test_a_server_that_says_nothing_to_a_tls_handshake(world: AmqpWorld) -> None:
+async def test_a_server_that_does_not_answer_a_tls_handshake(harness: AmqpLinkHarness) -> None:
     async with silent_server(b"") as uri:
-        error = await refusal(world, uri.replace("amqp:", "amqps:"), connectionTimeout="300")
+        error = await refusal(harness, uri.replace("amqp:", "amqps:"), connectionTimeout="300")
     assert (type(error), str(error)) == (NotConnected, "timeout: no answer within 0.3 s")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x00\x01\x00\x00", b"\x00" * 20])
-async def test_a_server_that_speaks_something_else(world: AmqpWorld, answer: bytes) -> None:
+async def test_a_server_of_another_protocol(harness: AmqpLinkHarness, answer: bytes) -> None:
     async with silent_server(answer) as uri:
-        error = await refusal(world, uri)
+        error = await refusal(harness, uri)
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
     assert error.text.startswith("the response is not AMQP 0.9.1: ")
 
 
-async def test_an_attempt_that_is_given_up_leaves_nothing_behind(world: AmqpWorld) -> None:
-    world.proxy.stall()
-    task = asyncio.create_task(connect_as_it_is(world))
-    await wait_until(lambda: world.proxy.links)
+async def test_an_attempt_that_is_given_up_leaves_nothing_behind(harness: AmqpLinkHarness) -> None:
+    harness.proxy.stall()
+    task = asyncio.create_task(connect_as_it_is(harness))
+    await wait_until(lambda: harness.proxy.links)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    world.proxy.flow()
+    harness.proxy.flow()
     # The broker's side: no consumer is left at the queue.
-    queue = await world.bare_client.queue(world.source)
+    queue = await harness.bare_client.queue(harness.source)
     assert queue.declaration_result.consumer_count == 0
 
 
-async def connect_as_it_is(world: AmqpWorld) -> None:
+async def connect_as_it_is(harness: AmqpLinkHarness) -> None:
     """Without letting the proxy flow again first."""
-    world.proxy.flow, flow = lambda: None, world.proxy.flow  # type: ignore[method-assign]
+    harness.proxy.flow, flow = lambda: None, harness.proxy.flow  # type: ignore[method-assign]
     try:
-        await world.connect()
+        await harness.connect()
     finally:
-        world.proxy.flow = flow  # type: ignore[method-assign]
+        harness.proxy.flow = flow  # type: ignore[method-assign]
 
 
 def test_the_loop_that_the_service_uses_carries_it_too(rabbitmq: RabbitMQ) -> None:
     """Tests run on the standard library's loop, the service on another one."""
 
     async def conversation() -> None:
-        async with AmqpWorld.at(rabbitmq) as world:
-            link = await world.connect()
+        async with AmqpLinkHarness.at(rabbitmq) as harness:
+            link = await harness.connect()
             taker, publishing = DeliveryCollector(link), Publishing(link)
-            publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(1000)))
+            publishing.give(*(OutboundMessage(harness.out, Envelope(payload)) for payload in numbered(1000)))
             assert await publishing.all_done() == [None] * 1000
-            await world.send(numbered(200))
+            await harness.send(numbered(200))
             assert await taker.payloads(200) == numbered(200)
-            await world.cut()
+            await harness.cut()
             await lost(link)
             await link.close()
             assert rabbitmq.certificates is not None
-            link = await over_tls(world, ca=rabbitmq.certificates.ca.read_text()).connect()
+            link = await over_tls(harness, ca=rabbitmq.certificates.ca.read_text()).connect()
             await link.close()
 
     uvloop.run(conversation())

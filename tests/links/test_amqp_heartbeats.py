@@ -10,7 +10,7 @@ import pytest
 from connectivity.transports.base import ConsumeOptions
 from tests.contract.byte_limits import LARGE
 from tests.contract.link import DeliveryCollector, lost
-from tests.support.amqp_link import AmqpWorld
+from tests.support.amqp_link import AmqpLinkHarness
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.wait import wait_until
 
@@ -18,16 +18,16 @@ pytestmark = pytest.mark.broker("rabbitmq")
 
 
 @pytest.fixture
-async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
-    async with AmqpWorld.at(rabbitmq) as made:
+async def harness(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpLinkHarness]:
+    async with AmqpLinkHarness.at(rabbitmq) as made:
         made.consume = ConsumeOptions(unsettled_bytes=8 * LARGE)
         yield made
 
 
-async def test_a_dead_network_is_found_by_the_heartbeat(world: AmqpWorld) -> None:
+async def test_a_dead_network_is_found_by_the_heartbeat(harness: AmqpLinkHarness) -> None:
     """Nothing arrives and nothing is refused: only silence shows that the link is lost."""
-    link = await world.connect(requestedHeartbeat="1")
-    world.proxy.stall()
+    link = await harness.connect(requestedHeartbeat="1")
+    harness.proxy.stall()
     error = await lost(link)
     assert str(error) == "timeout: no data within 2 heartbeats of 1 s"
     silence = asyncio.get_running_loop().time() - link.client.frame_demultiplexer.last_received
@@ -35,23 +35,23 @@ async def test_a_dead_network_is_found_by_the_heartbeat(world: AmqpWorld) -> Non
     await link.close()
 
 
-async def test_an_idle_link_stays(world: AmqpWorld) -> None:
+async def test_an_idle_link_stays(harness: AmqpLinkHarness) -> None:
     """Its heartbeats keep it: the broker would end it after two of them."""
-    link = await world.connect(requestedHeartbeat="1")
-    sent = world.proxy.sent
-    await wait_until(lambda: world.proxy.sent >= sent + 4 * 8)
+    link = await harness.connect(requestedHeartbeat="1")
+    sent = harness.proxy.sent
+    await wait_until(lambda: harness.proxy.sent >= sent + 4 * 8)
     assert not link.lost.done()
     await link.close()
 
 
-async def test_a_link_that_has_stopped_reading_stays(world: AmqpWorld) -> None:
+async def test_a_link_that_has_stopped_reading_stays(harness: AmqpLinkHarness) -> None:
     """It sees no heartbeats, and knows why."""
-    link = await world.connect(requestedHeartbeat="1")
+    link = await harness.connect(requestedHeartbeat="1")
     taker = DeliveryCollector(link)
-    await world.send([bytes(LARGE)] * 60)
+    await harness.send([bytes(LARGE)] * 60)
     await wait_until(lambda: link.client.is_paused)
-    sent = world.proxy.sent
-    await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 8 * 8)  # eight of ours, in four seconds
+    sent = harness.proxy.sent
+    await wait_until(lambda: link.lost.done() or harness.proxy.sent >= sent + 8 * 8)  # eight heartbeats
     assert (link.lost.done(), link.client.is_paused) == (False, True)
     for _ in range(60):
         assert await taker.payloads(1) == [bytes(LARGE)]

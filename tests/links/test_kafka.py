@@ -20,15 +20,15 @@ from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.partition import PartitionDelivery
 from mappings.model.envelope import Envelope
 from tests.contract.byte_limits import LARGE, ByteLimits, LimitedSetup
-from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, drain, lost, numbered
+from tests.contract.link import BrokerBehavior, DeliveryCollector, Publishing, drain, lost, numbered
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import BareKafkaClient
 from tests.support.wait import wait_until
 
 
-class KafkaWorld:
-    """A connection through a proxy to Kafka, with topics of its own, and an onlooker who talks to Kafka directly."""
+class KafkaLinkHarness:
+    """A connection through a proxy to Kafka, with topics of its own, and a direct client."""
 
     most_unsettled = IN_FLIGHT
     absent = "nobody.made.this"
@@ -86,12 +86,15 @@ class KafkaWorld:
         return self.bare_client.received
 
     async def cut(self) -> None:
-        """The library repairs a cut by itself, so the broker stays away."""
+        """Keep the broker unreachable after the cut, because the library reconnects automatically."""
         self.proxy.is_refusing = True
         self.proxy.cut()
 
     async def withhold_confirms(self) -> None:
-        """The producer requests its ID and the partition leader before it first sends, and would miss those, too."""
+        """Withhold the broker's confirms.
+
+        Before it first sends, the producer requests its ID and the partition leader, and would miss those, too.
+        """
         first = Publishing(self.link)
         first.give(OutboundMessage(self.out, Envelope(b"first")))
         assert await first.all_done() == [None]
@@ -100,11 +103,11 @@ class KafkaWorld:
         self.proxy.stall(to_broker=False)
 
 
-async def refusal_of(world: KafkaWorld) -> ConnectionRefused:
+async def refusal_of(harness: KafkaLinkHarness) -> ConnectionRefused:
     """Return the refusal of an attempt to connect, once the broker answers."""
     for _ in range(10):
         try:
-            await (await world.connect()).close()
+            await (await harness.connect()).close()
         except ConnectionRefused as refused:
             return refused
         except NotConnected:
@@ -113,69 +116,69 @@ async def refusal_of(world: KafkaWorld) -> ConnectionRefused:
 
 
 @pytest.mark.broker("kafka")
-class TestKafka(BrokerBehaviour, ByteLimits):
+class TestKafka(BrokerBehavior, ByteLimits):
     @pytest.fixture
-    async def world(self, kafka: Kafka) -> AsyncIterator[KafkaWorld]:
+    async def harness(self, kafka: Kafka) -> AsyncIterator[KafkaLinkHarness]:
         async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
-            world = KafkaWorld(kafka, proxy)
-            with world.bare_client:
-                yield world
+            harness = KafkaLinkHarness(kafka, proxy)
+            with harness.bare_client:
+                yield harness
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LimitedSetup) -> None:
+    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, harness: LimitedSetup) -> None:
         """The library has it already: it is delivered, and refused by the reader."""
-        world.consume = ConsumeOptions(payload=LARGE)
-        link = await world.connect()
-        await world.send([bytes(LARGE * 12)])
+        harness.consume = ConsumeOptions(payload=LARGE)
+        link = await harness.connect()
+        await harness.send([bytes(LARGE * 12)])
         [delivery] = await DeliveryCollector(link).take(1)
         assert (len(delivery.envelope.payload), delivery.skipped) == (LARGE * 12, 0)
         await link.close()
 
-    async def test_2_4_a_record_is_in_the_headers(self, world: KafkaWorld, link: KafkaLink) -> None:
+    async def test_2_4_a_record_is_in_the_headers(self, harness: KafkaLinkHarness, link: KafkaLink) -> None:
         taker = DeliveryCollector(link)
         headers = [("x", "first"), ("x", "last"), ("none", None), ("odd", b"\xff"), ("kafka.topic", "forged")]
-        await world.send_to(world.source, [b"{}"], headers, key="lamp-7")
+        await harness.send_to(harness.source, [b"{}"], headers, key="lamp-7")
         [delivery] = await taker.take(1)
         found = dict(delivery.envelope.headers)
-        assert delivery.address == found["kafka.topic"] == world.source
+        assert delivery.address == found["kafka.topic"] == harness.source
         assert (found["x"], found["odd"], found["kafka.key"]) == ("last", "\ufffd", "lamp-7")
         assert abs(int(found["kafka.timestamp"]) / 1000 - time.time()) < 60
         assert found["correlation-id"]
         assert "none" not in found
 
-    async def test_2_4_an_expired_record_is_passed_over_and_done(self, world: KafkaWorld) -> None:
+    async def test_2_4_an_expired_record_is_passed_over_and_done(self, harness: KafkaLinkHarness) -> None:
         now = int(time.time() * 1000)
-        link = await world.connect()
+        link = await harness.connect()
         for created, ttl, payload in (
             (now - 5000, "4000", b"expired"),
             (now, "60000", b"in time"),
             (now - 5000, "soon", b"odd"),
         ):
-            await world.send_to(world.source, [payload], {"creation-time": str(created), "ttl": ttl})
+            await harness.send_to(harness.source, [payload], {"creation-time": str(created), "ttl": ttl})
         assert await DeliveryCollector(link).payloads(2) == [b"in time", b"odd"]
         await link.close()
-        link = await world.connect()
-        await world.send([b"new"])
+        link = await harness.connect()
+        await harness.send([b"new"])
         assert await DeliveryCollector(link).payloads(1) == [b"new"]
         await link.close()
 
-    async def test_8_6_a_tombstone_has_an_empty_payload(self, world: KafkaWorld, link: KafkaLink) -> None:
+    async def test_8_6_a_tombstone_has_an_empty_payload(self, harness: KafkaLinkHarness, link: KafkaLink) -> None:
         taker = DeliveryCollector(link)
-        await world.send_to(world.source, [None], key="lamp-7")
+        await harness.send_to(harness.source, [None], key="lamp-7")
         assert await taker.payloads(1) == [b""]
 
-    async def test_8_12_a_name_is_topic_id_partition_and_offset(self, world: KafkaWorld, kafka: Kafka) -> None:
-        """A topic that is created again starts at 0, under the same name, and none of its records is known."""
-        link = await world.connect(consumerOffsetReset="earliest")
-        await world.send([b"one", b"two"])
+    async def test_8_12_a_name_is_topic_id_partition_and_offset(self, harness: KafkaLinkHarness, kafka: Kafka) -> None:
+        """A recreated topic starts at 0 under the same name, and none of its records is known."""
+        link = await harness.connect(consumerOffsetReset="earliest")
+        await harness.send([b"one", b"two"])
         first, second = await DeliveryCollector(link).take(2)
         assert [(each.name or "").rsplit("/", 2)[1:] for each in (first, second)] == [["0", "0"], ["0", "1"]]
         await link.close()
-        kafka.delete(world.source)
-        kafka.create(world.source)
-        link = await world.connect(consumerOffsetReset="earliest")
-        await world.send([b"three"])
+        kafka.delete(harness.source)
+        kafka.create(harness.source)
+        link = await harness.connect(consumerOffsetReset="earliest")
+        await harness.send([b"three"])
         [third] = await DeliveryCollector(link).take(1)
         assert third.name is not None
         assert third.name.endswith("/0/0")
@@ -183,14 +186,14 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         await link.close()
 
     async def test_records_from_before_the_assignment_are_marked_and_later_ones_are_not(
-        self, world: KafkaWorld
+        self, harness: KafkaLinkHarness
     ) -> None:
-        first = await world.connect()
+        first = await harness.connect()
         await first.close()
-        await world.send([b"while away"])
-        second = await world.connect()
+        await harness.send([b"while away"])
+        second = await harness.connect()
         taker = DeliveryCollector(second)
-        await world.send([b"now"])
+        await harness.send([b"now"])
         deliveries = await taker.take(2)
         assert [(each.envelope.payload, each.redelivered) for each in deliveries] == [
             (b"while away", True),
@@ -198,45 +201,45 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         ]
         await second.close()
 
-    async def test_2_5_a_new_group_starts_where_it_is_reported_to(self, world: KafkaWorld) -> None:
-        await world.send([b"before"])
-        late = await world.connect(groupId=f"{world.name}-late")
-        early = await world.connect(groupId=f"{world.name}-early", consumerOffsetReset="earliest")
-        await world.send([b"after"])
+    async def test_2_5_a_new_group_starts_at_the_configured_offset(self, harness: KafkaLinkHarness) -> None:
+        await harness.send([b"before"])
+        late = await harness.connect(groupId=f"{harness.name}-late")
+        early = await harness.connect(groupId=f"{harness.name}-early", consumerOffsetReset="earliest")
+        await harness.send([b"after"])
         assert await DeliveryCollector(late).payloads(1) == [b"after"]
         assert await DeliveryCollector(early).payloads(2) == [b"before", b"after"]
         await late.close()
         await early.close()
 
-    async def test_2_5_without_qos_a_record_is_done_when_it_is_there(self, world: KafkaWorld) -> None:
-        world.sources([world.source], qos=None)
-        link = await world.connect()
+    async def test_2_5_without_qos_a_record_is_done_when_it_is_published(self, harness: KafkaLinkHarness) -> None:
+        harness.sources([harness.source], qos=None)
+        link = await harness.connect()
         taker = DeliveryCollector(link)
-        await world.send([b"at most once"])
+        await harness.send([b"at most once"])
         (await taker.take(1))[0].settle(Outcome.REDELIVER)
-        await world.send([b"next"])
+        await harness.send([b"next"])
         assert (await taker.take(1))[0].envelope.payload == b"next"
         await link.close()
-        link = await world.connect()
-        await world.send([b"new"])
+        link = await harness.connect()
+        await harness.send([b"new"])
         assert await DeliveryCollector(link).payloads(1) == [b"new"]
         await link.close()
 
-    async def test_every_source_of_a_topic_gets_its_records(self, world: KafkaWorld) -> None:
-        world.sources([world.source], [world.source, world.out])
-        link = await world.connect()
+    async def test_every_source_of_a_topic_gets_its_records(self, harness: KafkaLinkHarness) -> None:
+        harness.sources([harness.source], [harness.source, harness.out])
+        link = await harness.connect()
         one, both = DeliveryCollector(link, 0), DeliveryCollector(link, 1)
-        await world.send([b"shared"])
-        await world.send_to(world.out, [b"its own"])
+        await harness.send([b"shared"])
+        await harness.send_to(harness.out, [b"its own"])
         assert await one.payloads(1) == [b"shared"]
         assert sorted(await both.payloads(2)) == [b"its own", b"shared"]
         await link.close()
 
     async def test_2_5_a_rejected_record_comes_again_with_all_after_it(
-        self, world: KafkaWorld, link: KafkaLink
+        self, harness: KafkaLinkHarness, link: KafkaLink
     ) -> None:
         taker = DeliveryCollector(link)
-        await world.send(numbered(4))
+        await harness.send(numbered(4))
         one, two, three, four = await taker.take(4)
         one.settle()
         four.settle()
@@ -248,40 +251,40 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         assert [each.name for each in again] == [two.name, three.name, four.name]
         for each in again:
             each.settle()
-        await world.send([b"new"])
+        await harness.send([b"new"])
         assert await taker.payloads(1) == [b"new"]
 
-    async def test_case_51_throttling_bounds_the_records_of_a_second(self, world: KafkaWorld) -> None:
-        link = await world.connect(throttlingLimit="20")
+    async def test_case_51_throttling_bounds_the_records_of_a_second(self, harness: KafkaLinkHarness) -> None:
+        link = await harness.connect(throttlingLimit="20")
         taker, begun = DeliveryCollector(link), asyncio.get_running_loop().time()
-        await world.send(numbered(50))
+        await harness.send(numbered(50))
         assert await taker.payloads(50) == numbered(50)
         assert asyncio.get_running_loop().time() - begun >= 1.5
         assert link.throttled >= 1
         await link.close()
 
     async def test_a_full_link_pauses_stays_in_its_group_and_continues(
-        self, world: KafkaWorld, link: KafkaLink
+        self, harness: KafkaLinkHarness, link: KafkaLink
     ) -> None:
         taker = DeliveryCollector(link)
-        await world.send(numbered(IN_FLIGHT + 100))
+        await harness.send(numbered(IN_FLIGHT + 100))
         held = await taker.take(IN_FLIGHT)
         await wait_until(lambda: link._members[0]._is_paused)
         publishing = Publishing(link)
-        publishing.give(OutboundMessage(world.out, Envelope(b"answer")))
+        publishing.give(OutboundMessage(harness.out, Envelope(b"answer")))
         assert await publishing.all_done() == [None]
         for delivery in held:
             delivery.settle()
         assert await taker.payloads(100) == numbered(100, IN_FLIGHT)
 
     async def test_settled_records_behind_an_unsettled_one_are_bounded_too(
-        self, world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+        self, harness: KafkaLinkHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """They come again after a lost link, and their responses must be remembered until then."""
         monkeypatch.setattr("connectivity.transports.kafka.consumer.MOST_WAITING", 100)
-        link = await world.connect()
+        link = await harness.connect()
         taker = DeliveryCollector(link)
-        await world.send(numbered(300))
+        await harness.send(numbered(300))
         first, *others = await taker.take(100)
         for delivery in others:
             delivery.settle()
@@ -293,19 +296,19 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         await link.close()
 
     async def test_a_rebalance_loses_nothing_and_late_outcomes_are_ignored(
-        self, world: KafkaWorld, kafka: Kafka
+        self, harness: KafkaLinkHarness, kafka: Kafka
     ) -> None:
-        """A second member of the group takes partitions over; what the first had of them comes to the second."""
-        topic = f"{world.name}.wide"
+        """A second member of the group takes over partitions with their unsettled records."""
+        topic = f"{harness.name}.wide"
         kafka.create(topic, partitions=2)
-        world.sources([topic])
-        first = await world.connect(groupId=world.name)
+        harness.sources([topic])
+        first = await harness.connect(groupId=harness.name)
         former = DeliveryCollector(first)
         for partition in (0, 1):
-            await world.send_to(topic, [f"p{partition}".encode()], partition=partition)
+            await harness.send_to(topic, [f"p{partition}".encode()], partition=partition)
         held = await former.take(2)
-        world.document["id"] = f"{world.name}-2"
-        second = await world.connect(groupId=world.name)
+        harness.document["id"] = f"{harness.name}-2"
+        second = await harness.connect(groupId=harness.name)
         latter = DeliveryCollector(second)
         [moved] = await latter.take(1)
         assert moved.redelivered
@@ -314,13 +317,13 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         moved.settle()
         assert moved.name in {delivery.name for delivery in held}
         for partition in (0, 1):
-            await world.send_to(topic, [f"q{partition}".encode()], partition=partition)
+            await harness.send_to(topic, [f"q{partition}".encode()], partition=partition)
         await former.take(1)
         await latter.take(1)
         [member] = first._members
         assert member._delivered - member.ended == 1, "what was taken away has ended once"
         for partition in (0, 1):
-            await world.send_to(topic, [f"r{partition}".encode()], partition=partition)
+            await harness.send_to(topic, [f"r{partition}".encode()], partition=partition)
         [one], [other] = await former.take(1), await latter.take(1)
         assert {delivery.envelope.payload for delivery in (one, other)} == {b"r0", b"r1"}
         await first.close()
@@ -328,10 +331,10 @@ class TestKafka(BrokerBehaviour, ByteLimits):
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_2_4_addresses_name_topic_key_and_partition(self, world: KafkaWorld, kafka: Kafka) -> None:
-        topic = f"{world.name}.wide"
+    async def test_2_4_addresses_name_topic_key_and_partition(self, harness: KafkaLinkHarness, kafka: Kafka) -> None:
+        topic = f"{harness.name}.wide"
         kafka.create(topic, partitions=3)
-        link = await world.connect()
+        link = await harness.connect()
         with BareKafkaClient(kafka.bootstrap, topic, partitions=3) as other:
             publishing = Publishing(link)
             for address in (f"{topic}/lamp/7", f"{topic}/", f"{topic}#2"):
@@ -344,23 +347,25 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         assert found[f"{topic}#2".encode()] == (None, 2)
         await link.close()
 
-    async def test_2_4_a_published_record_names_its_connection(self, world: KafkaWorld, link: KafkaLink) -> None:
+    async def test_2_4_a_published_record_names_its_connection(
+        self, harness: KafkaLinkHarness, link: KafkaLink
+    ) -> None:
         publishing = Publishing(link)
-        publishing.give(OutboundMessage(world.out, Envelope(b"", {"x-line": "north"})))
+        publishing.give(OutboundMessage(harness.out, Envelope(b"", {"x-line": "north"})))
         assert await publishing.all_done() == [None]
-        await wait_until(world.received)
-        assert world.received()[0].headers == {"x-line": "north", "ditto-connection-id": world.name}
-        assert world.bare_client.messages[0].value() == b""
+        await wait_until(harness.received)
+        assert harness.received()[0].headers == {"x-line": "north", "ditto-connection-id": harness.name}
+        assert harness.bare_client.messages[0].value() == b""
 
     @pytest.mark.parametrize(
         ("rest", "status"), [("#one", 400), ("#7", 400), ("#99999999999", 400), ("?", 400), (".missing", 503)]
     )
     async def test_an_address_that_takes_nothing_is_a_failure_and_the_next_message_goes(
-        self, world: KafkaWorld, link: KafkaLink, rest: str, status: int
+        self, harness: KafkaLinkHarness, link: KafkaLink, rest: str, status: int
     ) -> None:
         publishing = Publishing(link)
         publishing.give(
-            OutboundMessage(world.out + rest, Envelope(b"no")), OutboundMessage(world.out, Envelope(b"fine"))
+            OutboundMessage(harness.out + rest, Envelope(b"no")), OutboundMessage(harness.out, Envelope(b"fine"))
         )
         refused, fine = await publishing.all_done()
         assert isinstance(refused, PublishFailed)
@@ -368,9 +373,9 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         assert fine is None
 
     async def test_a_record_that_is_too_large_fails_alone(
-        self, world: KafkaWorld, kafka: Kafka, link: KafkaLink
+        self, harness: KafkaLinkHarness, kafka: Kafka, link: KafkaLink
     ) -> None:
-        topic = f"{world.name}.small"
+        topic = f"{harness.name}.small"
         kafka.create(topic, max_message_bytes="200000")
         publishing = Publishing(link)
         publishing.give(
@@ -387,29 +392,31 @@ class TestKafka(BrokerBehaviour, ByteLimits):
 
     # ── cuts and ends ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_short_network_cut_is_repaired_without_a_lost_link(self, world: KafkaWorld) -> None:
-        link = await world.connect(repair_seconds=10.0)
+    async def test_a_short_network_cut_is_repaired_without_a_lost_link(self, harness: KafkaLinkHarness) -> None:
+        link = await harness.connect(repair_seconds=10.0)
         taker, publishing = DeliveryCollector(link), Publishing(link)
         for number in range(3):
-            world.proxy.cut()
-            await world.send([f"in {number}".encode()])
-            publishing.give(OutboundMessage(world.out, Envelope(f"out {number}".encode())))
+            harness.proxy.cut()
+            await harness.send([f"in {number}".encode()])
+            publishing.give(OutboundMessage(harness.out, Envelope(f"out {number}".encode())))
             assert await taker.payloads(1) == [f"in {number}".encode()]
             assert await publishing.all_done() == [None] * (number + 1)
-        await wait_until(lambda: len(world.received()) >= 3)
-        assert [each.payload for each in world.received()] == [b"out 0", b"out 1", b"out 2"]
+        await wait_until(lambda: len(harness.received()) >= 3)
+        assert [each.payload for each in harness.received()] == [b"out 0", b"out 1", b"out 2"]
         assert not link.lost.done()
         await link.close()
 
     @pytest.mark.slow(reason="Kafka ends and starts")
-    async def test_a_killed_broker_redelivers_unsettled_messages(self, world: KafkaWorld, own_kafka: Kafka) -> None:
+    async def test_a_killed_broker_redelivers_unsettled_messages(
+        self, harness: KafkaLinkHarness, own_kafka: Kafka
+    ) -> None:
         own = own_kafka
-        source, out = f"{world.name}.own-in", f"{world.name}.own-out"
+        source, out = f"{harness.name}.own-in", f"{harness.name}.own-out"
         await asyncio.to_thread(own.create, source, out)
-        world.document["uri"] = own.uri()
-        world.document["specificConfig"] = {"bootstrapServers": own.bootstrap}
-        world.sources([source])
-        first = await world.connect()
+        harness.document["uri"] = own.uri()
+        harness.document["specificConfig"] = {"bootstrapServers": own.bootstrap}
+        harness.sources([source])
+        first = await harness.connect()
         with BareKafkaClient(own.bootstrap, out) as other:
             await asyncio.to_thread(other.send, source, numbered(3))
             await DeliveryCollector(first).take(3)
@@ -418,9 +425,9 @@ class TestKafka(BrokerBehaviour, ByteLimits):
             assert (error.retry, error.detail) == (True, Detail.REFUSED)
             await first.close()
             with pytest.raises(NotConnected, match="connection refused"):
-                await world.connect()
+                await harness.connect()
             await asyncio.to_thread(own.start_again)
-            second = await world.connect()
+            second = await harness.connect()
             again = await DeliveryCollector(second).take(3)
             assert [each.envelope.payload for each in again] == numbered(3)
             assert all(each.redelivered for each in again)
@@ -430,31 +437,33 @@ class TestKafka(BrokerBehaviour, ByteLimits):
             await wait_until(lambda: other.received)
             await second.close()
 
-    async def test_a_missing_topic_is_named_and_found_when_it_appears(self, world: KafkaWorld, kafka: Kafka) -> None:
-        topic = f"{world.name}.later"
-        world.sources([world.source, topic])
+    async def test_a_missing_topic_is_named_and_found_when_it_appears(
+        self, harness: KafkaLinkHarness, kafka: Kafka
+    ) -> None:
+        topic = f"{harness.name}.later"
+        harness.sources([harness.source, topic])
         with pytest.raises(ConnectionRefused, match=f"missing address: {topic}"):
-            await world.connect()
+            await harness.connect()
         kafka.create(topic)
-        link = await world.connect()
-        await world.send_to(topic, [b"there"])
+        link = await harness.connect()
+        await harness.send_to(topic, [b"there"])
         assert await DeliveryCollector(link).payloads(1) == [b"there"]
         await link.close()
 
     @pytest.mark.slow(reason="the library asks about topics every ten seconds")
     async def test_a_topic_that_is_deleted_is_a_lost_link_that_names_it(
-        self, world: KafkaWorld, kafka: Kafka, link: KafkaLink
+        self, harness: KafkaLinkHarness, kafka: Kafka, link: KafkaLink
     ) -> None:
         taker = DeliveryCollector(link)
-        await world.send([b"1"])
+        await harness.send([b"1"])
         assert await taker.payloads(1) == [b"1"]
-        await asyncio.to_thread(kafka.delete, world.source)
+        await asyncio.to_thread(kafka.delete, harness.source)
         # The library chooses which request it sends first, and so which error ends the link.
         assert isinstance(await lost(link, 60), LinkError)
-        assert f"{Detail.MISSING_ADDRESS.value}: {world.source}" in str(await refusal_of(world))
-        await asyncio.to_thread(kafka.create, world.source)
-        again = await world.connect(consumerOffsetReset="earliest")
-        await world.send([b"2"])
+        assert f"{Detail.MISSING_ADDRESS.value}: {harness.source}" in str(await refusal_of(harness))
+        await asyncio.to_thread(kafka.create, harness.source)
+        again = await harness.connect(consumerOffsetReset="earliest")
+        await harness.send([b"2"])
         [delivery] = await DeliveryCollector(again).take(1, 60)
         assert delivery.envelope.payload == b"2"
         delivery.settle()
@@ -462,27 +471,27 @@ class TestKafka(BrokerBehaviour, ByteLimits):
 
     @pytest.mark.parametrize(("offset", "topic_id"), [(1, "another topic's"), (5, "")])
     async def test_offsets_of_a_deleted_topic_do_not_apply_to_a_new_one_with_its_name(
-        self, world: KafkaWorld, kafka: Kafka, offset: int, topic_id: str
+        self, harness: KafkaLinkHarness, kafka: Kafka, offset: int, topic_id: str
     ) -> None:
         """The broker forgets the offsets of a deleted topic some time later."""
-        await world.send(numbered(2))
-        await asyncio.to_thread(commit_offset, kafka, world.name, world.source, offset, topic_id)
-        link = await world.connect(groupId=world.name)
+        await harness.send(numbered(2))
+        await asyncio.to_thread(commit_offset, kafka, harness.name, harness.source, offset, topic_id)
+        link = await harness.connect(groupId=harness.name)
         assert await DeliveryCollector(link).payloads(2) == numbered(2)
         await link.close()
 
     async def test_consumers_of_one_client_share_the_partitions_of_their_source(
-        self, world: KafkaWorld, kafka: Kafka
+        self, harness: KafkaLinkHarness, kafka: Kafka
     ) -> None:
         """As many members of the group as there are consumers, each with partitions of its own."""
-        topic = f"{world.name}.four"
+        topic = f"{harness.name}.four"
         await asyncio.to_thread(kafka.create, topic, partitions=4)
-        world.sources([topic])
-        world.document["sources"][0]["consumerCount"] = 2
-        link = await world.connect()
+        harness.sources([topic])
+        harness.document["sources"][0]["consumerCount"] = 2
+        link = await harness.connect()
         taker = DeliveryCollector(link)
         for partition in range(4):
-            await world.send_to(topic, numbered(25, 25 * partition), partition=partition)
+            await harness.send_to(topic, numbered(25, 25 * partition), partition=partition)
         deliveries = await taker.take(100, 30)
         partitions = [each.partition for each in deliveries if isinstance(each, PartitionDelivery)]
         assert {partition.number for partition in partitions} == set(range(4))
@@ -498,33 +507,35 @@ class TestKafka(BrokerBehaviour, ByteLimits):
             delivery.settle()
         await link.close()
 
-    async def test_b11_committed_offsets_are_reported_when_committed_and_when_assigned(self, world: KafkaWorld) -> None:
+    async def test_b11_committed_offsets_are_reported_when_committed_and_when_assigned(
+        self, harness: KafkaLinkHarness
+    ) -> None:
         reported: list[tuple[str, int]] = []
-        world.consume = ConsumeOptions(on_committed=lambda partition, offset: reported.append((partition, offset)))
-        link = await world.connect()
-        await world.send([b"one"])
+        harness.consume = ConsumeOptions(on_committed=lambda partition, offset: reported.append((partition, offset)))
+        link = await harness.connect()
+        await harness.send([b"one"])
         [first] = await DeliveryCollector(link).take(1)
         first.settle()
         await wait_until(lambda: reported and reported[-1] == (first.position[0], 1))
         await link.close()
         reported.clear()
-        link = await world.connect()
+        link = await harness.connect()
         await wait_until(lambda: reported)
         assert reported == [(first.position[0], 1)]
         assert first.name == f"kafka:{first.position[0]}/0"
         await link.close()
 
-    async def test_another_client_in_our_place_is_a_lost_link(self, world: KafkaWorld) -> None:
-        first = await world.connect()
-        second = await world.connect()
+    async def test_another_client_in_our_place_is_a_lost_link(self, harness: KafkaLinkHarness) -> None:
+        first = await harness.connect()
+        second = await harness.connect()
         assert (await lost(first)).retry
         await first.close()
-        await world.send([b"to the second"])
+        await harness.send([b"to the second"])
         assert await DeliveryCollector(second).payloads(1) == [b"to the second"]
         await second.close()
 
     async def test_a_consumer_that_ends_by_itself_is_a_lost_link(
-        self, world: KafkaWorld, link: KafkaLink, monkeypatch: pytest.MonkeyPatch
+        self, harness: KafkaLinkHarness, link: KafkaLink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The end of its thread for any reason: otherwise consuming would stop unnoticed."""
 
@@ -536,11 +547,11 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         assert error.retry
         assert "a mistake" in str(error)
 
-    async def test_a_connection_without_sources_publishes(self, world: KafkaWorld) -> None:
-        world.document["sources"] = []
-        link = await world.connect()
+    async def test_a_connection_without_sources_publishes(self, harness: KafkaLinkHarness) -> None:
+        harness.document["sources"] = []
+        link = await harness.connect()
         publishing = Publishing(link)
-        publishing.give(OutboundMessage(world.out, Envelope(b"alone")))
+        publishing.give(OutboundMessage(harness.out, Envelope(b"alone")))
         assert await publishing.all_done() == [None]
         await link.close()
 

@@ -107,7 +107,7 @@ class TestReaching:
     async def test_a_broker_that_names_a_refused_address_as_its_own_is_not_followed(
         self, kafka: Kafka, topic: str
     ) -> None:
-        """The first greeting goes to an allowed name; what the cluster advertises is judged like the document."""
+        """The first connection goes to an allowed name; the advertised names are checked like the document."""
         document = self.document(kafka, f"tcp://localhost:{kafka.bootstrap.rpartition(':')[2]}", topic)
         with enforce(EgressRules(blocked=["127.0.0.0/8", "::1"], allowed=["localhost"])):
             error = await self.refused(document)

@@ -1,4 +1,4 @@
-"""Each way in which a broker cannot be reached has its name, and the broker's or the system's words with it."""
+"""Each failure to connect to a broker has its own name and contains the message of broker or system."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def scripted(*answers: bytes, ending: bool = False) -> AsyncIterator[str]:
     server = await loop.create_server(lambda: Script(answers, transports, ending=ending), "127.0.0.1", 0)
     async with server:
         yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        for _ in range(3):  # what was just accepted gets its protocol
+        for _ in range(3):  # an accepted connection gets its protocol
             await asyncio.sleep(0)
         for transport in transports:
             transport.abort()
@@ -126,19 +126,19 @@ async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
     assert "127.0.0.1: found a host that matches 127.0.0.0/8 in hosts.blocked, expected" in error.text
 
 
-async def test_a_server_that_says_nothing(kind: str) -> None:
+async def test_a_silent_server(kind: str) -> None:
     async with scripted(b"") as uri:
         error = await refusal(document(kind, uri), CONNECT_WITHIN)
     assert (type(error), str(error)) == (NotConnected, "timeout: the broker did not answer the login within 0.5 s")
 
 
-async def test_a_server_that_says_nothing_to_a_tls_handshake(kind: str) -> None:
+async def test_a_server_that_does_not_answer_a_tls_handshake(kind: str) -> None:
     async with scripted(b"") as uri:
         error = await refusal(document(kind, uri.replace("tcp:", "ssl:")), CONNECT_WITHIN)
     assert (type(error), error.detail) == (NotConnected, Detail.TIMEOUT)
 
 
-async def test_a_server_that_says_nothing_to_a_subscription(kind: str) -> None:
+async def test_a_server_that_does_not_answer_a_subscription(kind: str) -> None:
     async with scripted(CONNACK_FINE[kind], b"") as uri:
         error = await refusal(document(kind, uri), CONNECT_WITHIN)
     assert str(error) == "timeout: the broker did not answer a subscription within 0.5 s"
@@ -161,7 +161,7 @@ async def test_a_server_that_hangs_up_after_its_greeting(kind: str) -> None:
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\xff\xff\xff\xff\x01", b"\x20\x00", b"\x00"]
 )
-async def test_a_server_that_speaks_something_else(kind: str, answer: bytes) -> None:
+async def test_a_server_of_another_protocol(kind: str, answer: bytes) -> None:
     async with scripted(answer, ending=True) as uri:
         error = await refusal(document(kind, uri))
     assert isinstance(error, NotConnected)
@@ -190,7 +190,7 @@ def own_sockets(port: int) -> list[object]:
     ]
 
 
-# ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── error messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The private Mosquitto keeps its promises, so that tests about loss test the service and not this helper."""
+"""The private Mosquitto works as documented, so that tests of loss test only the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.broker("mosquitto")
 def client(
     broker: Mosquitto, name: str = "", *, login: tuple[str, str] | None = None, ca: Path | None = None
 ) -> Iterator[tuple[paho.Client, list[bytes]]]:
-    """A connected client and what it receives; with a name its session stays at the broker."""
+    """Yield a connected client and its received messages; with a name, its session persists."""
     received: list[bytes] = []
     made = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=not name)
     made.on_message = lambda _client, _data, message: received.append(bytes(message.payload))
@@ -96,7 +96,7 @@ def test_tls_is_served_beside_plain_mqtt(tmp_path: Path) -> None:
             wait_until_sync(one.is_connected)
 
 
-def test_a_configuration_that_the_broker_refuses_is_shown_in_its_own_words() -> None:
+def test_a_configuration_that_the_broker_refuses_is_shown_with_its_message() -> None:
     with pytest.raises(BrokerFailed, match="no_such_option"):
         Mosquitto.start(config_lines=["no_such_option 1"])
 

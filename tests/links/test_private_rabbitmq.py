@@ -1,4 +1,4 @@
-"""The private RabbitMQ keeps its promises, so that tests about loss test the service and not this helper."""
+"""The private RabbitMQ works as documented, so that tests of loss test only the service."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_unknown_control_command_raises_an_error(rabbitmq: RabbitMQ) -> None:
         rabbitmq.control("no_such_command")
 
 
-def test_a_configuration_that_the_broker_refuses_is_shown_in_its_own_words() -> None:
+def test_a_configuration_that_the_broker_refuses_is_shown_with_its_message() -> None:
     with pytest.raises(BrokerFailed, match="no_such_option"):
         RabbitMQ.start(config_lines=["no_such_option = 1"])
 

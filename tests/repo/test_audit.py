@@ -119,7 +119,7 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
         Verdict("not audited: x"),
     ],
 )
-def test_what_has_not_passed_ends_with_1_and_is_not_remembered(
+def test_a_failed_check_ends_with_1_and_is_not_remembered(
     decision: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")

@@ -1,6 +1,7 @@
-"""compose.yaml, looked at where no Docker engine runs: its form by the Compose specification's own schema, and our rules.
+"""Static checks of `compose.yaml`, for machines without Docker.
 
-The schema is the one that the `check-jsonschema` package ships, so no copy of it is kept here.
+The schema is that of the Compose specification, which the `check-jsonschema` package contains; the other rules are the
+project's.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def schema_complaints(file: Path) -> str:
 
 
 def mounts(service: str) -> dict[str, str]:
-    """Where it is mounted → what is, with its mode."""
+    """Return the mounts: path in the container → source, with its mode."""
     parts = [volume.split(":") for volume in SERVICES[service].get("volumes", [])]
     return {place: f"{source}:{':'.join(mode)}".rstrip(":") for source, place, *mode in parts}
 
@@ -85,7 +86,7 @@ def test_tests_run_against_the_same_images(service: str, image: str) -> None:
 
 
 @pytest.mark.parametrize("service", sorted(set(SERVICES) - {"connectivity", "prepare"}))
-def test_a_broker_says_when_it_serves(service: str) -> None:
+def test_each_broker_has_a_healthcheck(service: str) -> None:
     check = SERVICES[service]["healthcheck"]
     assert check["test"][0] == "CMD"
     assert {"interval", "timeout", "retries"} <= set(check)

@@ -1,7 +1,7 @@
-"""Where a Docker engine answers, the brokers of the tests run in it.
+"""The brokers of tests run in Docker if an engine answers.
 
-Here the engine is a fake one, so that this way is walked everywhere: it notes down what it is asked to run, and listens at
-the ports in the broker's place.
+Here the engine is a fake one, so this is tested on every machine: it records the requests, and listens at the brokers'
+ports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Private(Protocol):
 
 
 class FakeContainer:
-    """A container of the fake engine, and what was asked of it: `asked` in order."""
+    """A container of the fake engine; `asked` has its requests in order."""
 
     made: ClassVar[list[FakeContainer]] = []
     answers_with: ClassVar[int] = 0
@@ -108,7 +108,7 @@ class FakeContainer:
 
     def exec(self, command: list[str]) -> tuple[int, bytes]:
         self.requests.append(" ".join(command))
-        return self.answers_with, b"told"
+        return self.answers_with, b"output"
 
 
 class FakeAdmin:
@@ -118,7 +118,7 @@ class FakeAdmin:
         self.settings = settings
 
     def list_topics(self, timeout: float) -> None:
-        """There are none."""
+        """Return no topics."""
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_certificates_are_seen_inside(tmp_path: Path, engine: list[FakeContainer
         container = engine[-1]
         assert container.ports[broker.tls_port] == broker.tls_port
         (folder,) = container.volumes
-        # Whatever the configuration names of ours lies in the folder that the container sees.
+        # All files that the configuration refers to are in the mounted folder.
         texts = [file.read_text(encoding="utf-8") for file in Path(folder).iterdir() if file.suffix != ".pem"]
         assert not any(str(tmp_path) in text for text in texts)
         broker.close()
@@ -203,8 +203,8 @@ def test_certificates_are_seen_inside(tmp_path: Path, engine: list[FakeContainer
 
 def test_rabbitmq_is_reported_in_its_container(engine: list[FakeContainer], monkeypatch: pytest.MonkeyPatch) -> None:
     with RabbitMQ.start() as broker:
-        assert broker.control("list_queues") == "told"
+        assert broker.control("list_queues") == "output"
         monkeypatch.setattr(FakeContainer, "answers_with", 64)
-        with pytest.raises(BrokerFailed, match="rabbitmqctl --quiet list_queues: told"):
+        with pytest.raises(BrokerFailed, match="rabbitmqctl --quiet list_queues: output"):
             broker.control("list_queues")
     assert "rabbitmqctl --quiet list_queues" in engine[0].requests

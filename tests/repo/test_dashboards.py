@@ -1,4 +1,4 @@
-"""The dashboard and the alerts ask for metrics and labels that there are, in expressions that Prometheus can read."""
+"""The dashboard and the alerts use existing metrics and labels, in expressions that Prometheus parses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRAPED = frozenset({"instance", "job"})
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 _WINDOW = "[$__rate_interval]"
-"""Grafana's own word for a window that suits the graph."""
+"""Grafana's variable for a window that suits the graph."""
 
 
 def series() -> dict[str, frozenset[str]]:
@@ -94,12 +94,12 @@ def problems(where: str, text: str) -> Iterator[str]:
         yield f"{where} groups by labels that its metrics do not have"
 
 
-def test_expressions_ask_for_metrics_and_labels_that_there_are() -> None:
+def test_expressions_use_existing_metrics_and_labels() -> None:
     assert list(expressions())
     assert [problem for where, text in expressions() for problem in problems(where, text)] == []
 
 
-def test_the_check_notices_a_metric_and_a_label_that_there_is_not() -> None:
+def test_the_check_notices_an_unknown_metric_and_label() -> None:
     for text in ("connectivity_nothing", 'connectivity_store_up{connection="a"}'):
         assert list(problems("planted", text)), text
     with pytest.raises(ValueError, match=r"."):
@@ -117,7 +117,7 @@ def outcomes(text: str) -> set[str]:
     }
 
 
-def test_expressions_name_outcomes_that_there_are() -> None:
+def test_expressions_use_existing_outcomes() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = [(where, outcome) for where, text in expressions() for outcome in outcomes(text)]
     assert named

@@ -1,4 +1,4 @@
-"""The unit for systemd, looked at where it does not run: by systemd's own checker, and by our own rules."""
+"""Static checks of the systemd unit: by systemd's own checker, and by the rules of the project."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_unit_s_variables_are_settings(monkeypatch: pytest.MonkeyPatch) -> N
     assert str(settings.connections_dir) == "/etc/connectivity/connections"
 
 
-def test_the_unit_gives_the_service_time_to_drain_and_does_not_start_in_vain() -> None:
+def test_the_unit_gives_the_service_time_to_drain_and_limits_failing_starts() -> None:
     found = unit()
     assert int(found["TimeoutStopSec"][0]) >= 20
     assert found["Restart"] == ["on-failure"]

@@ -1,4 +1,4 @@
-"""The recipe of both images, looked at where no Docker engine runs: by hadolint, the usual linter, and by our own rules."""
+"""Static checks of the Dockerfile of both images: by hadolint, and by the rules of the project."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_its_variables_are_settings(image: str, monkeypatch: pytest.MonkeyPatch)
     assert settings.log.format == "json"
 
 
-def test_there_are_no_secrets_in_it() -> None:
+def test_the_dockerfile_contains_no_secrets() -> None:
     text = FILE.read_text(encoding="utf-8").lower()
     assert re.findall(r"(?:password|secret|token|api_key)\s*[=:]", text) == []
     assert [each for each in instructions() if each.word in ("ARG", "ADD")] == []
@@ -216,7 +216,7 @@ def test_every_package_of_the_project_is_copied() -> None:
 
 @contextmanager
 def answering(status: int) -> Iterator[tuple[int, list[str]]]:
-    """A port that answers with this status, and the paths that were asked for."""
+    """A port that answers with this status, and the requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -48,7 +48,7 @@ def blocks(language: str) -> list[Block]:
 
 
 def make_targets() -> dict[str, str]:
-    """Target → its explanation, empty where there is none."""
+    """Return target → its explanation, or an empty text."""
     return dict(_TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8")))
 
 
@@ -153,8 +153,8 @@ def bad_fragments(folder: Path) -> set[str]:
     }
 
 
-def test_changelog_fragments_are_of_a_known_kind_and_say_something() -> None:
-    """Right after a release there are none."""
+def test_changelog_fragments_are_of_a_known_kind_and_not_empty() -> None:
+    """Immediately after a release there are no fragments."""
     assert bad_fragments(ROOT / "changelog.d") == set()
 
 

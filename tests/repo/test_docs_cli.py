@@ -82,8 +82,8 @@ def test_an_argument_that_can_be_left_out_is_in_brackets() -> None:
     assert "$ connectivity connections status [ID] [OPTIONS]\n" in PAGE
 
 
-def test_a_group_says_what_its_commands_do() -> None:
-    """As its commands do: with verbs, after which people look for what they want to do."""
+def test_the_help_of_a_group_describes_its_commands() -> None:
+    """With verbs, like the help of commands."""
     assert len(GROUPS) > 5
     assert [name for name in GROUPS if re.search(r"\[ARGS\]\.\.\. (?:The|A|An) ", shown(name))] == []
 

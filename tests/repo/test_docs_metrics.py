@@ -1,4 +1,4 @@
-"""Every metric keeps the rules of OpenMetrics and those of the project, and a running service exposes no other."""
+"""Every metric follows the rules of OpenMetrics and of the project, and a service exposes no other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tools.docs.metrics import LABELS, MetricDescription, described, example, me
 
 METRICS = described()
 UNITS = frozenset({"seconds", "bytes", "events", "files"})
-"""What is counted or measured, in OpenMetrics' base units or whole things."""
+"""The units of metrics: OpenMetrics' base units, or whole things."""
 
 NOT_UNITS = re.compile(r"milliseconds|millis|_ms|minutes|hours|kilobytes|megabytes|_kb|_mb|percent")
 RESERVED = ("_total", "_count", "_sum", "_bucket", "_created", "_info")
-"""Endings that say of what type a metric is."""
+"""Endings that show the type of a metric."""
 
 
 def test_the_openmetrics_parser_reads_every_exposed_metric() -> None:

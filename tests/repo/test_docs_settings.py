@@ -1,4 +1,4 @@
-"""The page of settings tells what the settings are."""
+"""The page of settings lists all settings."""
 
 from __future__ import annotations
 

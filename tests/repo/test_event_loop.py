@@ -1,4 +1,4 @@
-"""Tests leave no event loop behind: one that is collected unclosed fails whichever test runs just then."""
+"""No test leaves an unclosed event loop, because its garbage collection would fail another test."""
 
 from __future__ import annotations
 

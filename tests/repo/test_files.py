@@ -54,7 +54,7 @@ def test_no_test_module_imports_another() -> None:
     assert found == set()
 
 
-# Built from parts, so that this file does not hold what it looks for.
+# Built from parts, so that this file does not contain the text itself.
 MACHINE_PATH = re.compile(
     r"(?<![\w.~}])/(?:" + "|".join(["work", "shared", "root", "home", "farm", "Users"]) + r")/[\w.]"
 )
@@ -77,7 +77,7 @@ def test_no_file_contains_a_path_of_one_machine_or_unfinished_work(pattern: re.P
 
 
 def test_constraints_pin_every_dependency_with_hashes_and_name_no_place() -> None:
-    """So that an installation is the same everywhere, whichever registry a machine uses."""
+    """So that an installation is the same with every registry."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [
         *project["dependencies"],

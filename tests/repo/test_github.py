@@ -1,4 +1,4 @@
-"""Workflows and forms for GitHub, checked by its schemas where nothing of it runs."""
+"""Static checks of GitHub's workflows and forms, with GitHub's schemas."""
 
 from __future__ import annotations
 

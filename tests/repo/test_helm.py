@@ -1,6 +1,6 @@
-"""The chart for Kubernetes, looked at where no cluster is: linted and rendered by Helm, checked by Kubernetes' schemas.
+"""Static checks of the Helm chart: linted, rendered, and validated with Kubernetes' schemas.
 
-What is rendered is then compared with the image, the service's settings and itself. `tools/helm` fetches Helm and schemas.
+The rendered documents are compared with the image and the service's settings. `tools/helm` fetches Helm and schemas.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def test_the_notes_name_the_secrets_and_commands_that_exist() -> None:
     assert f"exec {NAME}-0 -- connectivity connections list" in notes
 
 
-# ── What is rendered ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The rendered documents ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_the_notes_name_the_secrets_and_commands_that_exist() -> None:
         ),
     ],
 )
-def test_what_is_not_wanted_is_not_rendered(case: str, kinds: list[str]) -> None:
+def test_disabled_parts_are_not_rendered(case: str, kinds: list[str]) -> None:
     assert sorted(each["kind"] for each in objects(*CASES[case])) == kinds
 
 
@@ -332,7 +332,7 @@ def references(tree: object) -> Iterator[tuple[str, str]]:
         ),
     ],
 )
-def test_what_is_referred_to_is_rendered_or_named_by_a_value(case: str, outside: set[tuple[str, str]]) -> None:
+def test_referenced_objects_are_rendered_or_named_by_a_value(case: str, outside: set[tuple[str, str]]) -> None:
     rendered = {(each["kind"], each["metadata"]["name"]) for each in objects(*CASES[case])}
     found = set(references(objects(*CASES[case])))
     assert found - rendered == outside
@@ -387,7 +387,7 @@ def test_listeners_have_a_service_of_their_own() -> None:
     assert (api["spec"]["type"], [port["name"] for port in api["spec"]["ports"]]) == ("ClusterIP", ["http"])
 
 
-def test_a_network_policy_lets_in_what_the_ports_are_for_and_out_what_values_say_and_dns() -> None:
+def test_a_network_policy_allows_the_ports_and_outgoing_dns_and_configured_traffic() -> None:
     policy = of_kind("NetworkPolicy", *CASES["example"])["spec"]
     labels = of_kind("StatefulSet", *CASES["example"])["spec"]["template"]["metadata"]["labels"]
     values = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
@@ -403,13 +403,13 @@ def test_a_network_policy_lets_in_what_the_ports_are_for_and_out_what_values_say
     assert others == values["networkPolicy"]["egress"]
 
 
-# ── What the service reads of it ──────────────────────────────────────────────────────────────────────────────────────────
+# ── The files that the service reads ──────────────────────────────────────────────────────────────────────────────────────
 
 GIVEN = {
     "CONNECTIVITY_API__TOKEN": "a-token-that-is-long-enough",
     "CONNECTIVITY_API__TOKENS": '[{"name": "prometheus", "token": "one-for-metrics-alone"}]',
 }
-"""What the Secrets hold."""
+"""The content of the Secrets."""
 
 
 def mount(folder: Path, files: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
-"""Each of the cases of configuration and operations of connections, 44 to 62, is a test against a running service.
+"""Each case of configuration and operations of connections, 44 to 62, has a test with a service.
 
-The table says which. A test that is renamed, or that pytest does not collect, is missed, and so is one without an assertion.
+The table lists them. It fails for a test that is renamed, that pytest does not collect, or that has no assertion.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASES = {
     ),
     51: ("links/test_kafka.py", "test_case_51_throttling_bounds_the_records_of_a_second"),
     52: ("service/test_cases_brokers.py", "test_case_52_things_and_headers_have_a_largest_size"),
-    53: ("service/test_mappings.py", "test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words"),
+    53: ("service/test_mappings.py", "test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_format"),
     54: (
         "service/test_target_cases.py",
         "test_case_54_a_mapper_that_returns_several_messages_has_all_of_them_published_in_order",
@@ -37,7 +37,7 @@ CASES = {
     57: ("service/test_live.py", "test_case_57_an_answer_is_diverted_to_another_broker"),
     58: (
         "service/test_live.py",
-        "test_case_58_a_live_command_is_answered_though_its_answer_wants_no_response",
+        "test_case_58_a_live_command_gets_a_response_that_requires_no_response",
     ),
     59: ("service/test_target_cases.py", "test_case_59_an_event_lacks_the_feature_that_a_policy_revokes"),
     60: (

@@ -1,4 +1,4 @@
-"""Pictures of the demo are drawn from what it prints."""
+"""The pictures of the demo are drawn from its output."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Each case of reactive-streams-io is a test with its number in its name, or in the parameters of a test of several.
+"""Each case of reactive-streams-io has a test with its number in its name or its parameters.
 
-The names are read, so nothing has to be entered here when a test is written, moved or renamed.
+The names are read, so a written, moved or renamed test needs no entry here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ Test: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 PROTOCOL = "mappings.reactive_streams_io"
 
 COUNTS = {"H": 12, "V": 13, "D": 22, "I": 5, "F": 8, "P": 12, "G": 6, "W": 6, "B": 12, "R": 14, "K": 2, "N": 13}
-"""How many cases there are of each group: handshake, varints and framing, demand, ids used again, fixed sizes, splitting,
-goodbye, both directions, brokers, resume, keepalive, names."""
+"""The number of cases in each group.
+
+The groups: handshake, varints and framing, demand, reused IDs, fixed sizes, splitting, goodbye, both directions, brokers,
+resume, keepalive, names.
+"""
 
 VOID = {
     "W05": "more is requested before the last element has come, so nobody finds out whether one too many is refused"
@@ -33,7 +36,10 @@ OF_THE_MACHINE = {
     *("H06", "D18", "D19", "D20", "D21", "I03", "I04", "I05", "F03", "F04", "F05", "F06", "F07", "F08"),
     *("P01", "P02", "P03", "P04", "P05", "P06", "P07", "P08", "P09", "P12"),
 }
-"""Those in which the other side publishes; every other one is a test of the service too, over messages or sockets."""
+"""The cases in which the peer publishes.
+
+Every other one is tested with the service too, over messages or sockets.
+"""
 
 _CASE = re.compile(r"([A-Za-z])(\d\d)([Aa]?)")
 _GROUP = re.compile(r"[a-z]")
@@ -41,7 +47,10 @@ _PARAMETER = re.compile(r"([A-Z]\d\d[Aa]?|[a-z]\d\d)\b")
 
 
 def cases_of(test: Test, module: ast.Module) -> set[str]:
-    """Which cases a test is of: those in its name, where a range means those of its parameters if they are named there."""
+    """Return the cases that a test covers: those in its name.
+
+    For a range in the name, those of its parameters if they are named there.
+    """
     words = test.name.removeprefix("test_").split("_")
     if words[0] not in ("case", "cases"):
         return set()
@@ -112,7 +121,7 @@ def test_every_client_case_has_a_test_of_the_service() -> None:
     [
         ("def test_case_d05_an_empty_one_is_complete(): ...", {"D05"}),
         ("async def test_case_n02a_to_the_newest(): ...", {"N02A"}),
-        ("def test_cases_d11_to_d13_and_g01_what_crosses(): ...", {"D11", "D12", "D13", "G01"}),
+        ("def test_cases_d11_to_d13_and_g01_frames_that_cross_on_the_wire(): ...", {"D11", "D12", "D13", "G01"}),
         (
             "@mark('x', [param('a b', id='N01'), ('V02', 'D')])\ndef test_cases_n01_to_n09_a(): ...",
             {"N01", "N09", "V02"},

@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 def text() -> str:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (arguments,) = re.findall(r"^\t@\$\(RUN\)/cyclonedx-py (.*) -o build/sbom\.cdx\.json$", makefile, re.MULTILINE)
-    # `make sbom` validates what it writes, which takes ten times as long.
+    # `make sbom` validates its output, which takes ten times as long.
     command = [sys.executable, "-m", "cyclonedx_py", *shlex.split(arguments), "--no-validate"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout

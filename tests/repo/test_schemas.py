@@ -1,4 +1,4 @@
-"""The published JSON Schemas, asked by `check-jsonschema` about the examples, which name them for editors."""
+"""`check-jsonschema` validates the examples with the published JSON Schemas that they name."""
 
 from __future__ import annotations
 

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.kill_series.trial_broker import BrokerOfKind, KillSeriesBroker
+from tests.support.kill_series.series_broker import BrokerOfKind, KillSeriesBroker
 
 
 @pytest.fixture
 def killed_broker(request: pytest.FixtureRequest) -> BrokerOfKind:
-    """Gives a broker of this kind that a trial may kill."""
+    """Return a function that returns a broker of a kind that a test may kill."""
     return lambda kind: _of(kind, request.getfixturevalue(f"own_{kind.server}"))
 
 
 @pytest.fixture
 def shared_broker(request: pytest.FixtureRequest) -> BrokerOfKind:
-    """Gives a broker of this kind that goes on."""
+    """Return a function that returns a shared broker of a kind, which no test may kill."""
     return lambda kind: _of(kind, request.getfixturevalue(kind.server))
 
 

@@ -37,7 +37,7 @@ def service(own_service: ServiceProcess) -> ServiceProcess:
 
 
 def connection(broker: RabbitMQ, ask: str, **more: Any) -> dict[str, Any]:
-    """A connection whose one source answers as AMQP clients know it: to the queue named by the property reply-to."""
+    """Return a connection whose source answers to the queue in the property `reply-to`."""
     return {
         "id": f"site-{ask}",
         "connectionType": "amqp-091",
@@ -109,7 +109,7 @@ class BrokerClient:
 
 
 async def test_a_twin_is_written_and_replayed_over_amqp(rabbitmq: RabbitMQ, service: ServiceProcess) -> None:
-    """Created, exactly as many events as were asked for, complete: all to the queue that the client names."""
+    """Created, exactly the requested events, complete: all to the client's reply queue."""
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
     async with BareAmqpClient(rabbitmq.uri()) as bare_client:
         await bare_client.queue(ask)
@@ -130,7 +130,7 @@ async def test_a_twin_is_written_and_replayed_over_amqp(rabbitmq: RabbitMQ, serv
 
 
 async def test_a_redelivered_command_is_in_the_history_once(rabbitmq: RabbitMQ, service: ServiceProcess) -> None:
-    """The service dies with commands unsettled: the broker delivers them again, and the message id tells which."""
+    """The service is killed with unsettled commands; the broker redelivers them with their message IDs."""
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
     async with BareAmqpClient(rabbitmq.uri()) as bare_client:
         await bare_client.queue(ask)
@@ -161,7 +161,7 @@ def ended_first_try(service: ServiceProcess, connection_id: str) -> dict[str, st
     return service.status(connection_id)
 
 
-async def test_a_missing_queue_is_shown_and_consumed_once_it_is_there(
+async def test_a_missing_queue_is_shown_and_consumed_once_it_exists(
     rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"

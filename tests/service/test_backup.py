@@ -66,7 +66,7 @@ class Machine:
 
 
 class Load:
-    """Changes things one after the other, some at the same time, and notes what was answered."""
+    """Changes things, some concurrently, and records the responses."""
 
     def __init__(self, requester: MqttClient) -> None:
         self.requester = requester
@@ -114,7 +114,10 @@ def history(requester: MqttClient, number: int) -> list[Any]:
 def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answered_before(
     tmp_path: Path, mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """The oldest events are in the lake alone by then. `mode`: how the pipeline of the restored service runs, if at all."""
+    """The oldest events are only in the lake by then.
+
+    `mode`: how the pipeline of the restored service runs, if at all.
+    """
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     name = f"backup-{os.getpid()}-{mode}"
@@ -135,7 +138,7 @@ def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answer
         assert second["linked"] > 0
         assert second["trimmed"] > 0
         assert first["events"] < second["events"]
-        # What is restored is the later one.
+        # The later backup is restored.
         (machine.backups / DAYS[0]).rename(machine.backups / "older")
         (machine.backups / DAYS[1]).rename(machine.backups / DAYS[0])
         for command in commands("restore"):

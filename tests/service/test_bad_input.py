@@ -40,7 +40,7 @@ STORM = settings(
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Mosquitto]:
-    """A broker of its own: everything that is published there is looked at."""
+    """A broker of its own, whose published messages are all checked."""
     with Mosquitto.start(config_lines=["sys_interval 0"]) as running:
         yield running
 
@@ -91,7 +91,7 @@ def test_bad_input_is_answered_counted_and_acknowledged(service: ServiceProcess,
     assert answer["headers"]["response-required"] is False
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
     assert sent(service, "malformed") + sent(service, "refused") == malformed + refused + 1
-    # What was answered before the counters were read may be counted as settled after it.
+    # Responses sent before the counters were read may be added to the settled ones later.
     wait_until_sync(lambda: sent(service, "settled") >= settled + 1)
     following = fixed.ask_for(topic("vase-1", "commands/retrieve"), "/policyId")
     assert following["status"] == 200
@@ -109,7 +109,7 @@ def test_odd_input_is_served(fixed: MqttClient, name: str) -> None:
 
 
 def test_an_error_from_another_service_is_not_answered(fixed: MqttClient) -> None:
-    """Two services that answer each other come to rest."""
+    """Two services that answer each other cause no endless loop."""
     fixed.send(about(topic("vase-1", "errors"), status=400, value={"status": 400, "error": "x", "message": "y"}))
     assert fixed.assert_nothing_came("vase-1")["status"] == 200
 
@@ -140,7 +140,7 @@ UNSAFE = {
 
 @pytest.fixture
 def listeners(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[BareMqttClient]]:
-    """Listeners to all topics, and to `$SYS`, where this broker publishes nothing by itself."""
+    """Clients that subscribe to all topics, and to `$SYS`, where this broker publishes nothing."""
     with ExitStack() as stack:
         yield [stack.enter_context(BareMqttClient(broker.host, broker.port, topic)) for topic in ("#", "$SYS/#")]
 
@@ -159,7 +159,7 @@ def test_nothing_is_published_where_a_reply_address_is_unsafe(
     with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as requester:
         for command in (topic("vase-1", "commands/retrieve"), "nonsense"):
             requester.send(about(command, headers={"reply-to": reply_to}))
-        # Messages of one source leave in order: behind this answer there is nothing left of what came before.
+        # A source publishes in order, so all earlier messages have been sent before this response.
         requester.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": "b/back"})
         wait_until_sync(lambda: "b/back" in published(listeners))
         assert set(published(listeners)) == {"b/back"}
@@ -168,7 +168,7 @@ def test_nothing_is_published_where_a_reply_address_is_unsafe(
 
 
 @pytest.mark.parametrize("part", UNSAFE.values(), ids=UNSAFE)
-def test_a_part_of_an_address_is_judged_too(
+def test_a_part_of_an_address_is_checked_too(
     service: ServiceProcess, broker: Mosquitto, listeners: list[BareMqttClient], part: str
 ) -> None:
     with MqttClient(broker.host, broker.port, ask="b/inside/ask", answers="b/at/safe/end") as requester:
@@ -179,10 +179,10 @@ def test_a_part_of_an_address_is_judged_too(
 
 
 @pytest.mark.parametrize("elsewhere", UNSAFE.values(), ids=UNSAFE)
-def test_a_mapped_topic_is_judged_too(
+def test_a_mapped_topic_is_checked_too(
     service: ServiceProcess, broker: Mosquitto, listeners: list[BareMqttClient], elsewhere: str
 ) -> None:
-    """The header `mqtt.topic` takes the place of the address, so a client's value is judged there as well."""
+    """The header `mqtt.topic` replaces the address, so a client's value is checked there as well."""
     with MqttClient(broker.host, broker.port, ask="b/mapped/ask", answers="b/mapped/answers") as requester:
         requester.send(about(topic("vase-1", "commands/retrieve"), headers={"elsewhere": elsewhere}))
         requester.ask_for(topic("vase-1", "commands/retrieve"))
@@ -193,7 +193,7 @@ def test_a_mapped_topic_is_judged_too(
 def test_a_command_without_a_reply_address_is_carried_out_and_acknowledged(
     service: ServiceProcess, broker: Mosquitto, fixed: MqttClient
 ) -> None:
-    """Case 50 of the connection cases, and its fortunate brother: nothing is published, the delivery is settled."""
+    """Case 50 of the connection cases, also for a valid command: nothing is published."""
     unresolved, settled = sent(service, "address_unresolved", "out"), sent(service, "settled")
     with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as requester:
         requester.send(about(topic("vase-1", "commands/modify"), "/attributes/quiet", value=1))
@@ -241,7 +241,7 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A message of a known kind with some of its members replaced, removed or added, then some of its bytes."""
+    """Return a message of a known kind with changed, removed or added members and changed bytes."""
     document = json.loads(json.dumps(draw(st.sampled_from(SEEDS))))
     for _ in range(draw(st.integers(0, 3))):
         container, key = draw(st.sampled_from(list(places(document)) or [(document, "topic")]))
@@ -261,7 +261,10 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 def test_a_storm_of_mutated_messages_harms_nothing(service: ServiceProcess, broker: Mosquitto) -> None:
-    """After every handful a command is answered as usual; at the end nothing has failed inside, and memory is bounded."""
+    """After every few messages a command succeeds; at the end there is no internal error.
+
+    Memory is bounded.
+    """
     process = psutil.Process(service.pid)
     with client(broker, "b/fixed") as requester:
         statuses: set[int] = set()

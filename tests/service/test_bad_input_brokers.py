@@ -1,8 +1,8 @@
-"""Bad input on each broker through the whole service: payloads, headers, properties and reply addresses that are odd.
+"""Invalid payloads, headers, properties and reply addresses on each broker, through the whole service.
 
-One table for all brokers, and one for each broker's own oddities. Whatever comes is answered or passed over as the table
-says, settled, counted and logged without its content; the next command is served; and nothing is published where a client's
-value would misdirect it: an observer receives all messages published at that broker.
+One table is for all brokers, others are for one broker each. Each message is answered or ignored as the table says, settled,
+counted, and logged without its content, and the next command succeeds. No message is published to an address that a client's
+value would choose wrongly: an observer receives all messages at the broker.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "ka
 
 CALLED_OFTEN = 100
 MOST_BYTES = 200_000
-"""The service's limit for payloads here: below that of Kafka's topics, so that it is the service that refuses."""
+"""The service's payload limit: below that of Kafka's topics, so that the service refuses."""
 
 SECRET = "nobody-may-read-this"
-"""In payloads and headers. It must not turn up in the log."""
+"""A text in payloads and headers that must not be logged."""
 
 RETRIEVE = about(topic("vase-1", "commands/retrieve"), "/policyId")
 
@@ -140,7 +140,7 @@ def test_bad_payloads_are_answered_in_order_and_acknowledged(
 
 NESTED = {"a": {"b": [1, None, True]}}
 
-# What is put around a command → what the header `custom` of its answer says, None: it has none.
+# A header of a command → the header `custom` of its response, None if it has none.
 AMQP_HEADERS: dict[str, tuple[Any, str | None]] = {
     "a boolean": (True, "true"),
     "a small number": (-1, "-1"),
@@ -167,7 +167,7 @@ MQTT_5_PROPERTIES: dict[str, tuple[dict[str, Any], str | None]] = {
         {"UserProperty": [("mqtt.topic", "x"), ("correlation-id", "x"), ("ditto-originator", "x"), ("odd", "z")]},
         "z",
     ),
-    "text said to be bytes": ({"PayloadFormatIndicator": 0}, None),
+    "text declared as bytes": ({"PayloadFormatIndicator": 0}, None),
     "an odd content type": ({"ContentType": "text/plain; charset=utf-16"}, None),
     "correlation data that is no text": ({"CorrelationData": b"\xff\xfe"}, None),
     "sixty kilobytes beside it": ({"UserProperty": [("big", SECRET * 3000)]}, None),
@@ -227,11 +227,11 @@ def test_odd_things_around_a_command_do_not_keep_it_from_being_served(
     assert answer["headers"]["ditto-originator"] == OWNER
 
 
-# What is put around a message, or is all of it → the answer.
+# The payload, or the properties around it → the response.
 REFUSED: dict[str, dict[str, tuple[bytes | None, dict[str, Any], int, str]]] = {
     "mqtt-5": {
-        "bytes said to be text": (b"\xff\xfe", {"PayloadFormatIndicator": 1}, 400, "json.invalid"),
-        "nothing said to be text": (b"", {"PayloadFormatIndicator": 1}, 400, "connectivity:message.mapping.failed"),
+        "bytes declared as text": (b"\xff\xfe", {"PayloadFormatIndicator": 1}, 400, "json.invalid"),
+        "nothing declared as text": (b"", {"PayloadFormatIndicator": 1}, 400, "connectivity:message.mapping.failed"),
         "a header that is mapped and large": (
             RETRIEVE, {"UserProperty": [("odd", SECRET * 500)]}, 431, "headers.too.large",
         ),
@@ -276,8 +276,10 @@ def test_an_unreadable_message_gets_its_specific_error(
 def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_headers(
     service: ServiceProcess, all_four: dict[str, FourSources], client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    """The client library cannot return its headers, and ends the process of a caller that reads the result,
-    once the interpreter calls it in its fast way."""
+    """The client library cannot return its headers.
+
+    It ends a process that reads the result, once the interpreter has optimized the call.
+    """
     four = all_four["kafka"]
     requester = client_of(four, "fixed")
     assert isinstance(four, KafkaFourSources)
@@ -291,7 +293,7 @@ def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_heade
 
 
 def produce_with_bytes_for_a_name(broker: Kafka, requester: BrokerClient, name: bytes, payload: bytes) -> None:
-    """Send one record. The Python client takes only text for the names of headers, so the C library under it is called."""
+    """Send one record through the C library: the Python client accepts only text as header names."""
     assert isinstance(requester, KafkaClient)
     [file] = Path(confluent_kafka.__file__).parents[1].glob("confluent_kafka*/librdkafka*.so*")
     library, words = ctypes.CDLL(str(file)), ctypes.create_string_buffer(512)
@@ -345,12 +347,12 @@ UNFIT = {
         "another partition": "{answers}#0",
     },
 }
-"""What is no address of this broker, or leads to nothing; besides those that are unsafe anywhere."""
+"""Invalid or missing addresses of this broker, besides those that are unsafe anywhere."""
 
 
 @pytest.fixture
 def observed(four: FourSources) -> FourSources:
-    four.look_on()
+    four.observe()
     return four
 
 
@@ -384,13 +386,13 @@ def test_an_unsafe_or_invalid_reply_address_gets_no_message(
         assert line["error"]
 
 
-def test_a_reply_address_around_a_message_is_judged_too(
+def test_a_reply_address_around_a_message_is_checked_too(
     all_four: dict[str, FourSources], client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    """Where the transport takes such a text at all."""
+    """If the transport accepts such an address at all."""
     for kind in ("amqp-091", "kafka"):
         four, requester = all_four[kind], client_of(all_four[kind], "chosen")
-        four.look_on()
+        four.observe()
         for place in UNSAFE.values():
             requester.send(RETRIEVE, **four.carried(reply_to=place))
         requester.send(RETRIEVE, **four.carried(reply_to=requester.answers))
@@ -400,7 +402,7 @@ def test_a_reply_address_around_a_message_is_judged_too(
         assert four.published() == {reachable}
 
 
-def test_an_answer_to_the_source_itself_comes_to_rest(
+def test_an_answer_to_the_source_itself_causes_no_endless_loop(
     service: ServiceProcess, four: FourSources, client_of: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """The answer is no command, and the error about that is no command either."""
@@ -412,7 +414,7 @@ def test_an_answer_to_the_source_itself_comes_to_rest(
         return sum(line["event"] == "delivery refused" and line["correlation_id"] == asked for line in lines)
 
     wait_until_sync(refusals)
-    # The error about the answer lies before these in the queue: had it been answered too, that would have been refused.
+    # Two responses after it: by then, an answer to its error would have been refused too.
     for _ in range(2):
         answer = requester.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": requester.answers})
         assert answer["status"] == 200

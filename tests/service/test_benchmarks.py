@@ -1,4 +1,4 @@
-"""A short form of every benchmark without Spark, so that none breaks unseen. Their results are of no interest here."""
+"""A short form of every benchmark without Spark, so that no change breaks one. The results are not checked."""
 
 from __future__ import annotations
 

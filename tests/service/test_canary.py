@@ -26,7 +26,7 @@ from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, TimedOut, wait_until_sync
 
 CANARY = "Kanarien%Vogel/8+"
-"""Part of every secret here; written differently wherever something is encoded."""
+"""A part of every secret here, with a different encoding in each format."""
 
 
 _MISTAKES = """
@@ -175,7 +175,7 @@ def through_the_api(service: ServiceProcess, broker: Mosquitto, token: str) -> l
 
 
 def written(text: str) -> set[bytes]:
-    """A secret as it may be found: as it is, percent-encoded, as JSON, and in base64 wherever it begins."""
+    """Return all encodings of a secret: plain, percent-encoded, as JSON, and base64 at each offset."""
     raw = text.encode()
     found = {raw, quote(text, safe="").encode(), quote(text).encode(), json.dumps(text)[1:-1].encode()}
     for shift, first in ((0, 0), (1, 2), (2, 3)):

@@ -1,7 +1,7 @@
-"""Cases of the connection model on each broker, and what a broker does not carry because it is too large.
+"""Cases of the connection model on each broker, and messages that are too large for the broker.
 
-Case numbers are those of the cases for connections. MQTT has more of them in `test_mqtt_5.py` and `test_streaming.py`; here
-are those that have to be the same whatever the broker is.
+Case numbers are those of the cases for connections. More cases for MQTT are in `test_mqtt_5.py` and `test_streaming.py`; the
+ones here must be the same on each broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "ka
 ENFORCED = "connectivity:connection.id.enforcement.failed"
 MERGE_PATCH = "application/merge-patch+json"
 SMALL = 20_000
-"""Bytes of the largest message that the narrow places take."""
+"""The size of the largest message that the limited addresses accept, in bytes."""
 
 ClientFactory = Callable[[FourSources, str], BrokerClient]
 
@@ -90,7 +90,10 @@ def service(
 
 @pytest.fixture(scope="module")
 def client_of(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterator[ClientFactory]:
-    """Return a function that gives the client of a source, made on first use. Each broker has its own thing."""
+    """Return a function that returns the client of a source, made on first use.
+
+    Each broker has its own thing.
+    """
     made: dict[tuple[str, str], BrokerClient] = {}
 
     def requester(four: FourSources, source: str) -> BrokerClient:
@@ -158,10 +161,10 @@ def test_case_11_12_13_14_the_sender_speaks_for_the_entity_that_the_transport_na
     """By a header, or over MQTT 3.1.1 by the topic that the message arrived on."""
     requester, name = client_of(four, "bound"), thing(four)
     ask = {"topic": topic(name, "commands/retrieve", group), "headers": {"correlation-id": "c-1"}}
-    answer = exchange(requester, ask, **four.speak_for(requester, "somebody-else"))
+    answer = exchange(requester, ask, **four.identify_as(requester, "somebody-else"))
     assert (answer["topic"], status_and_error(answer)) == (topic(name, "errors", group), (400, ENFORCED))
     assert answer["headers"]["correlation-id"] == "c-1"
-    answer = exchange(requester, ask, **four.speak_for(requester, name))
+    answer = exchange(requester, ask, **four.identify_as(requester, name))
     assert answer["status"] == 200
     if four.has_headers:
         assert status_and_error(exchange(requester, ask, **four.carried())) == (400, "placeholder:unresolved")
@@ -170,7 +173,7 @@ def test_case_11_12_13_14_the_sender_speaks_for_the_entity_that_the_transport_na
 def test_case_11_a_command_for_another_thing_changes_nothing(four: FourSources, client_of: ClientFactory) -> None:
     requester = client_of(four, "bound")
     modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/stolen", "value": 1}
-    assert status_and_error(exchange(requester, modify, **four.speak_for(requester, "thief"))) == (400, ENFORCED)
+    assert status_and_error(exchange(requester, modify, **four.identify_as(requester, "thief"))) == (400, ENFORCED)
     found = client_of(four, "fixed").ask_for(topic(thing(four), "commands/retrieve"), "/attributes/stolen")
     assert status_and_error(found) == (404, "things:attribute.notfound")
 
@@ -224,7 +227,7 @@ def test_case_42_a_condition_that_does_not_hold_and_one_that_is_invalid(
         assert answer["status"] == status
 
 
-def test_case_43_a_merge_says_that_it_is_one(four: FourSources, client_of: ClientFactory) -> None:
+def test_case_43_a_merge_has_its_content_type(four: FourSources, client_of: ClientFactory) -> None:
     requester, merge = client_of(four, "fixed"), topic(thing(four), "commands/merge")
     for content_type, status in ((MERGE_PATCH, 204), ("application/json", 415)):
         answer = requester.ask_for(merge, "/attributes", {"merged": 1}, headers={"content-type": content_type})

@@ -1,4 +1,4 @@
-"""The command line beside a service and a real broker: the walk of the page on managing connections, and a restart."""
+"""The command line with a service and a real broker: the page on managing connections, and a restart."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_operator_walks_through_the_commands_and_a_service_that_is_killed_com
         assert "lamps" in printed["connections status lamps"]
         wait_until_sync(lambda: "connected" in run("connections status lamps").stdout, 60.0)
         assert "lamps: new" in printed["connections apply lamps.yaml --yes"]
-        output_file = tmp_path / "said.txt"
+        output_file = tmp_path / "output.txt"
         follow = ["connections", "logs", "lamps", "--follow", "--json", "--interval", "0.2"]
         with output_file.open("wb") as output:
             following = subprocess.Popen(

@@ -1,4 +1,7 @@
-"""Connections tried out, refused and opened over the API of the running service, with real brokers, by their cases."""
+"""Connections are tested, refused and opened over the API of a running service, with real brokers.
+
+Test names have the numbers of the cases.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +212,7 @@ def test_a_sample_is_mapped_with_the_broker_and_without(operator: ApiOperator, m
         assert (message["address"], message["payload"]["status"]) == (f"{name}/answers", 204)
 
 
-def test_a_connection_that_runs_may_be_tried_out_and_serves_on(
+def test_a_running_connection_can_be_tested_and_keeps_running(
     operator: ApiOperator, mosquitto: Mosquitto, name: str
 ) -> None:
     document = mqtt(mosquitto, name, connectionStatus="open")
@@ -228,10 +231,10 @@ def test_a_connection_that_runs_may_be_tried_out_and_serves_on(
     assert operator.status(name)["liveStatus"] == "open"
 
 
-def test_7_8_a_missing_queue_shows_when_it_is_opened_and_is_found_when_it_is_there(
+def test_7_8_a_missing_queue_is_reported_at_opening_and_found_once_it_exists(
     operator: ApiOperator, rabbitmq: RabbitMQ, name: str
 ) -> None:
-    """POST → 201; `open` → 504 with the reason; the status says it; tried again until the queue is there."""
+    """POST → 201; `open` → 504 with the reason, also in the status; repeated until the queue exists."""
     document = amqp(rabbitmq, name)
     tried = operator.tries(document)
     assert status_and_code(tried) == FAILED

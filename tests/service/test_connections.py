@@ -38,7 +38,7 @@ OWNER = "acme:owner"
 SHORTEST, LONGEST = 0.05, 0.4
 PAUSES = {"min": f"{SHORTEST}s", "max": f"{LONGEST}s"}
 RARELY = {"min": "5s", "max": "20s"}
-"""Pauses where nothing is to be fixed: connections that try again all the time would keep the machine busy."""
+"""Long pauses, because connections that never succeed would keep the machine busy."""
 
 
 # --- what cannot be made ------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ DETAILS = {
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """A service with one connection for every way to fail, two that work, and files that are no connections."""
+    """A service with a connection for every kind of failure, two valid ones, and invalid files."""
     right = Certificates.make(tmp_path_factory.mktemp("right"))
     wrong = Certificates.make(tmp_path_factory.mktemp("wrong"), "another.test")
     with (
@@ -111,7 +111,7 @@ def test_the_service_is_ready_though_connections_fail(broken: ServiceProcess) ->
 
 
 @pytest.mark.parametrize("name", DETAILS)
-def test_each_failure_has_its_own_words(broken: ServiceProcess, name: str) -> None:
+def test_each_failure_has_its_own_message(broken: ServiceProcess, name: str) -> None:
     wait_until_sync(lambda: broken.status(name)["details"].startswith(DETAILS[name]))
     found = broken.status(name)
     is_good = DETAILS[name] == "connected"
@@ -162,7 +162,7 @@ def own_service(own_broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def service(own_service: ServiceProcess, broker: Mosquitto) -> ServiceProcess:
-    """A service with the connection `site` to the broker; the test may stop it, and adds connections of its own."""
+    """A service with the connection `site`. A test may stop it, and adds connections of its own."""
     started = running(own_service)
     wait_until_open(started, "site")
     return started
@@ -176,7 +176,7 @@ def gaps(attempts: list[float]) -> list[float]:
 
 
 def test_pauses_between_tries_double_up_to_the_longest(service: ServiceProcess) -> None:
-    """No busy loop: each pause is at least half of what it may be, and never more than the longest."""
+    """Each pause is at least half of its limit, and never more than the longest."""
     with (
         ProxyThread("127.0.0.1", free_port()) as unused,
         added(service, connection(unused, source("x", OWNER), id="nobody"), connected=False),
@@ -254,7 +254,7 @@ def restart(broker: Mosquitto, requester: MqttClient) -> None:
 
 
 def once_each(requester: MqttClient, events: list[dict[str, Any]]) -> list[int]:
-    """The revisions in the order in which each came first; whatever came again was the same, byte for byte."""
+    """Return the revisions in the order of their first arrival; repeats must have the same bytes."""
     first: dict[int, bytes] = {}
     for message in requester.messages:
         document = json.loads(message.payload)
@@ -268,7 +268,7 @@ def once_each(requester: MqttClient, events: list[dict[str, Any]]) -> list[int]:
 def test_a_running_replay_and_its_subscription_outlive_restarts_of_the_broker(
     service: ServiceProcess, broker: Mosquitto
 ) -> None:
-    """Events go on in their order and without a gap; what is repeated is the same."""
+    """Events continue in order and without a gap; repeated ones are equal."""
     count = 3000
     with client(broker, "c", keeps_session=True) as requester:
         make(requester, "fan-3", count - 1)
@@ -322,7 +322,10 @@ def test_a_subscription_waits_for_its_broker(service: ServiceProcess, broker: Mo
 # --- what a broker will not take ----------------------------------------------------------------------------------------
 
 PACKET = 20_000
-"""The largest packet that the broker takes. One of MQTT 3.1.1 says so by hanging up; with 5 it is known beforehand."""
+"""The largest packet that the broker accepts.
+
+A broker of MQTT 3.1.1 disconnects the client; one of MQTT 5 announces the limit.
+"""
 
 
 class SmallPacketConnection(NamedTuple):
@@ -356,7 +359,7 @@ def narrow(
 def test_an_answer_that_the_broker_will_not_take_is_given_up(
     service: ServiceProcess, narrow: SmallPacketConnection
 ) -> None:
-    """An error comes in its place; it neither blocks what comes after it nor breaks the connection for ever."""
+    """An error is sent instead; later responses are sent, and the connection stays open."""
     answer = narrow.requester.ask_for(topic(narrow.thing, "commands/retrieve"))
     assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
     answer = narrow.requester.ask_for(topic(narrow.thing, "commands/retrieve"), "/attributes/n")
@@ -385,7 +388,7 @@ def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: SmallP
 
 
 def test_files_are_followed_while_the_service_runs(service: ServiceProcess, broker: Mosquitto) -> None:
-    """A new file opens a connection, a broken one leaves it as it was, a removed one closes it; others go on."""
+    """A new file opens a connection, a removed one closes it, an invalid one changes nothing."""
     with client(broker, "c") as requester:
         make(requester, "fan-6")
         file = service.folder / "connections" / "second.json"

@@ -40,7 +40,10 @@ def setups(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> list[Broke
 def harnesses(
     setups: list[BrokerSetup], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[BrokerClient]]]:
-    """Three connections on three brokers, each with two sources, and a thing with a history. Kind → its two clients."""
+    """Start three connections on three brokers, each with two sources. Returns two clients per kind.
+
+    Each has a thing with a history.
+    """
     with ExitStack() as stack:
         clients = {setup.kind: [stack.enter_context(setup.client(name)) for name in ("a", "b")] for setup in setups}
         documents = [setup.connection("site", setup.source("a", OWNER), setup.source("b", OWNER)) for setup in setups]
@@ -63,7 +66,7 @@ def kind_of(message: dict[str, Any]) -> str:
 
 
 def replay(requester: BrokerClient, name: str, demand: int, total: int) -> None:
-    """A whole history in portions: never more events than were asked for, each once, in order, then the end."""
+    """Replay a whole history in portions: at most the requested events, each once and in order."""
     reader = Reader(requester, name)
     revisions: list[int] = []
     while len(revisions) < total:
@@ -76,7 +79,7 @@ def replay(requester: BrokerClient, name: str, demand: int, total: int) -> None:
             requester.assert_nothing_came(name)
     assert revisions == list(range(1, total + 1))
     if total % demand == 0:
-        # The end comes at once, or with the next request.
+        # The end comes immediately, or with the next request.
         reader.request(1)
     last = requester.next()
     assert (kind_of(last), last["value"]["subscriptionId"]) == ("complete", reader.id)

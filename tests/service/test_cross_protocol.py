@@ -1,7 +1,7 @@
-"""One thing and one stream in all wire protocols over each broker: changed, followed and replayed through Ditto, Streamr and
-reactive-streams-io, and published to a target.
+"""One thing and one stream in all wire protocols over each broker.
 
-Case numbers are those of the cases for Streamr.
+They are changed, followed and replayed through Ditto, Streamr and reactive-streams-io, and published to a target. Case
+numbers are those of the cases for Streamr.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mappings.reactive_streams_io.events import Completed
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.client_setups import OPERATOR, ClientSetup
 from tests.support.clients.mqtt import BrokerClient
 from tests.support.clients.reactive_streams_io import Client
 from tests.support.connection_documents import EVERYTHING, READ, Reader, policy_for, topic
 from tests.support.in_process.streamr import KEY, definition, policy
-from tests.support.places import OPERATOR, Place
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE
 
@@ -41,8 +41,8 @@ MONTH = 30 * 86_400
 class Stage(NamedTuple):
     """Two connections to one broker: one for Streamr clients, the other for reactive-streams-io clients."""
 
-    streamr: Place
-    rsio: Place
+    streamr: ClientSetup
+    rsio: ClientSetup
 
     def documents(self) -> list[dict[str, Any]]:
         streams = {f"tank-{self.rsio.kind}": {"policyId": "acme.site:tanks"}}
@@ -56,12 +56,12 @@ class Stage(NamedTuple):
                 {"payloadMapping": ["rsio"], "authorizationContext": [READER]},
                 mappingDefinitions={"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": options}},
             ),
-            # What came in over a connection is no news to it.
+            # A target does not receive the events of commands of its own connection.
             self.streamr.audience("_/_/things/twin/events"),
         ]
 
 
-class Cast(NamedTuple):
+class ProtocolClients(NamedTuple):
     """The clients: two of the Ditto protocol, one of each other protocol, and the receiver of a target."""
 
     writer: BrokerClient
@@ -73,7 +73,7 @@ class Cast(NamedTuple):
 
 @pytest.fixture(scope="module")
 def stages(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Stage]:
-    made = {kind: Stage(*(Place(kind, mosquitto, rabbitmq, kafka) for _ in range(2))) for kind in KINDS}
+    made = {kind: Stage(*(ClientSetup(kind, mosquitto, rabbitmq, kafka) for _ in range(2))) for kind in KINDS}
     for stage in made.values():
         for place in stage:
             place.prepare()
@@ -95,7 +95,7 @@ def service(stages: dict[str, Stage], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(params=KINDS)
-def cast(request: pytest.FixtureRequest, stages: dict[str, Stage]) -> Iterator[Cast]:
+def clients(request: pytest.FixtureRequest, stages: dict[str, Stage]) -> Iterator[ProtocolClients]:
     streamr, rsio = stages[request.param]
     with ExitStack() as stack:
         watch = Client(request.param, rsio.client("one"))
@@ -104,7 +104,7 @@ def cast(request: pytest.FixtureRequest, stages: dict[str, Stage]) -> Iterator[C
             stack.enter_context(requester)
             for requester in (streamr.operator(), rsio.operator(), streamr.client("one"), streamr.listener())
         )
-        yield Cast(writer, reader, pump, watch, audience)
+        yield ProtocolClients(writer, reader, pump, watch, audience)
 
 
 def send_request(requester: BrokerClient, type: str, stream: str, **more: Any) -> None:
@@ -150,9 +150,9 @@ def without_ttl(message: list[Any]) -> list[Any]:
     return [item for index, item in enumerate(message) if index != 4]
 
 
-def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: Cast) -> None:
-    """Changed from two sides, followed live, replayed in three ways; then READ is taken away, which is case X06."""
-    writer, reader, pump, watch, audience = cast
+def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(clients: ProtocolClients) -> None:
+    """Changed by two clients, followed live, replayed in three protocols; then READ is revoked (X06)."""
+    writer, reader, pump, watch, audience = clients
     name = f"pump-{secrets.token_hex(3)}"
     stream = f"things/acme.site:{name}"
     terms = policy_for(OPERATOR, acme_reader={"thing:/": READ}, streamr_pump={"thing:/": EVERYTHING})
@@ -171,7 +171,7 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
             pump, "publish", stream, msg=json.dumps(modify(name, "/attributes/n", {"by": "pump", "n": number}))
         )
     assert {writer.next()["status"] for _ in range(CHANGES)} == {204}
-    # Nothing else tells the pump that its changes are stored.
+    # The pump gets no other response to its changes.
     live: list[Any] = [pump.next() for _ in range(2 * CHANGES)]
 
     items = [plain(item) for item in Reader(reader, name).all()]
@@ -222,14 +222,16 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
     assert len(watch.elements(followed)) == newest
 
 
-def test_one_stream_has_the_same_messages_in_the_same_order_in_both_protocols_that_have_streams(cast: Cast) -> None:
-    """Published through Streamr, followed by two; then asked for again both ways."""
-    pump, watch = cast.pump, cast.watch
+def test_one_stream_has_the_same_messages_in_the_same_order_in_both_protocols_that_have_streams(
+    clients: ProtocolClients,
+) -> None:
+    """Published through Streamr, followed in both protocols; then resent in both."""
+    pump, watch = clients.pump, clients.watch
     stream = f"tank-{watch.kind}"
     send_request(pump, "subscribe", stream)
     assert pump.next() == [0, 2, "", {"stream": stream, "partition": 0}]
     from_now = watch.subscribe(f"streams/{stream}/0", 10_000)
-    # Whatever is asked behind it is answered behind it.
+    # Responses are in the order of requests.
     nothing = watch.subscribe(f"streams/{stream}/0?resend_all=true&follow=false", 1)
     watch.until(lambda: watch.has(Completed(nothing)))
     for number in range(1, MESSAGES + 1):

@@ -1,4 +1,4 @@
-"""The demo against real brokers: what it shows, what it ends with, that nothing of it stays. And what the README shows."""
+"""The demo with real brokers: its output, its end, and its clean-up. Also the output in the README."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.wait import wait_until_sync
 
 WIDE = {"COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
 DEADLINE = 420
-"""Seconds: Spark starts beside three brokers, on a machine that may be busy with other things."""
+"""In seconds: Spark starts beside three brokers on a machine that may be busy."""
 IN_SOAK = pytest.mark.soak(shard="demo")
 
 
@@ -130,7 +130,7 @@ def test_the_demo_ends_with_0_and_reports_its_results() -> None:
 def test_the_demo_continues_without_brokers_or_lake_and_names_the_install_commands(
     wanted: set[Program], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Where brokers come from Docker, a machine may have none of the programs.
+    # If brokers run in Docker, a machine may have none of the programs.
     missing = wanted | {each for each in PROGRAMS if each.find() is None}
     there = tuple(replace(each, find=lambda: None) if each in missing else each for each in PROGRAMS)
     monkeypatch.setattr(brokers_module, "has_compose", lambda: False)
@@ -154,7 +154,7 @@ def test_the_demo_continues_without_brokers_or_lake_and_names_the_install_comman
     assert looked == [name for name in ("devices", "back-end", "analytics") if name not in of_missing]
 
 
-def test_a_broker_that_does_not_start_ends_the_demo_with_1_and_its_last_words(
+def test_a_broker_that_does_not_start_ends_the_demo_with_1_and_its_last_output(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = replace(
@@ -304,7 +304,7 @@ def test_a_service_that_does_not_get_ready_is_quoted(tmp_path: Path, monkeypatch
         pass
 
 
-def test_a_conversation_that_goes_wrong_ends_the_demo_with_1_and_says_where_to_look(
+def test_a_failed_conversation_ends_the_demo_with_1_and_a_hint(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run_demo() -> None:

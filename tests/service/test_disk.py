@@ -1,7 +1,7 @@
-"""A disk that is full: deliveries are held, nothing is answered that is not stored, and work goes on when there is room.
+"""A full disk: deliveries are held, only stored commands are answered, and work resumes later.
 
-The service's process may not make its files any larger than they are (a limit of the system for one process), so that its
-writes fail for real; lifting the limit on the running process is the operator who makes room.
+A limit of the system stops the service's process from enlarging its files, so its writes really fail. Removing the limit is
+the operator who frees space.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def correlations(answers: list[dict[str, Any]]) -> list[str]:
 def test_design_8_10_a_full_disk_holds_deliveries_and_loses_no_delivery(
     service: ServiceProcess, writer: MqttClient, lamp: str
 ) -> None:
-    """Nothing is refused for want of a thing whose creation is held, and reading sees what was written before."""
+    """A command waits for the held creation of its thing, and a retrieve returns earlier writes."""
     sent = fill_and_notice(service, writer, lamp)
     other = f"{lamp}-2"
     create, change, read, remove = (
@@ -148,7 +148,7 @@ def test_design_8_10_a_full_disk_holds_deliveries_and_loses_no_delivery(
 
 
 def test_room_that_comes_a_little_at_a_time(service: ServiceProcess, writer: MqttClient, lamp: str) -> None:
-    """The disk is full again and again: some commands get through each time, in order, and each of them once."""
+    """The disk becomes full repeatedly: some commands succeed each time, in order and once."""
     sent = fill_and_notice(service, writer, lamp)
     note = "x" * 5_000
     sent += [

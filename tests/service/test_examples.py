@@ -1,4 +1,4 @@
-"""The examples find brokers on any machine, their connections lead there, and what they start ends with them."""
+"""The examples find brokers on any machine, their connections open, and their processes end with them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ALL = {
 }
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
-# Says what it was asked, and with which ports; refuses what FAILING is a part of.
+# Logs its arguments and the ports; fails if the arguments contain FAILING.
 FAKE_DOCKER = """\
 #!/bin/sh
 echo "$* $MQTT_PORT $AMQP_PORT $KAFKA_PORT" >>"$CALLS"
@@ -102,7 +102,7 @@ def mosquitto_alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.broker("mosquitto")
-def test_mosquitto_speaks_both_versions(tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch) -> None:
+def test_mosquitto_supports_both_versions(tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch) -> None:
     with brokers(tmp_path) as found:
         broker = found.running["mosquitto"]
         assert answer_of(broker.port, MQTTProtocolVersion.MQTTv311) == "Success"
@@ -112,7 +112,7 @@ def test_mosquitto_speaks_both_versions(tmp_path: Path, mosquitto_alone: pytest.
 
 
 @pytest.mark.broker("embedded")
-def test_without_a_program_the_embedded_broker_speaks_mqtt_3_1_1(
+def test_without_a_program_the_embedded_broker_serves_mqtt_3_1_1(
     tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch
 ) -> None:
     missing = replace(MOSQUITTO, find=lambda: None)
@@ -162,7 +162,7 @@ def test_a_missing_broker_is_named_with_its_install_command(
     assert len(progress) == len(found.running)
 
 
-def test_a_broker_that_does_not_start_is_named_with_its_last_words_and_the_others_end(
+def test_a_broker_that_does_not_start_is_named_with_its_last_output_and_the_others_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = replace(
@@ -184,7 +184,7 @@ def test_a_broker_that_does_not_start_is_named_with_its_last_words_and_the_other
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An engine that notes down what it is asked. Its answer is the file with the calls."""
+    """A fake engine that records its calls in a file. Returns the file."""
     program, calls = tmp_path / "bin" / "docker", tmp_path / "calls"
     program.parent.mkdir()
     program.write_text(FAKE_DOCKER, encoding="utf-8")
@@ -229,7 +229,7 @@ def test_the_example_connections_lead_to_the_brokers_that_were_found(tmp_path: P
     assert loaded.connections["analytics"].own_options["bootstrapServers"] == "127.0.0.1:4711"
 
 
-def test_listeners_need_no_broker_and_are_there_where_they_are_wanted(tmp_path: Path) -> None:
+def test_listeners_need_no_broker_and_are_rendered_if_configured(tmp_path: Path) -> None:
     folder = write_connections(found_at(4711, "rabbitmq"), tmp_path / "listeners", with_listeners=True)
     assert {file.name for file in folder.iterdir()} == {"back-end.yaml", "tcp-listener.yaml", "websocket-listener.yaml"}
 
@@ -410,7 +410,7 @@ def test_preparing_names_a_folder_that_is_missing_and_one_with_nothing_to_create
 
 
 @pytest.mark.parametrize("broker", list(replay.CLIENTS))
-def test_a_replay_from_a_broker_that_is_not_there_names_broker_and_port(
+def test_a_replay_from_an_unreachable_broker_names_broker_and_port(
     broker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_client, "TIMEOUT", 0.5)

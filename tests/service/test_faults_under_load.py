@@ -1,4 +1,4 @@
-"""Faults under load: reads of the store fail, handlers raise, and operators edit the connections that carry the load.
+"""Faults under load: store reads fail, handlers raise, and operators edit the loaded connections.
 
 Every command is answered, with an error if it met a fault, and no delivery stalls its source; what was answered is in the
 history once and in order. The faults are injected by the test (`tests.support.kill_series.faults`).
@@ -13,8 +13,8 @@ import pytest
 from tests.support.dice import dice
 from tests.support.kill_series.connection_edits import ConnectionEdits
 from tests.support.kill_series.each_broker import EACH_BROKER
-from tests.support.kill_series.trial import Trial
-from tests.support.kill_series.trial_broker import (
+from tests.support.kill_series.series import KillSeries
+from tests.support.kill_series.series_broker import (
     BrokerOfKind,
     KillSeriesBroker,
     MqttKillSeriesBroker,
@@ -23,28 +23,28 @@ from tests.support.kill_series.trial_broker import (
 EDITS, KILLS, ANSWERS = 50, 50, 100
 
 
-def fail(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
+def fail(folder: Path, series_broker: KillSeriesBroker, rounds: int) -> None:
     """Let some commands be answered while things fail; between two rounds, kill the service."""
-    with Trial(folder, trial_broker, is_faulty=True) as trial:
-        trial.wait_for(4 * ANSWERS)
-        moments = dice("faults", trial_broker.kind)
+    with KillSeries(folder, series_broker, is_faulty=True) as series:
+        series.wait_for(4 * ANSWERS)
+        draws = dice("faults", series_broker.kind)
         for _ in range(rounds):
-            trial.kill_service_after(moments.randrange(1, ANSWERS))
-        trial.wait_for(ANSWERS)
-        print(trial.decision())
-        assert trial.faults
+            series.kill_service_after(draws.randrange(1, ANSWERS))
+        series.wait_for(ANSWERS)
+        print(series.decision())
+        assert series.faults
 
 
-def edit(folder: Path, trial_broker: KillSeriesBroker, steps: int) -> None:
-    with Trial(folder, trial_broker) as trial:
-        edits = ConnectionEdits(trial.service, trial.documents, dice("edits", trial_broker.kind))
-        moments = dice("moments", trial_broker.kind)
+def edit(folder: Path, series_broker: KillSeriesBroker, steps: int) -> None:
+    with KillSeries(folder, series_broker) as series:
+        edits = ConnectionEdits(series.service, series.documents, dice("edits", series_broker.kind))
+        draws = dice("draws", series_broker.kind)
         for _ in range(steps):
-            trial.wait_for(moments.randrange(1, ANSWERS))
+            series.wait_for(draws.randrange(1, ANSWERS))
             edits.step()
-            trial.kills["edits"] += 1
-        trial.wait_for(1)
-        print(trial.decision())
+            series.kills["edits"] += 1
+        series.wait_for(1)
+        print(series.decision())
 
 
 @pytest.mark.broker("mosquitto")

@@ -48,7 +48,10 @@ OTHER_USER = Scene("loop", Bounds(memory=96 * MIB), is_shared=True)
 """Both tenants are users of one listener."""
 
 ALL_BEFORE_MS = 250.0
-"""Milliseconds of processor for a few of the hostile tenant's commands; for all that wait it takes more than 500."""
+"""Milliseconds of processor time for a few of the hostile tenant's commands.
+
+All waiting commands take more than 500.
+"""
 
 
 def unharmed(

@@ -1,7 +1,7 @@
-"""A connection whose broker stalls does not affect other connections, and continues in order when the broker does.
+"""A connection whose broker stalls affects no other one, and continues in order when the broker does.
 
-The tests check progress, not times: how much the stalled connection reads before it stops, and that the
-other one gets everything done meanwhile.
+The tests check progress, not times: how much the stalled connection reads before it stops, and that the other one is served
+meanwhile.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
         replay = Reader(quick, "quick")
         assert len(replay.all()) == 1 + EVENTS + ROUND_TRIPS
         assert counter_of(quick) <= IN_FLIGHT
-        # What the broker had for this client would come before what the client sends to itself.
+        # Messages of the broker for this client would arrive before the one to itself.
         itself = {"to": "itself"}
         slow.assert_next_answers(itself, lambda message: message == itself, to=slow.answers)
         assert psutil.Process(service.pid).memory_info().rss - before < MOST_MEMORY
@@ -113,7 +113,7 @@ def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
 
 
 def in_order_of_first_arrival(requester: BrokerClient) -> tuple[list[int], list[int]]:
-    """The commands that were answered, and the revisions that were replayed. What was unconfirmed may come again."""
+    """Return the answered commands and the replayed revisions; unconfirmed ones may come again."""
     answers: dict[int, None] = {}
     revisions: dict[int, None] = {}
     is_complete = False

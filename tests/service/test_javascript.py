@@ -1,4 +1,7 @@
-"""Mapping scripts in the whole service, over a real broker: odd devices in, odd readers out, hostile scripts beside them."""
+"""Mapping scripts in the whole service, over a real broker, also beside hostile scripts.
+
+They map the messages of devices, and messages for readers of other formats.
+"""
 
 from __future__ import annotations
 

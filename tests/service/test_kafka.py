@@ -1,4 +1,4 @@
-"""The whole service on a real Kafka: a conversation about a thing's past, and commands through a crash."""
+"""The whole service on a real Kafka: a replay of a thing's history, and commands through a crash."""
 
 from __future__ import annotations
 

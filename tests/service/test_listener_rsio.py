@@ -1,4 +1,4 @@
-"""reactive-streams-io through every kind of listener of one service: TCP, TLS with client certificates, WebSocket.
+"""reactive-streams-io through every listener of a service: TCP, TLS with certificates, WebSocket.
 
 Case numbers are those of the cases for reactive-streams-io.
 """
@@ -206,7 +206,7 @@ def service(listeners: Listeners, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 async def reads(client: Client) -> int:
-    """Read a history of five revisions on demand, beside other streams; return the stream that goes on."""
+    """Read a history of five revisions on demand, beside other streams; return the open stream."""
     slow, nothing = client.endpoint.subscribe(HISTORY, 2), client.endpoint.subscribe("nope", 1)
     packed = client.endpoint.subscribe("tck/fixed?n=20000&size=16", 20_000)
     live = client.endpoint.subscribe(f"{HISTORY}?from=4&follow=true", 100)

@@ -1,4 +1,4 @@
-"""The live channel and diverted answers between two real brokers: back ends send over MQTT, devices receive over AMQP.
+"""The live channel and diverted responses: back ends send over MQTT, devices receive over AMQP.
 
 Case numbers are those of the cases for connections.
 """
@@ -181,7 +181,7 @@ async def test_case_07_a_message_is_answered_by_its_device(field: LiveSetup, ope
     assert (answer["headers"]["correlation-id"], answer["headers"]["mine"]) == (correlation, "x")
 
 
-async def test_case_58_a_live_command_is_answered_though_its_answer_wants_no_response(
+async def test_case_58_a_live_command_gets_a_response_that_requires_no_response(
     field: LiveSetup, operator: MqttClient
 ) -> None:
     read = topic("lamp-1", "commands/retrieve", LIVE)
@@ -232,12 +232,12 @@ async def test_case_39_a_target_acknowledges_the_messages_it_has_sent(field: Liv
 async def test_case_36_and_37_a_target_without_read_permission_acks_weakly_and_an_unknown_label_times_out(
     field: LiveSetup, operator: MqttClient
 ) -> None:
-    weak, unheard = f"{field.blind}:sent", "nobody:there"
-    correlation = operator.command(**message(more={"requested-acks": [weak, unheard], "timeout": "2s"}))
+    weak, unknown = f"{field.blind}:sent", "nobody:there"
+    correlation = operator.command(**message(more={"requested-acks": [weak, unknown], "timeout": "2s"}))
     assert (await field.next_message())["headers"]["correlation-id"] == correlation, "the device may read it"
     answer = await next_of(operator)
     assert answer["status"] == 424
-    assert {label: each["status"] for label, each in answer["value"].items()} == {weak: 200, unheard: 408}
+    assert {label: each["status"] for label, each in answer["value"].items()} == {weak: 200, unknown: 408}
     assert answer["value"][weak]["headers"]["ditto-weak-ack"] is True
 
 

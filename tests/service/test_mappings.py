@@ -1,6 +1,6 @@
-"""Payload mappings over a real broker: a gateway's devices, several mappers for one delivery, conditions.
+"""Payload mappings over a real broker: devices of a gateway, several mappers per delivery, conditions.
 
-Case numbers are those of the behaviour cases of connections. The gateway is that of the example connections.
+Case numbers are those of the behavior cases of connections. The gateway is that of the example connections.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def document(name: str, action: str, path: str = "/", value: Any = None, **heade
 
 
 def state(plain: Device, name: str) -> tuple[dict[str, Any], str]:
-    """A thing as it is, and its entity tag."""
+    """Return a thing and its entity tag."""
     plain.send(document(name, "retrieve"))
     found = plain.answer()
     assert found["status"] == 200, found
@@ -165,7 +165,7 @@ def test_case_11_a_gateway_message_about_another_device_is_refused(
 
 
 @pytest.mark.usefixtures("service")
-def test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words(mosquitto: Mosquitto, name: str) -> None:
+def test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_format(mosquitto: Mosquitto, name: str) -> None:
     event = {"content-type": MESSAGE, "ce-specversion": "1.0", "ce-type": "t", "ce-source": "s", "ce-id": "e-1"}
     with BareMqttClient(mosquitto.host, mosquitto.port, "maps/both/down", is_5=True) as bare_client:
         device = Device(bare_client, "maps/both/up")
@@ -176,7 +176,7 @@ def test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words(mo
         answer, answered = json.loads(created.payload), json.loads(refused.payload)
         assert (answer["status"], answer["headers"]["correlation-id"]) == (201, "own")
         assert (answered["id"], answered["data"]["status"]) == ("e-1", 400)
-        # What neither of them can read is answered once, by the Ditto protocol.
+        # A payload that no mapper can read gets one error, in the Ditto protocol.
         device.send(b"{ no JSON", event)
         assert json.loads(device.next().payload)["value"]["error"] == "json.invalid"
         device.send(document(name, "retrieve"), {"content-type": "application/json"})
@@ -194,5 +194,5 @@ def test_conditions_select_the_commands_to_read_and_the_responses_to_send(mosqui
         assert device.answer()["status"] == 404, "the report was not read"
         device.send(made, {"kind": "alarm"})
         device.send(document(name, "modify", "/nowhere", 1), {"kind": "alarm"})
-        assert device.answer()["value"]["error"] == "protocoladapter:unknown.path", "that it was created is not said"
+        assert device.answer()["value"]["error"] == "protocoladapter:unknown.path", "there is no response to the create"
         device.assert_nothing_came(f"{name}-none", {"kind": "alarm"})

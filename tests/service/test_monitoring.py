@@ -1,6 +1,6 @@
 """A connection of a running service and a real broker, as operators see it: status, metrics, log.
 
-Case numbers are those of the behaviour cases of connections. The service runs inside the test, so that its management is at
+Case numbers are those of the behavior cases of connections. The service runs inside the test, so that its management is at
 hand; the broker, the journal and the wire are real.
 """
 
@@ -170,7 +170,7 @@ async def test_status_7_3_follows_a_connection_that_is_closed_and_opened(operato
     assert ("connection", "other", "success") in operator.entries("outward"), "it keeps a log again"
 
 
-async def test_status_7_8_a_broker_that_goes_away_is_reported_and_comes_back(operator: Operator) -> None:
+async def test_status_7_8_a_lost_broker_is_reported_and_reconnected(operator: Operator) -> None:
     with Mosquitto.start(persistence=False) as other:
         document = {**connection(other, source("in", OWNER)), "id": "passing"}
         await operator.management.create(document, "ada")

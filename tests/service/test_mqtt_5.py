@@ -1,6 +1,6 @@
-"""Conversations over MQTT 5: response topic, correlation data, content type and user properties on the wire.
+"""Conversations over MQTT 5: response topic, correlation data, content type and user properties.
 
-Case numbers are those of the behaviour cases of connections. Differences of MQTT 5 and 3.1.1 are tested side by side.
+Case numbers are those of the behavior cases of connections. Differences of MQTT 5 and 3.1.1 are tested side by side.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def exchange(requester: MqttClient, document: Any, **properties: Any) -> tuple[d
 
 
 def test_an_answer_goes_to_the_response_topic_with_the_correlation_data(clients: dict[str, MqttClient]) -> None:
-    """Connection model, defaults of reply-targets: address, correlation id and content type come from the command."""
+    """Defaults of reply targets: address, correlation ID and content type come from the command."""
     requester = clients["plain"]
     answer, found = exchange(
         requester, RETRIEVE, ResponseTopic=requester.answers, CorrelationData=b"c-\xc3\xa4-1", ContentType=MESSAGE
@@ -322,7 +322,7 @@ def test_case_02_each_source_answers_at_its_own_address(clients: dict[str, MqttC
 
 
 def test_case_26_30_events_carry_the_headers_of_the_latest_command(clients: dict[str, MqttClient]) -> None:
-    """Subscribed by one source and requested by another of the same connection: the other one gets the events."""
+    """Subscribed by one source and requested by another of its connection, which gets the events."""
     subscription = Reader(clients["explicit"], "kiln-1", {"toHistoricalRevision": 1})
     other = clients["mapped"]
     other.send(
@@ -376,7 +376,7 @@ def test_streaming_is_enforced_too(clients: dict[str, MqttClient]) -> None:
 
 
 def test_case_14_over_mqtt_311_the_topic_identifies_the_sender(service: ServiceProcess, mosquitto: Mosquitto) -> None:
-    """The address that the message arrived on, against the entity that it is about; the answer finds its address by it."""
+    """The address of the message is compared with its entity, and also determines the reply address."""
     with MqttClient(mosquitto.host, mosquitto.port, ask="fleet/van-1/ask", answers="fleet/+/answers") as requester:
         create = topic("van-1", "commands/create")
         assert requester.ask_for(create, value={"_policy": policy_for(WRITER)})["status"] == 201
@@ -401,7 +401,7 @@ def test_case_15_the_subject_comes_from_a_header(clients: dict[str, MqttClient])
 
 
 def test_an_answer_that_may_not_be_published_is_counted_and_its_delivery_acknowledged(tmp_path_factory: Any) -> None:
-    """The broker's access list refuses the reply address: the command is carried out, and no request waits for ever."""
+    """The broker's access list refuses the reply address: the command takes effect, nothing waits."""
     sources = [
         source("open", WRITER, replyTarget={"address": "open/{{ header:where }}"}),
         source("open/2", WRITER, replyTarget={"address": "closed/{{ header:where }}"}),

@@ -14,8 +14,8 @@ import pytest
 from tests.support.dice import dice
 from tests.support.kill_series.connection_churn import ConnectionChurn
 from tests.support.kill_series.load import Producer
-from tests.support.kill_series.trial import Trial
-from tests.support.kill_series.trial_broker import (
+from tests.support.kill_series.series import KillSeries
+from tests.support.kill_series.series_broker import (
     AmqpKillSeriesBroker,
     BrokerOfKind,
     KafkaKillSeriesBroker,
@@ -27,7 +27,7 @@ STEPS, MANY_STEPS = 6, 200
 
 
 @pytest.fixture
-def trial_brokers(shared_broker: BrokerOfKind) -> list[KillSeriesBroker]:
+def series_brokers(shared_broker: BrokerOfKind) -> list[KillSeriesBroker]:
     return [
         shared_broker(MqttKillSeriesBroker),
         shared_broker(AmqpKillSeriesBroker),
@@ -35,20 +35,20 @@ def trial_brokers(shared_broker: BrokerOfKind) -> list[KillSeriesBroker]:
     ]
 
 
-def operate(folder: Path, trial_brokers: list[KillSeriesBroker], steps: int) -> str:
-    with Trial(folder, *trial_brokers, producers=(Producer.ENVELOPE, Producer.NONE)) as trial:
-        trial.wait_for(50)
-        churn = ConnectionChurn(trial.service, trial_brokers, dice("churn"), f"churn-{secrets.token_hex(4)}")
+def operate(folder: Path, series_brokers: list[KillSeriesBroker], steps: int) -> str:
+    with KillSeries(folder, *series_brokers, producers=(Producer.ENVELOPE, Producer.NONE)) as series:
+        series.wait_for(50)
+        churn = ConnectionChurn(series.service, series_brokers, dice("churn"), f"churn-{secrets.token_hex(4)}")
         for _ in range(steps):
             churn.step()
-        trial.wait_for(50)
-        decision = trial.decision()
-        for connection in trial.connections:
+        series.wait_for(50)
+        decision = series.decision()
+        for connection in series.connections:
             links = [
-                it for it in trial.service.records() if it["event"] == "connected" and it["connection"] == connection
+                it for it in series.service.records() if it["event"] == "connected" and it["connection"] == connection
             ]
             assert len(links) == 1, links
-        assert trial.redelivered == 0, decision
+        assert series.redelivered == 0, decision
         return f"{churn}: {decision}"
 
 
@@ -62,5 +62,5 @@ def test_operators_harm_no_other_connection(shared_broker: BrokerOfKind, tmp_pat
 @pytest.mark.broker("mosquitto")
 @pytest.mark.broker("rabbitmq")
 @pytest.mark.broker("kafka")
-def test_the_same_through_200_changes(trial_brokers: list[KillSeriesBroker], tmp_path: Path) -> None:
-    print(operate(tmp_path, trial_brokers, MANY_STEPS))
+def test_the_same_through_200_changes(series_brokers: list[KillSeriesBroker], tmp_path: Path) -> None:
+    print(operate(tmp_path, series_brokers, MANY_STEPS))

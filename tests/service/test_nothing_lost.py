@@ -1,8 +1,8 @@
-"""Kills under load: every confirmed change is in the history exactly once, and no replay misses an event.
+"""Kills under load: every confirmed change is in the history once, and no replay misses an event.
 
-On each broker the service is killed (SIGKILL), the broker is killed and started again, the link between them is cut or
-falls silent, and all of it while commands, retrieves of the past and replays are on their way. Load and checker are
-processes of their own. The checker is first shown to catch what it is for; see `test_kill_series_checker`, too.
+On each broker the service is killed (SIGKILL), the broker is killed and restarted, and the link between them is cut or falls
+silent, while commands, retrieves of the past and replays are in progress. Load and checker are processes. The checker is
+first shown to catch each kind of fault; see `test_kill_series_checker`, too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 from tests.support.dice import dice
 from tests.support.kill_series.checker import LONGEST_WAIT
 from tests.support.kill_series.each_broker import EACH_BROKER
-from tests.support.kill_series.trial import Trial
-from tests.support.kill_series.trial_broker import (
+from tests.support.kill_series.series import KillSeries
+from tests.support.kill_series.series_broker import (
     AmqpKillSeriesBroker,
     BrokerOfKind,
     KafkaKillSeriesBroker,
@@ -27,9 +27,9 @@ from tests.support.kill_series.trial_broker import (
 from tests.support.wait import wait_until_sync
 
 KILLS, RESTARTS, CUTS, ROUNDS = 150, 30, 40, 10
-"""Of each long trial."""
+"""The number of kills in each long series."""
 BURST = 150
-"""How many commands are on their way when a broker ends."""
+"""The number of commands in progress when a broker ends."""
 NOTICED_WITHIN = 90.0
 
 
@@ -44,7 +44,7 @@ IN_SOAK = pytest.mark.soak(shard="kills-mqtt")
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
-        # Its entity's revision goes too: the service itself would tell an event that is missing behind it.
+        # The entity's revision is changed too, or the service would notice the missing event.
         pytest.param(
             "UPDATE entities SET revision = revision - 1 "
             "WHERE key = (SELECT entity FROM entries ORDER BY seq DESC LIMIT 1); "
@@ -72,20 +72,20 @@ IN_SOAK = pytest.mark.soak(shard="kills-mqtt")
 def test_the_checker_process_catches_a_fault_planted_in_the_journal(
     shared_broker: BrokerOfKind, tmp_path: Path, statement: str, expected: str
 ) -> None:
-    with Trial(tmp_path, shared_broker(MqttKillSeriesBroker)) as trial:
-        trial.wait_for(50)
-        trial.decision()
-        with sqlite3.connect(trial.service.data / "journal.db") as journal:
+    with KillSeries(tmp_path, shared_broker(MqttKillSeriesBroker)) as series:
+        series.wait_for(50)
+        series.decision()
+        with sqlite3.connect(series.service.data / "journal.db") as journal:
             before = journal.total_changes
             journal.executescript(statement)
             assert journal.total_changes > before
         journal.close()
-        trial.service.start_again()
-        checked = trial.check()
+        series.service.start_again()
+        checked = series.check()
         assert checked.returncode == 1
         assert expected in checked.stdout
-        trial.plant_stall(LONGEST_WAIT)
-        assert "expected 60 s at most" in trial.check().stdout
+        series.plant_stall(LONGEST_WAIT)
+        assert "expected 60 s at most" in series.check().stdout
 
 
 ALL: list[type[KillSeriesBroker]] = [MqttKillSeriesBroker, AmqpKillSeriesBroker, KafkaKillSeriesBroker]
@@ -100,41 +100,41 @@ ALL: list[type[KillSeriesBroker]] = [MqttKillSeriesBroker, AmqpKillSeriesBroker,
 @pytest.mark.broker("kafka")
 def test_a_kill_of_the_service_between_three_brokers_loses_nothing(shared_broker: BrokerOfKind, tmp_path: Path) -> None:
     """The same things are changed over all three brokers: one history."""
-    with Trial(tmp_path, *map(shared_broker, ALL)) as trial:
-        trial.kill_service_after(dice("kill").randrange(1, 50))
-        trial.wait_for(1)
-        print(trial.decision())
+    with KillSeries(tmp_path, *map(shared_broker, ALL)) as series:
+        series.kill_service_after(dice("kill").randrange(1, 50))
+        series.wait_for(1)
+        print(series.decision())
 
 
 @EACH_BROKER
 def test_many_kills_of_the_service_lose_nothing_and_repeat_nothing(
     shared_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
-    moments = dice("kills", kind.kind)
-    with Trial(tmp_path, shared_broker(kind)) as trial:
+    draws = dice("kills", kind.kind)
+    with KillSeries(tmp_path, shared_broker(kind)) as series:
         for _ in range(KILLS):
-            trial.kill_service_after(moments.randrange(1, 200))
-        print(trial.decision())
+            series.kill_service_after(draws.randrange(1, 200))
+        print(series.decision())
 
 
 # ── the broker is killed ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def restart_broker(folder: Path, trial_broker: KillSeriesBroker, restarts: int, most: int) -> None:
+def restart_broker(folder: Path, series_broker: KillSeriesBroker, restarts: int, most: int) -> None:
     """Each after at most so many answers, by SIGTERM and by SIGKILL, while many commands are on their way."""
-    moments = dice("restarts", trial_broker.kind)
-    with Trial(folder, trial_broker, in_flight=BURST) as trial:
+    draws = dice("restarts", series_broker.kind)
+    with KillSeries(folder, series_broker, in_flight=BURST) as series:
         for number in range(restarts):
-            trial.wait_for(moments.randrange(1, most))
-            trial.restart_broker_in_burst(trial_broker, moments.uniform(0, 0.15), gently=number % 2 == 0)
+            series.wait_for(draws.randrange(1, most))
+            series.restart_broker_in_burst(series_broker, draws.uniform(0, 0.15), gently=number % 2 == 0)
             if number % 3 == 2:
                 # No command waits through more than three outages.
-                trial.wait_until_replaced()
-        trial.wait_for(1)
-        decision = trial.decision()
+                series.wait_until_replaced()
+        series.wait_for(1)
+        decision = series.decision()
         print(decision)
         # The service has lived on, and with it every subscription.
-        assert " 0 failed" in decision, trial.service.log()
+        assert " 0 failed" in decision, series.service.log()
 
 
 @pytest.mark.slow(reason="a real broker ends and starts")
@@ -158,14 +158,14 @@ def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_restarts_many_
     restart_broker(tmp_path, killed_broker(kind), RESTARTS, 400)
 
 
-def kill_forgetful_broker(folder: Path, trial_broker: KillSeriesBroker, kills: int) -> None:
-    moments = dice("forgetful", trial_broker.kind)
-    with Trial(folder, trial_broker, is_lossy=True) as trial:
+def kill_forgetful_broker(folder: Path, series_broker: KillSeriesBroker, kills: int) -> None:
+    draws = dice("forgetful", series_broker.kind)
+    with KillSeries(folder, series_broker, is_lossy=True) as series:
         for _ in range(kills):
-            trial.wait_for(moments.randrange(1, 100))
-            trial.kill_forgetful(trial_broker)
-        trial.wait_for(1)
-        print(trial.decision())
+            series.wait_for(draws.randrange(1, 100))
+            series.kill_forgetful(series_broker)
+        series.wait_for(1)
+        print(series.decision())
 
 
 @pytest.mark.broker("mosquitto")
@@ -191,12 +191,14 @@ def test_the_same_through_many_kills_of_the_broker(
 def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
     shared_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
-    """Reset, or silent in one direction or in both until the service makes a new link. What a silent link held back comes
-    late then, or never."""
-    trial_broker, chances = shared_broker(kind), dice("cuts", kind.kind)
-    with trial_broker.proxy() as proxy, Trial(tmp_path, trial_broker, proxies={trial_broker: proxy}) as trial:
+    """Reset, or silent in one or both directions until the service reconnects.
+
+    Messages on a silent link arrive late or never.
+    """
+    series_broker, chances = shared_broker(kind), dice("cuts", kind.kind)
+    with series_broker.proxy() as proxy, KillSeries(tmp_path, series_broker, proxies={series_broker: proxy}) as series:
         for _ in range(CUTS):
-            trial.wait_for(chances.randrange(1, 200))
+            series.wait_for(chances.randrange(1, 200))
             if chances.random() < 0.7:
                 proxy.cut()
                 continue
@@ -207,30 +209,30 @@ def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
             if chances.random() < 0.5:
                 proxy.cut()
             proxy.flow()
-        trial.wait_for(1)
-        print(trial.decision())
+        series.wait_for(1)
+        print(series.decision())
 
 
-# ── all at once ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── all faults together ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.soak(shard="kills-kafka")
 def test_kills_of_the_service_and_of_three_brokers_in_turn_lose_nothing(
     killed_broker: BrokerOfKind, tmp_path: Path
 ) -> None:
-    trial_brokers, chances = [killed_broker(kind) for kind in ALL], dice("kills of all")
-    with Trial(tmp_path, *trial_brokers) as trial:
+    series_brokers, chances = [killed_broker(kind) for kind in ALL], dice("kills of all")
+    with KillSeries(tmp_path, *series_brokers) as series:
         for _ in range(ROUNDS):
-            for trial_broker in chances.sample(trial_brokers, len(trial_brokers)):
-                trial.restart_broker_after(chances.randrange(1, 100), trial_broker, gently=chances.random() < 0.5)
-            trial.kill_service_after(chances.randrange(1, 100))
+            for series_broker in chances.sample(series_brokers, len(series_brokers)):
+                series.restart_broker_after(chances.randrange(1, 100), series_broker, gently=chances.random() < 0.5)
+            series.kill_service_after(chances.randrange(1, 100))
             # A broker that is away while the service dies, and while it is asked to end.
-            trial.wait_for(chances.randrange(1, 100))
-            with trial.broker_away(chances.choice(trial_brokers), gently=chances.random() < 0.5):
+            series.wait_for(chances.randrange(1, 100))
+            with series.broker_away(chances.choice(series_brokers), gently=chances.random() < 0.5):
                 if chances.random() < 0.5:
-                    trial.kill_service()
+                    series.kill_service()
                 else:
-                    trial.service.stop()
-                trial.service.start_again(ready=False)
-        trial.wait_for(1)
-        print(trial.decision())
+                    series.service.stop()
+                series.service.start_again(ready=False)
+        series.wait_for(1)
+        print(series.decision())

@@ -1,4 +1,4 @@
-"""Connections over HTTP against the running service: what operators make and change there works, rests, and is guarded."""
+"""Connections over HTTP with a running service: operators create, change, close and restrict them."""
 
 from __future__ import annotations
 

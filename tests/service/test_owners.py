@@ -1,4 +1,4 @@
-"""Connections of files and of the API in one running service: who may change what, and what outlives a kill."""
+"""Connections of files and of the API in one service: their owners, and what a kill preserves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ API = "/api/2/connections"
 
 
 def document(topic: str = "in", **more: Any) -> dict[str, Any]:
-    """Return a connection document whose broker is not there; it is stored all the same."""
+    """Return a connection document with an unreachable broker; it can be stored."""
     return {
         "connectionType": "mqtt",
         "connectionStatus": "open",

@@ -1,4 +1,4 @@
-"""A target whose address contains the name of the thing, at RabbitMQ, where the queue of one thing is missing."""
+"""A RabbitMQ target whose address contains the thing's name; the queue of one thing is missing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def document(rabbitmq: RabbitMQ, ask: str) -> list[dict[str, Any]]:
 
 
 def test_a_missing_queue_delays_the_events_of_its_thing_alone(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
-    """Through a kill of the service; once the queue is there, they come in order, and nothing else comes again."""
+    """Also through a kill of the service. When the queue exists, its events come in order.
+
+    Other events do not come again.
+    """
     number = uuid4().hex[:8]
     ask, lost, fine = f"desk-{number}", f"lost-{number}", f"fine-{number}"
     labels = {"connection": "hall", "target": "0"}

@@ -1,6 +1,6 @@
 """Policies over a real broker: parts, imports, and a subject that expired while nothing ran.
 
-Each rule by itself is tested in tests/unit/connectivity/twins. Case numbers are those of the behaviour cases of twins.
+Each rule by itself is tested in tests/unit/connectivity/twins. Case numbers are those of the behavior cases of twins.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def test_case_55_56_57_60_68_a_policy_in_parts_with_imports_and_a_guest_that_exp
 ) -> None:
     written_before(tmp_path / "data")
     target = {
-        "address": "p/told/answers",
+        "address": "p/notified/answers",
         "topics": ["_/_/policies/announcements"],
         "qos": 1,
         "authorizationContext": [GUEST],
     }
-    sources = (source("p/owner", OWNER), source("p/guest", GUEST), source("p/told", "acme:nobody"))
+    sources = (source("p/owner", OWNER), source("p/guest", GUEST), source("p/notified", "acme:nobody"))
     harness = connection(mosquitto, *sources, targets=[target])
     with (
-        client(mosquitto, "p/told") as notified,
+        client(mosquitto, "p/notified") as notified,
         client(mosquitto, "p/owner") as owner,
         client(mosquitto, "p/guest") as guest,
         ServiceProcess.start(tmp_path, [harness]) as service,
@@ -88,7 +88,7 @@ def test_case_55_56_57_60_68_a_policy_in_parts_with_imports_and_a_guest_that_exp
             ("created", "/", 1),
             ("deleted", f"/entries/GUEST/subjects/{GUEST}", 2),
         ]
-        # A part of a policy counts for the next command.
+        # A changed part of a policy applies to the next command.
         assert ask(owner, "box-1", "create", value={"policyId": POL}, group="things/twin")["status"] == 201
         refused(ask(guest, "box-1", "retrieve", group="things/twin"), 404, "things:thing.notfound")
         part = f"/entries/GUEST/subjects/{GUEST}"
@@ -103,7 +103,7 @@ def test_case_55_56_57_60_68_a_policy_in_parts_with_imports_and_a_guest_that_exp
         refused(ask(guest, "pol-7", "delete", part), 404, "policies:policy.notfound")
         assert ask(owner, "pol-7", "delete", part)["status"] == 204
         refused(ask(owner, "pol-7", "delete", part), 404, "policies:subject.notfound")
-        # What is imported counts as well, and what is changed there.
+        # Imported entries apply too, and so do their changes.
         shared = {"policyId": ROLES, "entries": {"OWNER": entry(OWNER, ALL), "READ": entry(GUEST, {"thing:/": READ})}}
         assert ask(owner, "roles", "create", value=shared)["status"] == 201
         refused(ask(guest, "box-1", "retrieve", group="things/twin"), 404, "things:thing.notfound")

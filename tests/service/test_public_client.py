@@ -15,7 +15,7 @@ from tests.contract.public_client import (
     MOST_REQUESTS,
     MOST_STREAMS,
     PUBLISHING,
-    PublicClientBehaviours,
+    PublicClientBehaviors,
     broadcasts_of,
     each_version,
 )
@@ -34,7 +34,7 @@ STREAMR, ERRORS_AS_TEXT, TWINS = "/api/v1/ws", "/text/api/v1/ws", "/twins"
 
 
 def document(port: int) -> dict[str, Any]:
-    """A connection document: clients use two paths, which differ in the encoding of errors, the operator another."""
+    """Return a connection: clients use two paths with different encodings of errors, the operator a third."""
     kinds = {"open": "acme.site:open", "closed": "acme.site:closed"}
     streams = {f"{kind}-{n}": {"policyId": policy} for kind, policy in kinds.items() for n in range(MOST_STREAMS)}
     options = {"streams": streams, "authKeys": {"pump": hashlib.sha256(KEY.encode()).hexdigest()}}
@@ -64,7 +64,7 @@ def ask_operator(port: int, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def entries(subject: str, kind: str) -> dict[str, Any]:
-    """The operator may change the policy; this subject, and the one with the key, may do everything with what it is for."""
+    """Return policy entries: the operator may change the policy, `subject` and the key its resources."""
     owned = {"policy:/": EVERYTHING, "thing:/": EVERYTHING}
     return {
         "operator": {"subjects": {OPERATOR: {"type": "test"}}, "resources": owned},
@@ -98,8 +98,8 @@ def listener(service: ServiceProcess) -> tuple[str, str]:
     return f"{written['uri']}{STREAMR}", KEY
 
 
-class TestService(PublicClientBehaviours):
-    """At a service that runs by itself."""
+class TestService(PublicClientBehaviors):
+    """With a service as a process."""
 
 
 @pytest.mark.parametrize("version", PUBLISHING)
@@ -134,9 +134,9 @@ async def test_a_client_follows_and_changes_a_thing(listener: tuple[str, str]) -
 
 
 async def test_a_client_that_follows_outlives_the_service(service: ServiceProcess, listener: tuple[str, str]) -> None:
-    """The service is killed and restarted; the client reconnects by itself, and requests the missed messages.
+    """The service is restarted after a kill; the client reconnects and requests the missed messages.
 
-    A wire is between them, since this client does not survive an address without a listener.
+    A proxy is between them, because this client ends if its address has no listener.
     """
     stream = f"open-{MOST_STREAMS - 1}"
     async with Wire.to(listener[0]) as wire, PublicClient.started("0.12.2", wire.url) as client:
@@ -165,7 +165,7 @@ async def forget(service: ServiceProcess, peer: Peer, stream: str) -> None:
 
 
 async def no_flood(service: ServiceProcess, address: str, version: str, seconds: float, most: int) -> None:
-    """Let a client miss a message that is erased: it sends at most `most` resend requests in these seconds."""
+    """Let a client miss an erased message: it sends at most `most` resend requests in these seconds."""
     stream = f"open-{MOST_STREAMS - 2 - VERSIONS.index(version)}"
     async with Wire.to(address) as wire, Peer.at(address) as peer, PublicClient.started(version, wire.url) as client:
         await client.subscribe("a", stream=stream)
@@ -198,7 +198,7 @@ async def test_outcome_5_for_a_minute(service: ServiceProcess, listener: tuple[s
 
 
 async def test_a_client_receives_the_protocol_version_in_its_address(listener: tuple[str, str]) -> None:
-    """1.0.2 does so by itself: its usual address has the query."""
+    """Client 1.0.2 always does: its default address has the query."""
     stream = f"open-{MOST_STREAMS - 1}"
     async with Wire.to(listener[0]) as wire, Peer.at(listener[0]) as peer:
         url = f"{wire.url}?controlLayerVersion=0&messageLayerVersion=29"

@@ -1,4 +1,4 @@
-"""The public clients are steered and watched rightly: they reach with a small server of ours what they reach with any."""
+"""The harness controls the public clients correctly: with a small test server they work as with any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tests.support.public_client as module
-from tests.contract.public_client import MOST_REQUESTS, PublicClientBehaviours, broadcasts_of, each_version
+from tests.contract.public_client import MOST_REQUESTS, PublicClientBehaviors, broadcasts_of, each_version
 from tests.support.paths import ROOT
 from tests.support.public_client import VERSIONS, ClientMissing, PublicClient, node
 from tests.support.public_client.stand_in import KEY, StandIn
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.node
 
 
 @pytest.mark.soak(shard="public-clients")
-class TestStandIn(PublicClientBehaviours):
-    """The same behaviours of a stand-in server, to tell faults of the service from those of the clients."""
+class TestStandIn(PublicClientBehaviors):
+    """The same behaviors of a stand-in server, to tell faults of the service from those of the clients."""
 
     @pytest.fixture
     async def listener(self) -> AsyncIterator[tuple[str, str]]:

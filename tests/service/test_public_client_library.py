@@ -1,4 +1,4 @@
-"""The public clients' own protocol library reads what we write, and we read what it writes, as the same.
+"""The public clients' own protocol library and this service's read each other's messages alike.
 
 It reads and writes every row of the vector files. The few rows with another result are listed with that result.
 """

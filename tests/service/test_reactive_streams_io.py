@@ -1,4 +1,4 @@
-"""reactive-streams-io over each broker: two clients read one thing, each at its own pace, in sessions of their own.
+"""reactive-streams-io over each broker: two clients read one thing at their own pace, in two sessions.
 
 Case numbers are those of the cases for reactive-streams-io.
 """
@@ -19,10 +19,10 @@ from mappings.reactive_streams_io.events import Closed, Completed, SessionOpened
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.client_setups import KINDS, OPERATOR, ClientSetup, prepared
 from tests.support.clients.reactive_streams_io import Client
 from tests.support.connection_documents import topic
 from tests.support.in_process.service import policy
-from tests.support.places import KINDS, OPERATOR, Place, prepared
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE
 
@@ -30,18 +30,18 @@ pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "ka
 
 
 @pytest.fixture(scope="module")
-def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
+def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, ClientSetup]:
     return prepared(mosquitto, rabbitmq, kafka)
 
 
-def document(place: Place) -> dict[str, Any]:
+def document(place: ClientSetup) -> dict[str, Any]:
     options = {"tck": True, "replyAddressPattern": place.pattern}
     mapping = {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": options}}
     return place.document({"payloadMapping": ["rsio"]}, mappingDefinitions=mapping)
 
 
 @pytest.fixture(scope="module")
-def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+def service(places: dict[str, ClientSetup], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """One service for all brokers."""
     documents = [document(place) for place in places.values()]
     with ServiceProcess.start(tmp_path_factory.mktemp("rsio"), documents) as running:
@@ -50,7 +50,7 @@ def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("service")
-def test_two_clients_read_a_history_and_live_events_over_each_broker(places: dict[str, Place], kind: str) -> None:
+def test_two_clients_read_a_history_and_live_events_over_each_broker(places: dict[str, ClientSetup], kind: str) -> None:
     """Cases B01, B02, B03, B04, B11, D01, D02, D07, D11, N01, N04 and G01, from end to end."""
     place = places[kind]
     name = f"lamp-{kind}"

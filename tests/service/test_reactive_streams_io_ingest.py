@@ -1,6 +1,6 @@
-"""Commands in streams over a broker: taken in at the pace of the disk, and what was wanted again survives a kill.
+"""Commands in streams over a broker: requested at the pace of the disk, and complete after a kill.
 
-A device is subscribed to by the service; what it is asked for is how it learns what is stored (cases W01 to W04).
+The service subscribes to a device; the requested elements show the device what is stored (cases W01 to W04).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ KILLS_IN_SOAK = 20
 
 
 class Device:
-    """Sends numbers to a thing, as commands in the stream `ingest/telemetry`, and reads the thing's history.
+    """Sends numbers to a thing, as commands in the stream `ingest/telemetry`, and reads its history.
 
-    `wanted` elements were asked for in this session, so those before the last 256 of them are done. What was sent in earlier
-    sessions is known by its keys.
+    `wanted` elements were requested in this session, so those before the last 256 of them are stored. Elements of
+    earlier sessions are known by their keys.
     """
 
     def __init__(self, requester: AmqpClient, thing: str, *, has_keys: bool = True) -> None:
@@ -146,7 +146,7 @@ class IngestingService:
         self._name = f"i{secrets.token_hex(4)}"
         self._clients: list[AmqpClient] = []
         self.answers = self._make_client("nobody", "answers")
-        self.operator = self._make_client("operator", "told")
+        self.operator = self._make_client("operator", "operator-answers")
         self.devices = self._make_client("up", "down")
         self.service = ServiceProcess.start(folder, [self._document()])
 
@@ -215,7 +215,7 @@ def test_a_device_streams_commands_at_the_speed_of_the_disk_and_reads_the_respon
 
 
 def kill(ingest_service: IngestingService, rounds: int) -> None:
-    """Kill the service during an ingest; after each kill the device continues after the elements known to be stored."""
+    """Kill the service during an ingest; the device continues after the elements known to be stored."""
     device = ingest_service.device("meter")
     most = 0
     for round in range(rounds):
@@ -238,7 +238,7 @@ def test_commands_sent_again_after_a_kill_are_stored_exactly_once(ingest_service
 
 @pytest.mark.soak(shard="kills-streams")
 def test_a_session_outlives_its_broker_and_nothing_is_carried_out_twice_or_not_at_all(tmp_path: Path) -> None:
-    """The broker redelivers unsettled messages, the device resends unconfirmed commands; no command has a key."""
+    """The broker redelivers unsettled messages, and the device resends commands; no command has a key."""
     broker = RabbitMQ.start()
     try:
         with IngestingService(broker, tmp_path) as ingest_service:

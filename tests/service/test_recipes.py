@@ -1,4 +1,7 @@
-"""Every recipe of `docs/how-to` that needs an MQTT broker is followed as written: files, commands, messages and output."""
+"""Every recipe of `docs/how-to` that needs an MQTT broker works as written.
+
+Its files, commands, messages and output are those of the page.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +194,7 @@ if not found:
 consumer.close()
 """,
 }
-"""Stand-ins for Kafka's own programs, which are not among the jars of the tests."""
+"""Replacements of Kafka's own programs, which are not among the jars of the tests."""
 
 
 def test_a_client_certificate_is_used_as_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The example client of reactive-streams-io misses no element while its broker or listener is away."""
+"""The example client of reactive-streams-io misses no element while its broker or listener is down."""
 
 from __future__ import annotations
 
@@ -117,9 +117,7 @@ def report(number: int, **headers: str) -> bytes:
 
 
 @pytest.mark.usefixtures("service")
-def test_all_that_the_program_brings_is_carried_out_though_it_leaves_at_once(
-    broker: Mosquitto, places: dict[str, str]
-) -> None:
+def test_all_commands_of_a_program_that_ends_at_once_take_effect(broker: Mosquitto, places: dict[str, str]) -> None:
     before = newest(broker)
     program = [sys.executable, "-m", "examples.rsio_client", "ingest/reports", "--publish", "--topic", "reports"]
     ran = subprocess.run(
@@ -134,7 +132,7 @@ def test_all_that_the_program_brings_is_carried_out_though_it_leaves_at_once(
     wait_until_sync(lambda: newest(broker) == before + 400)
 
 
-async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_killed_in_the_middle_of_them(
+async def test_reports_take_effect_in_order_and_once_despite_a_kill_of_the_service(
     broker: Mosquitto, service: ServiceProcess, places: dict[str, str]
 ) -> None:
     """Reports that may not be stored are sent again, and recognized by their keys."""
@@ -144,7 +142,7 @@ async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_k
     async def reports() -> AsyncGenerator[bytes, None]:
         for number in range(count):
             if number == count // 2:
-                # All of it is carried out, and the client knows that only of the greater part.
+                # All reports take effect, but the client has the confirms of only the greater part.
                 await asyncio.to_thread(wait_until_sync, lambda: newest(broker) == first + count // 2 - 1, PATIENCE)
                 await asyncio.to_thread(service.kill)
                 await asyncio.to_thread(service.start_again)

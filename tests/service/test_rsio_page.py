@@ -46,7 +46,7 @@ class PageClient:
 
 
 def parts(written: str) -> list[str]:
-    """Return the parts of a line before its explanation: bytes in hexadecimal, quoted texts, names of tokens."""
+    """Return the parts of a line before its explanation: hexadecimal bytes, quoted texts, token names."""
     written_parts, _, _ = written.partition(";")
     found = _PARTS.findall(written_parts.strip())
     assert " ".join(found) == written_parts.strip(), f"not only bytes, texts and tokens: {written_parts}"
@@ -118,7 +118,7 @@ def test_the_connection_of_the_page_is_that_of_the_examples() -> None:
 
 @pytest.mark.usefixtures("service")
 def test_the_messages_and_programs_of_the_page_work_as_documented(mosquitto: Mosquitto, listener_uri: str) -> None:
-    """In one go, since each part goes on with what the ones before it have stored."""
+    """In one test, because each part continues with the stored data of the earlier ones."""
     run_programs(mosquitto, listener_uri)
     run_script(mosquitto)
     converse(mosquitto)

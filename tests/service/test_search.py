@@ -1,7 +1,7 @@
-"""Searches over each broker: the cases of searches in one long conversation, and a client's own writes.
+"""Searches over each broker: the cases of searches in one conversation, and a client's own writes.
 
-Case numbers are those of the search cases. Cases that a broker cannot produce (a store that fails, the time of a look-up
-in it) are tested without one.
+Case numbers are those of the search cases. Cases that a broker cannot produce (a failing store, the time of a query) are
+tested without one.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ class Searchers(NamedTuple):
 def harnesses(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Searchers]]:
-    """A connection on each broker, and thirty lamps in a namespace of its own: seven count, the guest sees but one."""
+    """Start a connection on each broker, with thirty lamps in a namespace of its own.
+
+    Seven of them match, and the guest can read one.
+    """
     setups: list[BrokerSetup] = [MqttSetup(mosquitto), Mqtt5Setup(mosquitto), AmqpSetup(rabbitmq), KafkaSetup(kafka)]
     with ExitStack() as stack:
         made = {}

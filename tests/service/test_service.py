@@ -1,4 +1,4 @@
-"""The service as an operator meets it: signals, exit codes, ports, logs, metrics, and clients that take nothing."""
+"""The service as operators use it: signals, exit codes, ports, logs, metrics, and slow clients."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def modify(name: str, number: int, **headers: Any) -> dict[str, Any]:
 
 
 class Load:
-    """A thread that keeps a few dozen modifies in flight; what it was answered, by number."""
+    """A thread that keeps a few dozen modifies in flight, and collects the responses by number."""
 
     def __init__(self, requester: MqttClient, name: str) -> None:
         self.requester, self.name = requester, name
@@ -147,8 +147,10 @@ class Load:
 
 @pytest.mark.parametrize("stops", [1, pytest.param(10, marks=pytest.mark.soak(shard="kills-mqtt"))])
 def test_sigterm_under_load_drains_and_loses_nothing(service: ServiceProcess, broker: Mosquitto, stops: int) -> None:
-    """Exit code 0 within ten seconds; every answer is in the history, at the revision that it named, and nothing is
-    answered twice in two ways. Case 33: a subscription does not outlive the service."""
+    """Exit code 0 within ten seconds; every response is in the history, at its revision.
+
+    No command gets two different responses. Case 33: a subscription ends with the service.
+    """
     name, earlier = f"clock-{stops}", len(service.records())
     with client(broker, "quick") as requester, client(broker, "beside") as beside:
         make(requester, name)
@@ -176,7 +178,7 @@ def test_sigterm_under_load_drains_and_loses_nothing(service: ServiceProcess, br
 
 
 def test_exit_code_2_for_settings_that_cannot_be_used(tmp_path: Path) -> None:
-    """Each reason has its test in `tests/unit`: `test_settings`, and `test_service` for what shows at the start."""
+    """The reasons are tested in `tests/unit`: `test_settings`, and `test_service` for those at the start."""
     service = ServiceProcess(tmp_path, {"journl": {}})
     service.start_again(ready=False)
     assert service.process is not None
@@ -297,7 +299,7 @@ def test_logs_are_json_lines_without_secrets(tmp_path: Path, monkeypatch: pytest
 
 
 EVENTS = 1100
-"""Three pages of 500; of several replays far more than what may be unconfirmed on a link."""
+"""Three pages of 500: for several replays far more than may be unconfirmed on a link."""
 REPLAYS = 6
 
 
@@ -318,7 +320,7 @@ def stalling(own_service: ServiceProcess, broker: Mosquitto) -> Iterator[Stallin
 
 @pytest.mark.usefixtures("service")
 def test_a_subscription_without_demand_costs_the_others_nothing(stalling: Stalling) -> None:
-    """It was asked for ten events, and ten it has got, whatever happens beside it."""
+    """It requested ten events and received ten, whatever other subscriptions do."""
     slow, quick = stalling
     subscription = Reader(slow, "long")
     subscription.request(10)
@@ -355,7 +357,7 @@ def test_a_link_that_takes_nothing_delays_no_other_connection(
     assert all(found == list(range(1, EVENTS + 1)) for found in revisions.values())
 
 
-def test_sigterm_waits_neither_for_a_broker_that_is_away_nor_for_one_that_takes_nothing(
+def test_sigterm_waits_neither_for_an_unreachable_broker_nor_for_a_stalled_one(
     service: ServiceProcess, broker: Mosquitto, proxy: ProxyThread, stalling: Stalling
 ) -> None:
     """The last test here, since a service that has ended keeps the connection that was added."""

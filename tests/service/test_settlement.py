@@ -90,7 +90,7 @@ def statuses(answer: dict[str, Any]) -> dict[str, int]:
 
 @pytest.mark.broker("mosquitto")
 def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, service: ServiceProcess) -> None:
-    """The broker keeps what was not acknowledged; `reconnectForRedelivery` fetches it."""
+    """The broker keeps unacknowledged messages, and `reconnectForRedelivery` fetches them."""
     name = f"settle-{uuid4().hex[:8]}"
     document = connection(
         mosquitto,
@@ -115,7 +115,7 @@ def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, servi
 
 
 @pytest.mark.broker("mosquitto")
-def test_changes_with_qos_2_are_in_the_history_once_however_often_the_link_is_cut(
+def test_changes_with_qos_2_are_in_the_history_once_despite_many_cuts_of_the_link(
     mosquitto: Mosquitto, service: ServiceProcess
 ) -> None:
     """Each cut falls somewhere between PUBLISH, PUBREC, PUBREL and PUBCOMP of some of them."""
@@ -181,7 +181,7 @@ def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, ser
 
 
 class Queues:
-    """A connection with a queue for commands, whose dead letters have a queue too, and one for acknowledgements."""
+    """A connection with a queue for commands and their dead letters, and one for acknowledgements."""
 
     def __init__(self, broker: RabbitMQ, bare_client: BareAmqpClient) -> None:
         self._bystander = bare_client
@@ -274,7 +274,7 @@ async def test_case_35_amqp_requeues_and_the_command_is_not_carried_out_again(
 async def test_3_9_amqp_sends_permanently_rejected_messages_to_the_dead_letter_queue(
     rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
-    """A command that is refused, and one whose acknowledgement is negative; neither what cannot be read nor a condition."""
+    """A refused command and a negative acknowledgement are; an unreadable message or a condition is not."""
     async with BareAmqpClient(rabbitmq.uri()) as bare_client:
         queues = Queues(rabbitmq, bare_client)
         await queues.declare()

@@ -1,7 +1,7 @@
-"""Connections with several clients, consumers and sources on real brokers: the work is shared, and order is kept.
+"""Several clients, consumers and sources of a connection on real brokers: work is shared in order.
 
-Brokers hand the messages of one sender to several consumers, so two commands of one sender may arrive the other way round.
-What counts is the order in which the service received them: answers about a thing, and its history, follow it.
+Brokers send the messages of one sender to several consumers, so two of its commands may change places. The order in which
+the service receives them is that of the responses about a thing and of its history.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def made(name: str, broker: Mosquitto | RabbitMQ | Kafka) -> BrokerSetup:
 
 
 class Work:
-    """Commands on several things, and what came back: answers about each in the order of their arrival."""
+    """Commands on several things, and the responses about each in the order of arrival."""
 
     def __init__(self, requester: BrokerClient, things: int) -> None:
         self.requester = requester
@@ -91,7 +91,7 @@ class Work:
             answer = self.requester.next()
             name, _, number = answer["headers"]["correlation-id"].rpartition(":")
             if not name:
-                continue  # what was asked before a cut may be answered again
+                continue  # a command before a cut may be answered again
             assert answer["status"] == 204, answer
             if int(number) in self._open:
                 self._open.remove(int(number))

@@ -1,7 +1,7 @@
-"""The status of unusable connections to RabbitMQ and Kafka, and their repair without a restart on every broker.
+"""The status of unusable connections to RabbitMQ and Kafka, and their repair without a restart.
 
-MQTT has its table in `test_connections.py`. Here one service has a connection for every way to fail. Details begin with the
-word of the fault and contain the broker's own message, if any.
+MQTT has its table in `test_connections.py`. Here one service has a connection for every kind of failure. Details begin with
+the name of the fault and contain the broker's own message, if any.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "ka
 
 PAUSES = {"min": "0.2s", "max": "1s"}
 RARELY = {"min": "5s", "max": "20s"}
-"""Pauses where nothing is repaired: so many connections that try again all the time would keep a machine busy."""
+"""Long pauses, because so many failing connections would keep a machine busy."""
 OWNER = "acme:owner"
 
 
@@ -264,7 +264,7 @@ def shown(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("kind", ["amqp-091", "kafka"])
-def test_each_fault_has_its_status_its_word_and_the_brokers_own(shown: BrokenConnections, kind: str) -> None:
+def test_each_fault_has_its_status_its_name_and_the_message_of_the_broker(shown: BrokenConnections, kind: str) -> None:
     rows = shown.rows[kind]
     ids = {name: f"{shown.address}-{kind}-{number}" for number, name in enumerate(rows)}
 
@@ -302,7 +302,7 @@ def is_connected(service: ServiceProcess, connection_id: str) -> bool:
 
 
 def test_a_repaired_password_is_used_without_a_restart(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path) -> None:
-    """The password is in a file that the documents refer to. No document changes, and the service keeps running."""
+    """The documents refer to a file with the password. They do not change, and the service keeps running."""
     address = f"m{uuid4().hex[:12]}"
     kafka.create(address)
     with (

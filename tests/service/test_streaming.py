@@ -179,7 +179,10 @@ def test_case_21_historical_headers_name_the_writer_and_headers_the_reader(reade
 
 
 def test_case_22_23_44_deletions_and_merges_in_a_history(writer: MqttClient, reader: MqttClient) -> None:
-    """Deleted: no value, no content type. Merged: nulls kept, its own content type. Revisions go on after a deletion."""
+    """Deleted: no value, no content type. Merged: nulls, and its own content type.
+
+    Revisions continue after a deletion.
+    """
     name = "lamp-3"
     make(writer, name, attributes={"a": 1, "b": 2})
     write(writer, name, "/attributes/a", None, "delete")
@@ -243,7 +246,7 @@ def test_case_29_two_requests_in_a_row_add_up(reader: MqttClient, lamp: str) -> 
 
 
 def test_case_33_34_demand_as_numbers_are_spelt(reader: MqttClient, lamp: str) -> None:
-    """2.0 counts 2 and 1e2 counts 100; what is no whole number of 64 bits is an error and harms nothing."""
+    """2.0 means 2 and 1e2 means 100; other values than whole numbers of 64 bits are harmless errors."""
     subscription = Reader(reader, lamp)
     request = topic(lamp, "streaming/request")
     for demand, error in ((b"9223372036854775808", "json.invalid"), (b"1.5", "json.format.invalid")):
@@ -270,7 +273,7 @@ def test_case_36_a_filtered_event_uses_no_demand(reader: MqttClient, lamp: str) 
 
 
 @pytest.mark.parametrize("name", ["unreadable", "never-there"])
-def test_case_38_39_without_read_and_without_a_thing_it_looks_the_same(
+def test_case_38_39_an_unreadable_thing_looks_like_a_missing_one(
     writer: MqttClient, reader: MqttClient, name: str
 ) -> None:
     if name == "unreadable":
@@ -324,7 +327,7 @@ def test_a_stranger_who_creates_a_deleted_thing_again_sees_only_their_own_part(
     assert revisions(Reader(reader, "lamp-7").all()) == [1, 2]
 
 
-def test_case_45_permission_is_judged_at_the_subscribe(writer: MqttClient, reader: MqttClient) -> None:
+def test_case_45_permission_is_checked_at_the_subscribe(writer: MqttClient, reader: MqttClient) -> None:
     make(writer, "lamp-8")
     subscription = Reader(reader, "lamp-8")
     answer = writer.ask_for(topic("lamp-8", "commands/modify", "policies"), value=policy_for(WRITER))
@@ -421,7 +424,7 @@ def test_case_68_events_follow_the_latest_command_to_its_source(
 
 
 def test_a_subscribe_right_after_a_modify_sees_it(reader: MqttClient, writer: MqttClient) -> None:
-    """One source, two messages, no waiting in between: the history holds what was sent before."""
+    """One source, two messages without a pause: the history contains the first one."""
     make(writer, "lamp-10", attributes={"n": 0})
     for number in range(1, 30):
         writer.command(topic("lamp-10", "commands/modify"), "/attributes/n", number)

@@ -1,4 +1,4 @@
-"""Streamr over each broker: the same conversation of two clients, in order, each at an address of its own.
+"""Streamr over each broker: one conversation of two clients, in order, each at its own address.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -15,6 +15,7 @@ import pytest
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.client_setups import KINDS, ClientSetup, prepared
 from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import topic
 from tests.support.in_process.streamr import (
@@ -27,7 +28,6 @@ from tests.support.in_process.streamr import (
     subscribed,
     unsubscribe,
 )
-from tests.support.places import KINDS, Place, prepared
 from tests.support.service_process import ServiceProcess
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
@@ -77,12 +77,12 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
+def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, ClientSetup]:
     return prepared(mosquitto, rabbitmq, kafka)
 
 
 @pytest.fixture(scope="module")
-def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+def service(places: dict[str, ClientSetup], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """One service for all brokers, with the policy of the streams."""
     documents = [
         place.document({"payloadMapping": ["tanks"]}, mappingDefinitions=definition(replyAddressPattern=place.pattern))
@@ -97,8 +97,11 @@ def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("service")
-def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[str, Place], kind: str) -> None:
-    """Cases S01 to S08, R01, R07, R19, P10, P18, X01, B01, B05, B07, B12, B13 and the order of everything in one session."""
+def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[str, ClientSetup], kind: str) -> None:
+    """Cases S01 to S08, R01, R07, R19, P10, P18, X01, B01, B05, B07, B12 and B13.
+
+    Also the order of all frames in one session.
+    """
     place = places[kind]
     stream = f"tank-{kind}"
     with ExitStack() as stack:
@@ -131,13 +134,13 @@ def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[
         assert two.receive(1) == [[0, 3, "", {"stream": stream, "partition": 0}]]
         two.assert_no_more_frames()
         assert one.receive(1)[0][3][8] == '"last"'
-        one.send({"type": "disconnect"}, publish('"unheard"', stream=stream))
+        one.send({"type": "disconnect"}, publish('"discarded"', stream=stream))
         one.assert_no_more_frames()
         assert KEY not in str(frames)
 
 
 def test_case_b10_messages_published_while_the_service_is_down_arrive_in_order_over_each_broker(
-    places: dict[str, Place], service: ServiceProcess
+    places: dict[str, ClientSetup], service: ServiceProcess
 ) -> None:
     """Without a resend request: clients do not notice a restart."""
     with ExitStack() as stack:
@@ -154,7 +157,7 @@ def test_case_b10_messages_published_while_the_service_is_down_arrive_in_order_o
         for kind, one in clients.items():
             received: list[Any] = []
             while len(received) < 3:
-                # Kafka delivers uncommitted records again: such requests are answered again.
+                # Kafka delivers uncommitted records again, so such requests are answered again.
                 (frame,) = one.receive(1)
                 assert frame[1] == 0 or kind == "kafka", frame
                 received += [frame[3]] if frame[1] == 0 else []

@@ -1,4 +1,4 @@
-"""The example client of the Streamr protocol at a real broker: it misses nothing, and leaves even if it is cut off."""
+"""The example client of Streamr with a real broker: it misses no message, and ends even after a cut."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def at(broker: Mosquitto, name: str) -> Client:
 
 @contextmanager
 def following(session: Client, reader: Reader, on_message: Callable[[int, str], object]) -> Iterator[None]:
-    """A thread that follows, and hands over offset and content of each message; it ends with the message `"end"`."""
+    """Return a thread that follows a stream, and passes on offset and content of each message.
+
+    It ends with the message `"end"`.
+    """
 
     def follow() -> None:
         messages = session.follow(reader)

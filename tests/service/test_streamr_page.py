@@ -1,4 +1,4 @@
-"""The page about Streamr is correct: its connections open, its messages are exchanged, its programs run."""
+"""The page about Streamr is correct: connections open, messages and programs work."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_first_connection_is_that_of_the_examples() -> None:
 async def test_the_messages_and_programs_of_the_page_work_as_documented(
     service: ServiceProcess, mosquitto: Mosquitto, listener_uri: str
 ) -> None:
-    """In one go, since each part goes on with what the ones before it have stored."""
+    """In one test, because each part continues with the stored data of the earlier ones."""
     converse(mosquitto)
     run_programs(mosquitto)
     assert (await run_script(listener_uri)).splitlines() == ["9", "10"]

@@ -1,7 +1,8 @@
-"""Kills while a stream is written and read: every message is stored once, and a reader that fills gaps has all in order.
+"""Kills while a stream is written and read: each message is stored once, and read in order.
 
-The service is killed (SIGKILL), the broker is killed and started again. A writer and a reader are processes of their own,
-and so is the checker, which is first shown to catch what it is for (Streamr protocol, sessions and offsets).
+The reader requests missing messages. The service is killed (SIGKILL), and the broker is killed and restarted. Writer and
+reader are processes, and so is the checker, which is first shown to catch each kind of fault (Streamr protocol, sessions and
+offsets).
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.dice import dice
-from tests.support.kill_series.stream_checker import Known, Message, findings
-from tests.support.kill_series.stream_load import Reader
-from tests.support.kill_series.stream_trial import FRAMES, READ, TCP_FRAMES, StreamKillSeries
-from tests.support.kill_series.trial_broker import (
+from tests.support.kill_series.series_broker import (
     AmqpKillSeriesBroker,
     BrokerOfKind,
     KillSeriesBroker,
     Mqtt5KillSeriesBroker,
 )
+from tests.support.kill_series.stream_checker import Known, Message, findings
+from tests.support.kill_series.stream_load import Reader
+from tests.support.kill_series.stream_series import FRAMES, READ, TCP_FRAMES, StreamKillSeries
 
 KILLS = 20
 
@@ -91,20 +92,20 @@ def test_the_reader_requests_a_gap_until_it_is_filled_and_passes_messages_on_in_
 # ── kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int, *readers: str, most: int = 120) -> str:
+def kill(folder: Path, series_broker: KillSeriesBroker, rounds: int, *readers: str, most: int = 120) -> str:
     """Kill service and broker in turn, each after fewer than `most` messages, and both at once."""
-    chances = dice("streams", trial_broker.kind)
-    with StreamKillSeries(folder, trial_broker, *readers) as trial:
+    chances = dice("streams", series_broker.kind)
+    with StreamKillSeries(folder, series_broker, *readers) as series:
         for _ in range(rounds):
-            trial.kill_service_after(chances.randrange(20, most))
-            trial.restart_broker_after(chances.randrange(20, most), gently=chances.random() < 0.5)
+            series.kill_service_after(chances.randrange(20, most))
+            series.restart_broker_after(chances.randrange(20, most), gently=chances.random() < 0.5)
             if rounds > 1 and chances.random() < 0.3:
-                trial.wait_for(chances.randrange(20, 60))
-                trial.kill_service()
-                trial.restart_broker()
-                trial.service.start_again(ready=False)
-        trial.wait_for(20)
-        return trial.decision()
+                series.wait_for(chances.randrange(20, 60))
+                series.kill_service()
+                series.restart_broker()
+                series.service.start_again(ready=False)
+        series.wait_for(20)
+        return series.decision()
 
 
 @pytest.mark.slow(reason="a real broker and the service end and start under load")

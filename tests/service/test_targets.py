@@ -1,4 +1,4 @@
-"""Events of twins at targets, between three real brokers: changes over MQTT are received over AMQP and Kafka.
+"""Events of twins at targets on three real brokers: changed over MQTT, received over AMQP and Kafka.
 
 Case numbers are those of the cases for twins.
 """
@@ -31,13 +31,16 @@ EVENTS = "_/_/things/twin/events"
 
 
 class TargetsSetup:
-    """One service: an operator that writes (MQTT); a hall that receives and acknowledges (AMQP); an archive (Kafka); a bench
-    of targets with filters (MQTT), one of which may read little."""
+    """One service with four connections.
+
+    An operator writes (MQTT), a subscriber receives and acknowledges (AMQP), an archive receives (Kafka), and four targets
+    have filters or few permissions (MQTT).
+    """
 
     def __init__(self, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, proxy: ProxyThread) -> None:
         number = uuid4().hex[:8]
-        self.operator, self.hall, self.archive, self.bench = (
-            f"{name}-{number}" for name in ("desk", "hall", "arch", "bench")
+        self.operator, self.subscriber, self.archive, self.filtered = (
+            f"{name}-{number}" for name in ("operator", "subscriber", "archive", "filtered")
         )
         nacks = {"address": f"{self.operator}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
         self.documents: list[dict[str, Any]] = [
@@ -48,19 +51,23 @@ class TargetsSetup:
                 targets=[self._target(f"{self.operator}/answers", OWNER)],
             ),
             {
-                "id": self.hall,
+                "id": self.subscriber,
                 "connectionType": "amqp-091",
                 "connectionStatus": "open",
                 "uri": rabbitmq.uri(host=proxy.host, port=proxy.port),
                 "sources": [
                     {
-                        "addresses": [f"{self.hall}.said"],
-                        "authorizationContext": ["acme:hall"],
-                        "replyTarget": {"address": f"/{self.hall}.heard"},
-                        "declaredAcks": [f"{self.hall}:seen"],
+                        "addresses": [f"{self.subscriber}.answers"],
+                        "authorizationContext": ["acme:subscriber"],
+                        "replyTarget": {"address": f"/{self.subscriber}.events"},
+                        "declaredAcks": [f"{self.subscriber}:seen"],
                     }
                 ],
-                "targets": [self._target(f"/{self.hall}.heard", OWNER, issuedAcknowledgementLabel=f"{self.hall}:sent")],
+                "targets": [
+                    self._target(
+                        f"/{self.subscriber}.events", OWNER, issuedAcknowledgementLabel=f"{self.subscriber}:sent"
+                    )
+                ],
             },
             {
                 "id": self.archive,
@@ -72,19 +79,19 @@ class TargetsSetup:
             },
             connection(
                 mosquitto,
-                id=self.bench,
+                id=self.filtered,
                 targets=[
-                    self._target(f"{self.bench}/heard/plant", OWNER, f"{EVENTS}?namespaces=acme.site"),
-                    self._target(f"{self.bench}/heard/low", OWNER, f"{EVENTS}?filter=le(attributes/c,10)"),
+                    self._target(f"{self.filtered}/events/plant", OWNER, f"{EVENTS}?namespaces=acme.site"),
+                    self._target(f"{self.filtered}/events/low", OWNER, f"{EVENTS}?filter=le(attributes/c,10)"),
                     self._target(
-                        f"{self.bench}/heard/both",
+                        f"{self.filtered}/events/both",
                         OWNER,
                         f"{EVENTS}?extraFields=attributes/place&filter=exists(attributes/place)",
                         f"{EVENTS}?extraFields=attributes/z",
-                        issuedAcknowledgementLabel=f"{self.bench}:both",
+                        issuedAcknowledgementLabel=f"{self.filtered}:both",
                     ),
                     self._target(
-                        f"{self.bench}/heard/viewer", VIEWER, issuedAcknowledgementLabel=f"{self.bench}:viewer"
+                        f"{self.filtered}/events/viewer", VIEWER, issuedAcknowledgementLabel=f"{self.filtered}:viewer"
                     ),
                 ],
             ),
@@ -105,15 +112,15 @@ class TargetClients:
 
     def __init__(
         self,
-        yard: TargetsSetup,
+        setup: TargetsSetup,
         service: ServiceProcess,
         operator: BrokerClient,
-        hall: BrokerClient,
+        subscriber: BrokerClient,
         archive: BrokerClient,
-        bench: Bench,
+        filtered: FilteredTargets,
     ) -> None:
-        self.yard, self.service = yard, service
-        self.operator, self.hall, self.archive, self.bench = operator, hall, archive, bench
+        self.setup, self.service = setup, service
+        self.operator, self.subscriber, self.archive, self.filtered = operator, subscriber, archive, filtered
 
     def make(self, name: str, namespace: str = "acme.site", **readers: Any) -> None:
         created = {
@@ -126,8 +133,8 @@ class TargetClients:
         return self.operator.command(topic(name, "commands/modify"), path, value, headers)
 
 
-class Bench:
-    """The messages at each target of the bench, by the last part of the address."""
+class FilteredTargets:
+    """The messages at each target with a filter, by the last part of the address."""
 
     def __init__(self, client: MqttClient) -> None:
         self.client = client
@@ -154,23 +161,25 @@ def clients(
     proxy: ProxyThread,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TargetClients]:
-    yard = TargetsSetup(mosquitto, rabbitmq, kafka, proxy)
-    kafka.create(yard.archive)
+    setup = TargetsSetup(mosquitto, rabbitmq, kafka, proxy)
+    kafka.create(setup.archive)
     with contextlib.ExitStack() as stack:
-        hall = stack.enter_context(AmqpClient(rabbitmq.uri(), ask=f"{yard.hall}.said", answers=f"{yard.hall}.heard"))
-        archive = stack.enter_context(KafkaClient(kafka, ask=yard.archive, answers=yard.archive))
-        operator = stack.enter_context(
-            MqttClient(mosquitto.host, mosquitto.port, ask=f"{yard.operator}/ask", answers=f"{yard.operator}/answers")
+        subscriber = stack.enter_context(
+            AmqpClient(rabbitmq.uri(), ask=f"{setup.subscriber}.answers", answers=f"{setup.subscriber}.events")
         )
-        bench = stack.enter_context(
-            MqttClient(mosquitto.host, mosquitto.port, ask="nothing", answers=f"{yard.bench}/heard/#")
+        archive = stack.enter_context(KafkaClient(kafka, ask=setup.archive, answers=setup.archive))
+        operator = stack.enter_context(
+            MqttClient(mosquitto.host, mosquitto.port, ask=f"{setup.operator}/ask", answers=f"{setup.operator}/answers")
+        )
+        filtered = stack.enter_context(
+            MqttClient(mosquitto.host, mosquitto.port, ask="nothing", answers=f"{setup.filtered}/events/#")
         )
         service = stack.enter_context(
             ServiceProcess.start(
-                tmp_path_factory.mktemp("targets"), yard.documents, reconnect={"min": "0.1s", "max": "1s"}
+                tmp_path_factory.mktemp("targets"), setup.documents, reconnect={"min": "0.1s", "max": "1s"}
             )
         )
-        yield TargetClients(yard, service, operator, hall, archive, Bench(bench))
+        yield TargetClients(setup, service, operator, subscriber, archive, FilteredTargets(filtered))
 
 
 def next_events(requester: BrokerClient, name: str, number: int) -> list[dict[str, Any]]:
@@ -197,24 +206,24 @@ def test_cases_106_107_111_114_115_116_each_target_receives_its_topics_in_order(
         assert clients.operator.next()["topic"].endswith(("commands/create", "commands/modify"))
     clients.operator.assert_nothing_came("lamp-1")
     # 115, on two more brokers: in order, without a gap.
-    for requester in (clients.hall, clients.archive):
+    for requester in (clients.subscriber, clients.archive):
         (first, *events) = next_events(requester, "lamp-1", 22)
         assert first["topic"] == topic("lamp-1", "events/created")
         inside = [event for event in events if event["topic"].startswith("acme.site/")]
         assert revisions(inside) == list(range(2, 22))
         assert [event["value"] for event in inside] == list(range(1, 21))
-    bench = clients.bench
-    wait_until_sync(lambda: len(bench.received("plant", "lamp-1")) == 21)
-    wait_until_sync(lambda: len(bench.received("both", "lamp-1")) == 22)
-    assert {event["topic"].split("/")[0] for event in bench.received("plant", "lamp-1")} == {"acme.site"}
-    assert [event["value"] for event in bench.received("low", "lamp-1") if event["path"] == "/attributes/c"] == list(
+    filtered = clients.filtered
+    wait_until_sync(lambda: len(filtered.received("plant", "lamp-1")) == 21)
+    wait_until_sync(lambda: len(filtered.received("both", "lamp-1")) == 22)
+    assert {event["topic"].split("/")[0] for event in filtered.received("plant", "lamp-1")} == {"acme.site"}
+    assert [event["value"] for event in filtered.received("low", "lamp-1") if event["path"] == "/attributes/c"] == list(
         range(1, 11)
     )
     correlation = clients.write(
         "lamp-1", "/attributes/place", "hall N", **{"my-own": "x", "condition": "exists(thingId)"}
     )
-    wait_until_sync(lambda: len(bench.received("both", "lamp-1")) == 23)
-    newest = bench.received("both", "lamp-1")[-1]
+    wait_until_sync(lambda: len(filtered.received("both", "lamp-1")) == 23)
+    newest = filtered.received("both", "lamp-1")[-1]
     assert newest["extra"] == {"attributes": {"place": "hall N"}}
     assert newest["headers"].items() >= {"correlation-id": correlation, "my-own": "x"}.items()
     assert not {"condition", "etag"} & set(newest["headers"])
@@ -226,24 +235,28 @@ def test_case_112_a_target_receives_only_the_parts_it_can_read(clients: TargetCl
     clients.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
     clients.write("lamp-2", "/attributes/secret", 3)
     clients.write("lamp-2", "/attributes/open", 4)
-    wait_until_sync(lambda: len(clients.bench.received("viewer", "lamp-2")) == 2)
-    # Of the creation nothing is readable but the ID.
-    found = [(event["path"], event.get("value")) for event in clients.bench.received("viewer", "lamp-2")]
+    wait_until_sync(lambda: len(clients.filtered.received("viewer", "lamp-2")) == 2)
+    # Only the ID of the creation is readable.
+    found = [(event["path"], event.get("value")) for event in clients.filtered.received("viewer", "lamp-2")]
     assert found == [("/attributes", {"open": 1}), ("/attributes/open", 4)]
     for _ in range(3):
         clients.operator.next()
 
 
 def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(clients: TargetClients) -> None:
-    """The label that a broker's word gives, one that the subscriber gives, and a weak one of who may not read it."""
+    """The broker confirms one label, the subscriber another, and a target without permission a weak one."""
     clients.make("lamp-3")
-    sent, seen, viewer = f"{clients.yard.hall}:sent", f"{clients.yard.hall}:seen", f"{clients.yard.bench}:viewer"
+    sent, seen, viewer = (
+        f"{clients.setup.subscriber}:sent",
+        f"{clients.setup.subscriber}:seen",
+        f"{clients.setup.filtered}:viewer",
+    )
     asked = {"requested-acks": ["twin-persisted", sent, seen, viewer], "timeout": "50s"}
     correlation = clients.write("lamp-3", "/attributes/on", True, **asked)
-    event = next_events(clients.hall, "lamp-3", 2)[1]
+    event = next_events(clients.subscriber, "lamp-3", 2)[1]
     assert event["headers"]["requested-acks"] == [sent, seen, viewer]
     ack = {"topic": topic("lamp-3", f"acks/{seen}"), "path": "/", "value": {"x": 1}, "status": 208}
-    clients.hall.send({**ack, "headers": {"correlation-id": correlation}})
+    clients.subscriber.send({**ack, "headers": {"correlation-id": correlation}})
     answer = clients.operator.next()
     assert (answer["topic"], answer["status"]) == (topic("lamp-3", "acks"), 200)
     assert {label: each["status"] for label, each in answer["value"].items()} == {
@@ -262,24 +275,24 @@ def test_a_target_with_a_lost_broker_reports_its_lag_blocks_no_other_and_receive
 ) -> None:
     """Through a restart of the service, too. Its status and metrics say how far it is behind."""
     clients.make("lamp-4")
-    next_events(clients.hall, "lamp-4", 1)
-    labels = {"connection": clients.yard.hall, "target": "0"}
+    next_events(clients.subscriber, "lamp-4", 1)
+    labels = {"connection": clients.setup.subscriber, "target": "0"}
     # A received event may not be confirmed yet.
     wait_until_sync(lambda: clients.service.metric("connectivity_target_lag_events", **labels) == 0)
     proxy.refuse()
     proxy.cut()
-    wait_until_sync(lambda: clients.service.status(clients.yard.hall)["status"] != "open")
+    wait_until_sync(lambda: clients.service.status(clients.setup.subscriber)["status"] != "open")
     for number in range(1100):
         clients.operator.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
     for _ in range(1100):
         assert clients.operator.next()["status"] in (201, 204)
-    details = clients.service.status(clients.yard.hall)["details"]
+    details = clients.service.status(clients.setup.subscriber)["details"]
     assert "targets[0] is 1100 events behind" in details, details
     assert clients.service.metric("connectivity_target_lag_events", **labels) == 1100
     clients.service.kill()
     clients.service.start_again(ready=False)
     proxy.admit()
-    events = next_events(clients.hall, "lamp-4", 1100)
+    events = next_events(clients.subscriber, "lamp-4", 1100)
     assert [event["value"] for event in events] == list(range(1100))
     wait_until_sync(lambda: clients.service.metric("connectivity_target_lag_events", **labels) == 0)
     assert clients.service.metric("connectivity_target_skipped_total", **labels) == 0

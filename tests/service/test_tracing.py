@@ -1,4 +1,4 @@
-"""One trace through the whole service: a command comes in over MQTT 5, its answer and its event leave over four brokers.
+"""One trace through the service: a command over MQTT 5, its response and event over four brokers.
 
 The transport headers of downstream readers and the collector have the same trace.
 """
@@ -31,17 +31,17 @@ CONTEXT = f"00-{TRACE}-{PARENT}-01"
 EVENTS = ["_/_/things/twin/events"]
 
 
-def listener(setup: BrokerSetup) -> dict[str, Any]:
+def target_connection(setup: BrokerSetup) -> dict[str, Any]:
     """Return a connection with a target for events, whose source receives nothing from the test."""
-    target = {"address": setup.reply_address("hears"), "topics": EVENTS, "authorizationContext": [OWNER], "qos": 1}
-    return setup.connection("hears", setup.source("hears", OWNER), targets=[target])
+    target = {"address": setup.reply_address("receiver"), "topics": EVENTS, "authorizationContext": [OWNER], "qos": 1}
+    return setup.connection("receiver", setup.source("receiver", OWNER), targets=[target])
 
 
 def users(message: MQTTMessage) -> dict[str, str]:
     """The user properties of a message."""
     found: list[tuple[str, str]] = getattr(message.properties, "UserProperty", [])
     names = [name for name, _ in found]
-    assert len(set(names)) == len(names), "nothing stands there twice"
+    assert len(set(names)) == len(names), "no property occurs twice"
     return dict(found)
 
 
@@ -53,17 +53,17 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
     setups: list[BrokerSetup] = [mqtt_5, mqtt, amqp, records]
     with (
         collector() as spans,
-        requests.client("asks") as sender,
-        mqtt_5.client("hears") as by_mqtt_5,
-        mqtt.client("hears") as by_mqtt,
-        amqp.client("hears") as by_amqp,
-        records.client("hears") as by_kafka,
+        requests.client("sender") as sender,
+        mqtt_5.client("receiver") as by_mqtt_5,
+        mqtt.client("receiver") as by_mqtt,
+        amqp.client("receiver") as by_amqp,
+        records.client("receiver") as by_kafka,
     ):
         assert isinstance(sender, MqttClient)
         assert isinstance(by_mqtt_5, MqttClient)
         assert isinstance(by_amqp, AmqpClient)
         assert isinstance(by_kafka, KafkaClient)
-        documents = [requests.connection("asks", requests.source("asks", OWNER)), *map(listener, setups)]
+        documents = [requests.connection("sender", requests.source("sender", OWNER)), *map(target_connection, setups)]
         tracing = {"endpoint": spans.address, "service": "twins", "ratio": 0}
         with ServiceProcess.start(tmp_path, documents, tracing=tracing) as service:
             made = {
@@ -87,20 +87,20 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
     assert (consumer.trace, consumer.parent, consumer.service) == (TRACE, PARENT, "twins")
     assert {(span.trace, span.parent) for span in producers.values()} == {(TRACE, consumer.id)}
     carried = {
-        "asks": users(sender.messages[0]),
+        "sender": users(sender.messages[0]),
         "mqtt-5": users(by_mqtt_5.messages[0]),
         "amqp-091": {name: str(value) for name, value in by_amqp.messages[0].headers.items()},
         "kafka": by_kafka.headers[0],
     }
     by_kind = {
-        "asks": producers[documents[0]["id"]],
+        "sender": producers[documents[0]["id"]],
         **{setup.kind: producers[document["id"]] for setup, document in zip(setups, documents[1:], strict=True)},
     }
     for kind, headers in carried.items():
         assert headers["traceparent"] == f"00-{TRACE}-{by_kind[kind].id}-01", kind
         assert headers["tracestate"] == "acme=7", kind
     assert systems(by_kind) == {
-        "asks": "mqtt", "mqtt-5": "mqtt", "mqtt": "mqtt", "amqp-091": "rabbitmq", "kafka": "kafka",
+        "sender": "mqtt", "mqtt-5": "mqtt", "mqtt": "mqtt", "amqp-091": "rabbitmq", "kafka": "kafka",
     }  # fmt: skip
     # MQTT 3.1.1 has no transport headers; the headers of the signal carry the trace.
     assert received[1]["headers"]["traceparent"] == f"00-{TRACE}-{consumer.id}-01"
@@ -117,7 +117,7 @@ def foreign_spans(spans: Collector) -> list[Span]:
     return [span for span in spans.taken if span.trace != TRACE]
 
 
-def test_a_collector_that_is_away_keeps_no_answer_back(mosquitto: Mosquitto, tmp_path: Path) -> None:
+def test_an_unavailable_collector_delays_no_response(mosquitto: Mosquitto, tmp_path: Path) -> None:
     setup = MqttSetup(mosquitto)
     with collector() as spans:
         """Its port is free again."""

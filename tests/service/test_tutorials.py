@@ -1,4 +1,4 @@
-"""The tutorials do what they say, from an empty folder: each command and message is taken from the page."""
+"""The tutorials work from an empty folder: each command and message is that of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on things and policies over a real broker: what an owner and a reader of a part of a thing see on the wire.
+"""Commands on things and policies over a real broker, as an owner and a partial reader see them.
 
 A selection; each rule by itself is tested in tests/unit/connectivity/twins. Case numbers: behavior cases of twins.
 """
@@ -224,7 +224,7 @@ def test_case_44_45_merge_of_a_whole_thing(owner: MqttClient, name: str) -> None
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/json"}])
-def test_case_41_a_merge_says_that_it_is_a_patch(owner: MqttClient, box: str, headers: dict[str, str]) -> None:
+def test_case_41_a_merge_has_the_content_type_of_a_patch(owner: MqttClient, box: str, headers: dict[str, str]) -> None:
     refused(ask(owner, box, "merge", "/attributes", {"a": 1}, headers=headers), 415, "mediatype.unsupported")
 
 
@@ -323,7 +323,7 @@ def test_case_79_80_81_82_entity_tags(owner: MqttClient, box: str, name: str) ->
 
 
 def test_case_83_84_conditions(owner: MqttClient, box: str) -> None:
-    """Case 42 of the connection cases too: 412 where a condition does not hold, 400 where it cannot be read."""
+    """Also case 42 of the connection cases: 412 for a false condition, 400 for an unreadable one."""
     for condition, status, error in (
         ("eq(attributes/maker,'ACME')", 201, None),
         ("eq(attributes/maker,'OTHER')", 412, "things:condition.failed"),
@@ -364,7 +364,7 @@ def test_case_17_18_things_have_a_largest_size(owner: MqttClient, box: str, name
 
 
 def test_case_22_a_command_without_a_required_response_gets_no_response(owner: MqttClient, box: str) -> None:
-    """Neither a response nor an error, and what was to be done is done."""
+    """Neither a response nor an error, but the command takes effect."""
     silent = {"response-required": False}
     for verb, path, value in (
         ("retrieve", "/", None),
@@ -373,9 +373,9 @@ def test_case_22_a_command_without_a_required_response_gets_no_response(owner: M
         ("delete", "/attributes/none", None),
     ):
         owner.command(topic(box, f"commands/{verb}"), path, value, headers=silent)
-    owner.command(topic(box, "commands/retrieve"), "/attributes/silent", headers={"correlation-id": "heard"})
+    owner.command(topic(box, "commands/retrieve"), "/attributes/silent", headers={"correlation-id": "answered"})
     answer = owner.next()
-    assert (answer["headers"]["correlation-id"], answer["value"]) == ("heard", 1)
+    assert (answer["headers"]["correlation-id"], answer["value"]) == ("answered", 1)
 
 
 def test_custom_headers_travel_with_the_answer_and_conditions_do_not(owner: MqttClient, box: str) -> None:

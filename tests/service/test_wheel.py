@@ -137,7 +137,7 @@ def test_with_the_extra_spark_and_fetched_jars_events_reach_the_lake(tmp_path: P
 @pytest.mark.slow("it installs a Debian, Java and Spark")
 @pytest.mark.soak(shard="debian")
 @pytest.mark.broker("mosquitto")
-def test_an_empty_debian_gets_a_service_with_a_lake_as_the_documentation_says(
+def test_the_documented_commands_install_a_service_with_a_lake_in_an_empty_debian(
     tmp_path: Path, mosquitto: Mosquitto
 ) -> None:
     page = (ROOT / "docs" / "how-to" / "deploying.md").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The long series: `python -m tests.soak [SHARD …]` runs these shards, or all, and says what each took.
+"""The long series: `python -m tests.soak [SHARD …]` runs these shards, or all, and prints their times.
 
-`SEED=…` draws the same again; it is printed at the beginning of each shard. The trials of `kills-…` print their figures.
-`MINUTES=5` limits the time of each target of `fuzzing`.
+`SEED=…` draws the same values again; it is printed at the beginning of each shard. The kill series of `kills-…` print their
+figures. `MINUTES=5` limits the time of each target of `fuzzing`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Shard(NamedTuple):
     """A part of the long series that can run alone."""
 
     minutes: int
-    """What it takes on two cores."""
+    """Its duration on two cores."""
     about: str
     arguments: tuple[str, ...] = ()
     """For pytest; by default the tests marked with the shard's name, one after the other."""
@@ -50,7 +50,7 @@ SHARDS = {
     ),
     "permissions": Shard(
         20,
-        "10,000 worlds in which nobody learns what they may not read, on two workers",
+        "10,000 scenarios without access to unreadable content, on two workers",
         # Not by modules: all of these tests are in one.
         ("-m", "soak(shard='permissions')", "-n", "2", "--dist", "load"),
     ),
@@ -73,7 +73,7 @@ SHARDS = {
 def run(name: str, shard: Shard) -> bool:
     """Whether the shard passed."""
     print(f"── {name}: {shard.about}; about {shard.minutes} min, seed {SEED}", flush=True)
-    # A trial of the kill series prints a line of figures, and so does a benchmark.
+    # A test of the kill series prints a line of figures, and so does a benchmark.
     shown = ("-v", "-s") if name.startswith(("kills-", "lake-scale")) else ("-q",)
     arguments = shard.arguments or ("-m", f"soak(shard='{name}')", "-n", "0")
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Fuzzing by coverage: short runs, which show that a target can be fuzzed and that failures are found, and long ones."""
+"""Fuzzing by coverage: short runs that show that each target works and finds failures, and long ones."""
 
 from __future__ import annotations
 

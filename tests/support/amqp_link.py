@@ -18,7 +18,7 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.bare_amqp import BareAmqpClient
 
 
-class AmqpWorld:
+class AmqpLinkHarness:
     """An AMQP connection through a proxy, its queues, and another client that does not use the proxy."""
 
     is_renewed_for_redelivery = False
@@ -43,12 +43,12 @@ class AmqpWorld:
     @classmethod
     @asynccontextmanager
     async def at(cls, broker: RabbitMQ, vhost: str = "/") -> AsyncIterator[Self]:
-        """Declare the queues of the connection and yield its world."""
+        """Declare the queues of the connection and yield its harness."""
         async with Proxy.to(broker.host, broker.port) as proxy, BareAmqpClient(broker.uri(vhost=vhost)) as bare_client:
-            world = cls(broker, proxy, bare_client, vhost)
-            await bare_client.queue(world.source)
-            await bare_client.listen(world.inbox)
-            yield world
+            harness = cls(broker, proxy, bare_client, vhost)
+            await bare_client.queue(harness.source)
+            await bare_client.listen(harness.inbox)
+            yield harness
 
     def sources(self, *queues: Sequence[str], **more: Any) -> None:
         self.document["sources"] = [

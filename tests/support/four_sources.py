@@ -114,17 +114,17 @@ class FourSources(ABC):
             headers["device_id"] = headers.pop("device-id")
         return headers
 
-    def speak_for(self, requester: BrokerClient, device: str) -> dict[str, Any]:
+    def identify_as(self, requester: BrokerClient, device: str) -> dict[str, Any]:
         """Return the transport headers of the device `acme.site:<device>`."""
         return self.carried(device_id=f"acme.site:{device}")
 
     @abstractmethod
-    def look_on(self) -> None:
+    def observe(self) -> None:
         """Start to observe all published messages, or forget the observed ones."""
 
     @abstractmethod
     def published(self) -> set[str]:
-        """Return the addresses of the messages since `look_on`, without those sent to the service."""
+        """Return the addresses of the messages since `observe`, without those sent to the service."""
 
     @abstractmethod
     def left(self) -> int:
@@ -144,7 +144,7 @@ class MqttFourSources(FourSources):
         """The broker must not publish by itself (`sys_interval 0`)."""
         super().__init__()
         self.broker = broker
-        self._onlookers: list[BareMqttClient] = []
+        self._observers: list[BareMqttClient] = []
 
     @property
     def uri(self) -> str:
@@ -166,21 +166,21 @@ class MqttFourSources(FourSources):
         ask, answers = self.place(source, "ask"), self.place(source, "answers")
         return MqttClient(self.broker.host, self.broker.port, ask=ask, answers=answers, version=self.version)
 
-    def speak_for(self, requester: BrokerClient, device: str) -> dict[str, Any]:
+    def identify_as(self, requester: BrokerClient, device: str) -> dict[str, Any]:
         assert isinstance(requester, MqttClient)
         requester.ask = f"{self.name}/bound/{device}"
         return {}
 
-    def look_on(self) -> None:
-        if not self._onlookers:
+    def observe(self) -> None:
+        if not self._observers:
             made = [BareMqttClient(self.broker.host, self.broker.port, topic) for topic in ("#", "$SYS/#")]
-            self._onlookers = [self.open.enter_context(each) for each in made]
-        for each in self._onlookers:
+            self._observers = [self.open.enter_context(each) for each in made]
+        for each in self._observers:
             each.received.clear()
 
     def published(self) -> set[str]:
-        heard = {envelope.headers["mqtt.topic"] for each in self._onlookers for envelope in each.received}
-        return {topic for topic in heard if not topic.endswith("/ask")}
+        topics = {envelope.headers["mqtt.topic"] for each in self._observers for envelope in each.received}
+        return {topic for topic in topics if not topic.endswith("/ask")}
 
     def left(self) -> int:
         return 0  # MQTT cannot count them; the test sees them at the next start
@@ -193,7 +193,7 @@ class Mqtt5FourSources(MqttFourSources):
     has_headers = True
     version = MQTTv5
     place = FourSources.place
-    speak_for = FourSources.speak_for
+    identify_as = FourSources.identify_as
     _bind = FourSources._bind
 
     def carried(self, **headers: str) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class AmqpFourSources(FourSources):
         properties = {names[name]: given.pop(name) for name in names if name in given}
         return {"headers": given, **properties}
 
-    def look_on(self) -> None:
+    def observe(self) -> None:
         if self._onlooker is None:
             self.broker.control("trace_on", "-p", self.vhost)
             self.open.callback(self.broker.control, "trace_off", "-p", self.vhost)
@@ -268,7 +268,7 @@ class _Tracer(AmqpClient):
     async def _prepare(self, answers: AbstractQueue) -> None:
         await answers.bind("amq.rabbitmq.trace", "publish.#")
 
-    async def _hear(self, message: AbstractIncomingMessage) -> None:
+    async def _on_message(self, message: AbstractIncomingMessage) -> None:
         headers: dict[str, Any] = dict(message.headers)
         [key] = headers["routing_keys"]
         self.addresses.append(f"{headers['exchange_name']}/{key}")
@@ -297,7 +297,7 @@ class KafkaFourSources(FourSources):
     def table(self, headers: dict[str, str]) -> Any:
         return list(super().table(headers).items())
 
-    def look_on(self) -> None:
+    def observe(self) -> None:
         self._ends = self._all_ends()
 
     def published(self) -> set[str]:

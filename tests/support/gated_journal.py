@@ -10,7 +10,7 @@ from spark_store.records import Change
 from tests.support.temporary_journal import TemporaryJournal
 
 
-class Gate(TemporaryJournal):
+class GatedJournal(TemporaryJournal):
     """A journal whose commits wait while `is_open` is clear, and which records commits and probes."""
 
     def __init__(self) -> None:

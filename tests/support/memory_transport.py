@@ -50,7 +50,7 @@ WINDOW = 100
 
 
 class Options(BaseModel):
-    """The options of a connection, of which there are none."""
+    """The options of a connection. There are no options."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 

@@ -45,8 +45,8 @@ _PATHS = st.sampled_from(
         "/definition",
     ]
 )
-_SAID = st.sampled_from([b"{}", b"{}", b'{"_metadata":[["/attributes/a/unit","W"]]}', b'{"source":"s"}'])
-_SETS = st.builds(RandomChange, st.sampled_from(["modified", "created"]), _PATHS, _VALUES, _SAID)
+_HEADERS = st.sampled_from([b"{}", b"{}", b'{"_metadata":[["/attributes/a/unit","W"]]}', b'{"source":"s"}'])
+_SETS = st.builds(RandomChange, st.sampled_from(["modified", "created"]), _PATHS, _VALUES, _HEADERS)
 _CHANGES = st.one_of(
     _SETS,
     st.builds(
@@ -63,13 +63,13 @@ HISTORIES: st.SearchStrategy[list[RandomChange]] = st.one_of(
 
 
 def history_of(
-    entity: EntityId, happenings: Sequence[RandomChange], seconds: Sequence[int]
+    entity: EntityId, changes: Sequence[RandomChange], seconds: Sequence[int]
 ) -> list[tuple[Event, Snapshot]]:
     """Return each event with the state after it; after a deletion, the next event is a creation."""
     states: list[tuple[Event, Snapshot]] = []
     snapshot: Snapshot | None = None
-    for happening, second in zip(happenings, seconds, strict=False):
-        action, path, value, headers = happening
+    for change, second in zip(changes, seconds, strict=False):
+        action, path, value, headers = change
         if snapshot is not None and snapshot.is_deleted:
             action, path, value, headers = (
                 "created",

@@ -54,50 +54,52 @@ def read_frame(payload: bytes) -> StreamrFrame:
         raise _refused("it is not JSON") from None
     if not isinstance(items, list) or len(items) != 4 or not is_storable(payload):
         raise _refused("expected an array of four items")
-    layer, number, sub, said = items
+    layer, number, sub, content = items
     if isinstance(layer, bool) or layer != CONTROL_LAYER:
         fault = Fault(400, "streamr:version.unsupported", f"Unknown control layer: found {quote(layer)}, expected 0")
         raise UnknownVersion(fault)
     if isinstance(number, bool) or not isinstance(number, int) or number not in _READERS:
         raise _refused(f"the type is {quote(number)}, expected 0 to 7")
-    return _READERS[FrameType(number)](FrameType(number), sub, said)
+    return _READERS[FrameType(number)](FrameType(number), sub, content)
 
 
-def _broadcast(_type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
-    return Broadcast(read_message(said))
+def _broadcast(_type: FrameType, _sub: Any, content: Any) -> StreamrFrame:
+    return Broadcast(read_message(content))
 
 
-def _unicast(_type: FrameType, sub: Any, said: Any) -> StreamrFrame:
-    return Unicast(_client_id(sub), read_message(said))
+def _unicast(_type: FrameType, sub: Any, content: Any) -> StreamrFrame:
+    return Unicast(_client_id(sub), read_message(content))
 
 
-def _about_stream(type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
+def _about_stream(type: FrameType, _sub: Any, content: Any) -> StreamrFrame:
     """Return a frame about a stream; an older service puts an error in a response to `subscribe`."""
-    if isinstance(said, dict) and said.get("error"):
-        return _error(FrameType.ERROR, None, said)
-    return ABOUT_STREAM[type](*_place(said))
+    if isinstance(content, dict) and content.get("error"):
+        return _error(FrameType.ERROR, None, content)
+    return ABOUT_STREAM[type](*_place(content))
 
 
-def _about_resend(type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
-    stream, partition = _place(said)
-    return ABOUT_RESEND[type](stream, partition, _client_id(said.get("sub")))
+def _about_resend(type: FrameType, _sub: Any, content: Any) -> StreamrFrame:
+    stream, partition = _place(content)
+    return ABOUT_RESEND[type](stream, partition, _client_id(content.get("sub")))
 
 
-def _error(_type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
-    if isinstance(said, str):
+def _error(_type: FrameType, _sub: Any, content: Any) -> StreamrFrame:
+    if isinstance(content, str):
         try:
-            inner = _decode(said)
+            inner = _decode(content)
         except NOT_JSON:
             inner = None
         if not isinstance(inner, dict) or "error" not in inner:
-            return Error(said)
-        said = inner
-    if not isinstance(said, dict):
-        raise _refused(f"the error is {quote(said)}, expected a text or an object")
-    text = said.get("error")
-    about = ErrorSubject(_of(said, "stream", str), _of(said, "partition", int), _sub_of(said))
+            return Error(content)
+        content = inner
+    if not isinstance(content, dict):
+        raise _refused(f"the error is {quote(content)}, expected a text or an object")
+    text = content.get("error")
+    about = ErrorSubject(_of(content, "stream", str), _of(content, "partition", int), _sub_of(content))
     text = text if isinstance(text, str) else ""
-    return Error(text, _of(said, "status", int), _of(said, "code", str), about, _of(said, "correlationId", str))
+    return Error(
+        text, _of(content, "status", int), _of(content, "code", str), about, _of(content, "correlationId", str)
+    )
 
 
 _READERS: dict[FrameType, Callable[[FrameType, Any, Any], StreamrFrame]] = {
@@ -112,9 +114,9 @@ _READERS: dict[FrameType, Callable[[FrameType, Any, Any], StreamrFrame]] = {
 }
 
 
-def _place(said: Any) -> tuple[str, int]:
-    if isinstance(said, dict):
-        stream, partition = _of(said, "stream", str), _of(said, "partition", int)
+def _place(content: Any) -> tuple[str, int]:
+    if isinstance(content, dict):
+        stream, partition = _of(content, "stream", str), _of(content, "partition", int)
         if stream is not None and partition is not None:
             return stream, partition
     raise _refused("expected an object with stream and partition")
@@ -126,13 +128,13 @@ def _client_id(value: Any) -> Sub:
     return value
 
 
-def _sub_of(said: Mapping[str, Any]) -> Sub | None:
-    value = said.get("sub")
+def _sub_of(content: Mapping[str, Any]) -> Sub | None:
+    value = content.get("sub")
     return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None
 
 
-def _of(said: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = said.get(name)
+def _of(content: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = content.get(name)
     return value if isinstance(value, kind) and not isinstance(value, bool) else None
 
 

@@ -36,7 +36,7 @@ class Table:
         try:
             yield
         except (Exception, pytest.fail.Exception) as error:
-            self._failures.append((name, _said(error)))
+            self._failures.append((name, _failure_text(error)))
 
     def __enter__(self) -> Self:
         return self
@@ -48,11 +48,11 @@ class Table:
         assert self._checked, "the table has no rows"
         if self._failures:
             names = "".join(f"\n  {name}" for name, _ in self._failures)
-            shown = "\n\n".join(f"row {name}\n{said}" for name, said in self._failures[:SHOWN])
+            shown = "\n\n".join(f"row {name}\n{text}" for name, text in self._failures[:SHOWN])
             pytest.fail(f"{len(self._failures)} of {self._checked} rows failed:{names}\n\n{shown}", pytrace=False)
 
 
-def _said(error: BaseException) -> str:
+def _failure_text(error: BaseException) -> str:
     """Return the traceback from the test on; for a nested table, its message."""
     if isinstance(error, pytest.fail.Exception) and not error.pytrace:
         return str(error)
@@ -114,8 +114,8 @@ def _named(
 
 
 def _short(value: object) -> str:
-    said = str(value) if isinstance(value, str | int | float | type) else repr(value)
-    return said if len(said) <= LONGEST_NAME else f"{said[:LONGEST_NAME]}…"
+    text = str(value) if isinstance(value, str | int | float | type) else repr(value)
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
 
 
 def _without(made: Callable[..., Any], test: Callable[..., Any], keys: Sequence[str]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-_TOLD = """
+_PROGRAM = """
 import os, runpy, sys
 os.isatty = lambda place: True
 for stream in (sys.stdin, sys.stdout, sys.stderr):
@@ -21,4 +21,4 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 def at_terminal(module: str) -> Sequence[str]:
     """Return the command that runs a module whose three streams look like a terminal."""
-    return sys.executable, "-c", _TOLD, module
+    return sys.executable, "-c", _PROGRAM, module

@@ -43,13 +43,13 @@ class Terminal:
         self._running: subprocess.Popen[bytes] | ForkedService | None = None
         self._shown = ""
 
-    def run(self, command: str, expected: str, *, goes_on: bool = False) -> None:
-        """Run a command. With `goes_on`, leave it running after the expected output."""
+    def run(self, command: str, expected: str, *, keeps_running: bool = False) -> None:
+        """Run a command. With `keeps_running`, leave it running after the expected output."""
         assert self._running is None, f"typed into a terminal that is busy: {command}"
         self._log.write_bytes(b"")
         self._shown = ""
         self._running = self._start(command)
-        if goes_on:
+        if keeps_running:
             self.expect(expected)
             return
         code = self._running.wait(PATIENCE)
@@ -126,8 +126,8 @@ class Tutorial:
         self._before = before or {}
         for block in blocks(self._page):
             text = block.text
-            for said, here in self._replaced.items():
-                text = text.replace(said, here)
+            for old, new in self._replaced.items():
+                text = text.replace(old, new)
             if block.language == "console":
                 self._type(block.title, text)
             elif block.title:
@@ -147,14 +147,14 @@ class Tutorial:
             self._type_commands(title, part)
 
     def _type_commands(self, title: str, text: str) -> None:
-        goes_on, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
-        if goes_on:
-            self._terminals[title].expect(goes_on)
+        keeps_running, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
+        if keeps_running:
+            self._terminals[title].expect(keeps_running)
         for part in parts:
             command, expected = _command(part)
             self._before.get(command, lambda: None)()
             if not self._prepared(command):
-                self._terminals[title].run(command, expected, goes_on=bool(title) and part is parts[-1])
+                self._terminals[title].run(command, expected, keeps_running=bool(title) and part is parts[-1])
 
     def _prepared(self, command: str) -> bool:
         """Return whether the command prepares the folder or the environment, which the test does instead."""

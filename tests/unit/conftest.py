@@ -25,9 +25,9 @@ _renderer.exception_formatter = structlog.dev.plain_traceback
 
 @pytest.fixture(scope="session", autouse=True)
 def copied_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each new journal is a copy of one that was made once: ten migrations take six times as long as to open the copy.
+    """Make each new journal a copy of one, because ten migrations take six times as long.
 
-    Journals on a connection class of a test are made step by step, so that each step can fail.
+    A journal with a connection class of a test is made step by step, so that each step can fail.
     """
     template = tmp_path_factory.mktemp("journal") / "journal.db"
     Journal.open(template).close()
@@ -35,7 +35,7 @@ def copied_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     connect = journal._connect
 
     def connect_to_copy(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
-        # SQLite says itself what is wrong with a path.
+        # SQLite reports the problem with a path.
         if factory is sqlite3.Connection and not Path(path).exists():
             with contextlib.suppress(OSError, ValueError):
                 Path(path).write_bytes(content)

@@ -59,7 +59,7 @@ def owned_by_file(connection_id: str) -> OperationRefused:
 
 
 def _decide(command: Command, subjects: Sequence[str]) -> Decision:
-    """Decide a command in a world without entities."""
+    """Decide a command without any entity."""
     return decide(command, subjects, CurrentStateLookup(lambda _: None, lambda: ""), "")
 
 
@@ -74,8 +74,8 @@ class FakeManagement:
     """The error to raise, by the name of the method."""
     made: int = 0
 
-    def _do(self, name: str, *told: Any) -> None:
-        self.requests.append((name, *told))
+    def _do(self, name: str, *arguments: Any) -> None:
+        self.requests.append((name, *arguments))
         if (refusal := self.refuses.get(name)) is not None:
             raise refusal
 
@@ -239,15 +239,15 @@ def _check(document: Mapping[str, Any], permit: Permit, known: Sequence[Connecti
 
 def management_with_connection(*, by_file: bool = False, connection_id: str = "site") -> FakeManagement:
     """Return a management with one connection; with `by_file`, a file owns it."""
-    desk = FakeManagement()
-    found = desk._store({**DOCUMENT, "id": connection_id})
+    management = FakeManagement()
+    found = management._store({**DOCUMENT, "id": connection_id})
     if by_file:
-        desk.stored[connection_id] = [replace(found, owner=Owner.FILE)]
-    return desk
+        management.stored[connection_id] = [replace(found, owner=Owner.FILE)]
+    return management
 
 
 def app_of(
-    desk: FakeManagement | None = None,
+    management: FakeManagement | None = None,
     erasures: Erasures | None = None,
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -255,7 +255,7 @@ def app_of(
     **settings: Any,
 ) -> FastAPI:
     """Return the API over these fakes. `settings` are those of `api`."""
-    found = desk or FakeManagement()
+    found = management or FakeManagement()
     return application(
         PrometheusRegistry(),
         readiness,
@@ -278,10 +278,10 @@ class _Relay:
     """Forwards each call to the management of the current test."""
 
     def __init__(self) -> None:
-        self.desk: ContextVar[FakeManagement] = ContextVar("desk")
+        self.management: ContextVar[FakeManagement] = ContextVar("management")
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.desk.get(), name)
+        return getattr(self.management.get(), name)
 
 
 _RELAY = _Relay()
@@ -298,12 +298,12 @@ def _open_app() -> FastAPI:
 
 
 async def ask(
-    desk: FakeManagement | None, method: str, path: str, app: FastAPI | None = None, **more: Any
+    management: FakeManagement | None, method: str, path: str, app: FastAPI | None = None, **more: Any
 ) -> httpx.Response:
     """Send a request, by default without a token. `more` are further arguments of httpx."""
-    token = _RELAY.desk.set(desk or FakeManagement())
+    token = _RELAY.management.set(management or FakeManagement())
     try:
         async with client_of(app or _open_app()) as client:
             return await client.request(method, path, **more)
     finally:
-        _RELAY.desk.reset(token)
+        _RELAY.management.reset(token)

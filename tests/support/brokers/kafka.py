@@ -197,7 +197,9 @@ class Kafka:
                     *(f"{name}://{bind}:{port}" for name, (port, _, _) in listeners.items()),
                 ]
             ),
-            "advertised.listeners": ",".join(f"{name}://{host}:{said}" for name, (_, said, _) in listeners.items()),
+            "advertised.listeners": ",".join(
+                f"{name}://{host}:{advertised}" for name, (_, advertised, _) in listeners.items()
+            ),
             "listener.security.protocol.map": ",".join(
                 ["CONTROLLER:PLAINTEXT", *(f"{name}:{protocol}" for name, (_, _, protocol) in listeners.items())]
             ),

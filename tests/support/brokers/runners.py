@@ -19,7 +19,7 @@ from tests.support.brokers import BrokerFailed, BrokerSilent
 from tests.support.wait import wait_until_sync
 
 STOPPED_WITHIN = 60.0
-TOLD_WITHIN = 60.0
+RUN_WITHIN = 60.0
 
 
 class Startable(Protocol):
@@ -119,18 +119,18 @@ class Process:
         return self._process is not None and self._process.poll() is None
 
     def run(self, program: str, *words: str) -> str:
-        told = subprocess.run(
+        ran = subprocess.run(
             [program, *words],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TOLD_WITHIN,
+            timeout=RUN_WITHIN,
             check=False,
         )
-        if told.returncode:
-            raise BrokerFailed(f"{program} {' '.join(words)}: {told.stderr or told.stdout}")
-        return told.stdout
+        if ran.returncode:
+            raise BrokerFailed(f"{program} {' '.join(words)}: {ran.stderr or ran.stdout}")
+        return ran.stdout
 
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
@@ -200,8 +200,8 @@ class Container:
         return bool(container.status == "running")
 
     def run(self, program: str, *words: str) -> str:
-        code, said = self._container.exec([program, *words])
-        text = said.decode(errors="replace")
+        code, output = self._container.exec([program, *words])
+        text = output.decode(errors="replace")
         if code:
             raise BrokerFailed(f"{program} {' '.join(words)}: {text}")
         return str(text)

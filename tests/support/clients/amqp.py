@@ -133,7 +133,7 @@ class AmqpClient(BrokerClient):
                     await channel.declare_queue(self.ask, durable=True)
                     answers = await channel.declare_queue(self.answers, durable=True, arguments=self._arguments)
                     await self._prepare(answers)
-                    await answers.consume(self._hear)
+                    await answers.consume(self._on_message)
                     self._exchange.set_result(channel.default_exchange)
                     self._publish_unconfirmed(sent)
                     await lost.wait()
@@ -145,7 +145,7 @@ class AmqpClient(BrokerClient):
     async def _prepare(self, answers: AbstractQueue) -> None:
         """Declare what a subclass needs before responses arrive."""
 
-    async def _hear(self, message: AbstractIncomingMessage) -> None:
+    async def _on_message(self, message: AbstractIncomingMessage) -> None:
         self.messages.append(message)
         self.received.put(self.read(message.body))
         with contextlib.suppress(*GONE):

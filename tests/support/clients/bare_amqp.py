@@ -47,9 +47,9 @@ class BareAmqpClient:
     async def listen(self, queue: str) -> None:
         """Declare a queue and consume it."""
         declared = await self.queue(queue)
-        await declared.consume(self._hear, no_ack=True)
+        await declared.consume(self._on_message, no_ack=True)
 
-    async def _hear(self, message: AbstractIncomingMessage) -> None:
+    async def _on_message(self, message: AbstractIncomingMessage) -> None:
         self.messages.append(message)
         headers = {name: str(value) for name, value in message.headers.items()}
         self.received.append(Envelope(message.body, headers))

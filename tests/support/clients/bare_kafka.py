@@ -27,7 +27,7 @@ class BareKafkaClient:
         self._is_over = False
         settings = {"bootstrap.servers": bootstrap, "log_level": 0}
         # The library requires a group ID, but the consumer joins no group.
-        consuming = {"group.id": "onlooker", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
+        consuming = {"group.id": "observer", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
         self._consumer = Consumer({**settings, **consuming})
         self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
         self._producer = Producer({**settings, "linger.ms": 0, "message.max.bytes": 10_000_000})

@@ -31,13 +31,13 @@ class BareMqttClient:
         self._client.max_inflight_messages_set(0)
         self._client.on_connect = lambda client, *_: client.subscribe(topic, qos)
         self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_message = self._hear
+        self._client.on_message = self._on_message
         self._client.on_publish = lambda *_: self._room.release()
         self._client.connect(host, port)
 
     def __enter__(self) -> Self:
         self._client.loop_start()
-        assert self._subscribed.wait(PATIENCE), "the bystander is not subscribed"
+        assert self._subscribed.wait(PATIENCE), "the direct client is not subscribed"
         return self
 
     def __exit__(
@@ -63,7 +63,7 @@ class BareMqttClient:
         sent.wait_for_publish(PATIENCE)
         assert sent.is_published()
 
-    def _hear(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
+    def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         headers = {"mqtt.topic": message.topic, "mqtt.qos": str(message.qos)}
         if message.properties is not None:
             headers |= headers_of(message.properties)

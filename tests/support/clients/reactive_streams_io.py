@@ -14,7 +14,7 @@ from tests.support.wait import PATIENCE
 
 
 class Client:
-    """A client that speaks reactive-streams-io."""
+    """A client of reactive-streams-io."""
 
     def __init__(self, kind: str, requester: BrokerClient) -> None:
         self.kind, self._party = kind, requester

@@ -177,12 +177,12 @@ def play(scene: Scene, broker: Mosquitto, folder: Path, seconds: float) -> tuple
         if scene.descriptors is not None:
             resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (scene.descriptors, scene.descriptors))
         watch = _Watch(service)
-        watch.let_pass(SETTLED_AFTER)
-        alone = watch.let_pass(seconds)
+        watch.measure(SETTLED_AFTER)
+        alone = watch.measure(seconds)
         before = watch.memory
         attack.begin()
-        watch.let_pass(SETTLED_AFTER)
-        beside = watch.let_pass(seconds)
+        watch.measure(SETTLED_AFTER)
+        beside = watch.measure(seconds)
         done = attack.figures()
         good.process.terminate()
         found = good.figures()
@@ -211,7 +211,7 @@ class _Watch:
         """The number of requests to the API without a response."""
         self._asked = 0.0
 
-    def let_pass(self, seconds: float) -> Span:
+    def measure(self, seconds: float) -> Span:
         begin = time.monotonic()
         while (left := begin + seconds - time.monotonic()) > 0:
             self.memory = max(self.memory, self._process.memory_info().rss)

@@ -21,7 +21,7 @@ KEY, OTHER_KEY = "K", "O"
 """The Streamr keys of a client that may read the lamp, and of one without permissions."""
 
 
-class Gate:
+class HeldPage:
     """A place where a call waits until `opened` is set."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class AllProtocolsSetup(ConnectionHarness):
                 for subject in (OWNER, STRANGER)
             ),
             {"addresses": ["owner"], "authorizationContext": [OWNER], "replyTarget": {"address": "owner"}},
-            id=f"pier-{secrets.token_hex(4)}",
+            id=f"setup-{secrets.token_hex(4)}",
             mappingDefinitions={
                 "Streamr": {"mappingEngine": "Streamr", "options": streamr},
                 "ReactiveStreamsIO": {"mappingEngine": "ReactiveStreamsIO", "options": {}},
@@ -61,18 +61,18 @@ class AllProtocolsSetup(ConnectionHarness):
     @classmethod
     async def filled(cls, patch: pytest.MonkeyPatch, revisions: int = 10, *, is_searched: bool = False) -> Self:
         """Return a setup with a lamp of `revisions` revisions, or with as many lamps for searches."""
-        pier = cls(patch, is_searched=is_searched)
+        setup = cls(patch, is_searched=is_searched)
         if is_searched:
-            await pier.grow(revisions)
-            return pier
+            await setup.grow(revisions)
+            return setup
         terms = policy(OWNER)
         terms["entries"]["PUMP"] = {
             "subjects": {"streamr:pump": {"type": "test"}},
             "resources": {"thing:/": {"grant": ["READ"], "revoke": []}},
         }
-        await pier.change(command("create", value={"_policy": terms}))
-        await pier.grow(revisions - 1)
-        return pier
+        await setup.change(command("create", value={"_policy": terms}))
+        await setup.grow(revisions - 1)
+        return setup
 
     async def change(self, *commands: bytes) -> None:
         """Send commands of the owner and wait until they succeed."""
@@ -125,21 +125,21 @@ class AllProtocolsSetup(ConnectionHarness):
 
         self.patch.setattr(self.search, "page", page)
 
-    def hold_next_page(self) -> Gate:
-        """Make the next read wait for the returned gate; other reads do not wait."""
-        gate = Gate()
+    def hold_next_page(self) -> HeldPage:
+        """Make the next read wait until the returned page is opened; other reads do not wait."""
+        held_page = HeldPage()
         place: Any = self.searching if self._is_searched else self.store
         name = "look" if self._is_searched else "page"
         pages = getattr(place, name)
 
         async def page(*wanted: Any) -> Any:
             self.patch.setattr(place, name, pages)
-            gate.is_reached = True
-            await gate.opened.wait()
+            held_page.is_reached = True
+            await held_page.opened.wait()
             return await pages(*wanted)
 
         self.patch.setattr(place, name, page)
-        return gate
+        return held_page
 
     def next_number(self) -> int:
         """Return the number for the name of the next subscription."""

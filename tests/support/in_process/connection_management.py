@@ -51,14 +51,14 @@ def only(wanted: int | None) -> Judge:
 
 
 class FakeSupervisor:
-    """A supervisor that records the actions on its connection, and has the status that the bench sets."""
+    """A supervisor that records the actions on its connection, and has the status that the harness sets."""
 
-    def __init__(self, connection: Connection, bench: Bench) -> None:
+    def __init__(self, connection: Connection, harness: ManagementHarness) -> None:
         self.connection = connection
         self.attempted = asyncio.Event()
         self.status, self.status_details = Status.UNKNOWN, "connecting"
         self.clients: list[Any] = []
-        self._bench = bench
+        self._bench = harness
 
     def status_report(self, wanted: str) -> dict[str, Any]:
         return {"connectionStatus": wanted, "liveStatus": self.status.value}
@@ -89,7 +89,7 @@ class FakeSupervisor:
         await self._bench.may_close.wait()
 
 
-class Bench:
+class ManagementHarness:
     """A manager with a real journal, and fake brokers that tests control."""
 
     def __init__(self, folder: Path, keys: tuple[bytes, ...]) -> None:
@@ -136,7 +136,7 @@ class Bench:
     def now(self) -> datetime:
         return self.time
 
-    async def started(self) -> Bench:
+    async def started(self) -> ManagementHarness:
         await self.manager.load()
         await self.registry.refresh()
         return self
@@ -149,8 +149,8 @@ class Bench:
         os.utime(file, ns=(stamp, stamp))
 
     def done(self) -> list[str]:
-        told, self.reported = self.reported, []
-        return told
+        reported, self.reported = self.reported, []
+        return reported
 
     async def settled(self) -> list[str]:
         """Wait until no work is left, and return the completed actions."""
@@ -179,6 +179,6 @@ def error_of(fault: Fault) -> tuple[int, str]:
     return fault.status, fault.error
 
 
-async def put(bench: Bench, connection_id: str, **more: Any) -> Definition:
-    found, _ = await bench.manager.put(connection_id, document(**more), "ada", agree)
+async def put(harness: ManagementHarness, connection_id: str, **more: Any) -> Definition:
+    found, _ = await harness.manager.put(connection_id, document(**more), "ada", agree)
     return found

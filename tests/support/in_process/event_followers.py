@@ -51,7 +51,7 @@ def revisions(harness: ConnectionHarness) -> list[int]:
 
 def events(harness: ConnectionHarness) -> list[dict[str, Any]]:
     """Return the messages to a connection, without responses."""
-    return [said for said in harness.answers() if "/events/" in said["topic"]]
+    return [message for message in harness.answers() if "/events/" in message["topic"]]
 
 
 async def sent(harness: ConnectionHarness, number: int) -> list[int]:

@@ -53,7 +53,7 @@ NAMES = [
 DEMANDS = (1, 2, 5, 20, 200, 0, UNBOUNDED)
 WAITS = (1.0, 11.0, 31.0, 61.0, 95.0)
 ELEMENT = 200_000
-VISITORS = 2
+CLIENTS = 2
 ROUNDS = 300
 WORN = 300
 """The number of sessions after which a new handler starts, because the lamp's history is long."""
@@ -64,7 +64,7 @@ NEIGHBOUR = "02 00 03 01 02 03 81 01 00 82 01 01 31 82 01 01 32"
 class Step(NamedTuple):
     """An action of a client or a fault, and the most rounds of exchanged frames after it."""
 
-    visitor: int
+    client: int
     what: str
     which: int = 0
     much: int = 0
@@ -76,8 +76,8 @@ class Plan(NamedTuple):
 
     extensions: frozenset[Extension]
     steps: list[Step]
-    forth: list[list[WireFault]]
-    back: list[list[WireFault]]
+    to_service: list[list[WireFault]]
+    to_client: list[list[WireFault]]
 
 
 ACTS = (
@@ -86,7 +86,7 @@ ACTS = (
     "cancel",
     "cancel",
     "wait",
-    "gone",
+    "disconnect",
     "restart",
     "elsewhere",
     "turn",
@@ -99,13 +99,13 @@ ACTS = (
 )
 steps = st.builds(
     Step,
-    st.integers(0, VISITORS - 1),
+    st.integers(0, CLIENTS - 1),
     st.sampled_from(ACTS),
     st.integers(0, len(NAMES) - 1),
     st.integers(0, 6),
     st.sampled_from((ROUNDS, 0, 1, 2)),
 )
-wires = st.lists(slips, min_size=VISITORS, max_size=VISITORS)
+wires = st.lists(slips, min_size=CLIENTS, max_size=CLIENTS)
 plans = st.builds(
     Plan, st.frozensets(st.sampled_from(Extension)), st.lists(steps, min_size=5, max_size=20), wires, wires
 )
@@ -115,20 +115,20 @@ class RoamingClient:
     """A client that moves from one address to another."""
 
     def __init__(
-        self, rsio_harness: RsioHarness, name: str, extensions: frozenset[Extension], forth: Wire, back: Wire
+        self, rsio_harness: RsioHarness, name: str, extensions: frozenset[Extension], to_service: Wire, to_client: Wire
     ) -> None:
         self.rsio_harness = rsio_harness
         self.name = name
         self.extensions = extensions
-        self.forth, self.back = forth, back
+        self.to_service, self.to_client = to_service, to_client
         self.places: list[str] = []
         self.requester: EndpointClient
-        self.come()
+        self.connect()
 
     def __repr__(self) -> str:
         return f"<Visitor {self.name} at {self.places[-1]}, {self.requester}>"
 
-    def come(self, ticket: Any = None, *, stays: bool = False) -> None:
+    def connect(self, ticket: Any = None, *, stays: bool = False) -> None:
         """Start a new client, at the same or another address, with a ticket to resume a session or without."""
         if not stays or not self.places:
             self.places.append(f"{self.name}/{len(self.places)}")
@@ -143,25 +143,25 @@ class RoamingClient:
             limits=EndpointLimits(),
         )
 
-    def speak(self) -> bool:
-        said, place, former = self.requester.messages(), self.places[-1], None
-        for message in self.forth.carry(said):
+    def send_messages(self) -> bool:
+        sent, place, former = self.requester.messages(), self.places[-1], None
+        for message in self.to_service.carry(sent):
             # The broker marks some of the duplicates.
             again = message == former and len(message) % 2 == 1
             former = message
             self.rsio_harness.handle(
                 self.rsio_harness.delivery(message, f"{place}-{crc32(message)}", redelivered=again, reply_to=place)
             )
-        return bool(said)
+        return bool(sent)
 
-    def listen(self) -> bool:
+    def receive_messages(self) -> bool:
         messages = self.rsio_harness.messages(self.places[-1])
-        said, self.received = messages[self.received :], len(messages)
-        for message in self.back.carry(said):
+        received, self.received = messages[self.received :], len(messages)
+        for message in self.to_client.carry(received):
             self.requester.react(self.requester.endpoint.receive(message, self.rsio_harness.clock.now()))
-        return bool(said)
+        return bool(received)
 
-    def gone(self) -> None:
+    def disconnect(self) -> None:
         self.rsio_harness.reader(self.places[-1], ReaderStatus.GONE)
         self.requester.react(self.requester.endpoint.lose(self.rsio_harness.clock.now()))
 
@@ -223,11 +223,11 @@ class Conversation:
     def __init__(self, rsio_harness: RsioHarness, plan: Plan) -> None:
         self.rsio_harness = rsio_harness
         self.plan = plan
-        self.visitors = [
+        self.clients = [
             RoamingClient(
-                rsio_harness, f"c{number}", plan.extensions, Wire(plan.forth[number]), Wire(plan.back[number])
+                rsio_harness, f"c{number}", plan.extensions, Wire(plan.to_service[number]), Wire(plan.to_client[number])
             )
-            for number in range(VISITORS)
+            for number in range(CLIENTS)
         ]
         self.waited = 0.0
 
@@ -240,7 +240,7 @@ class Conversation:
             await self.do(step)
             await self.exchange(step.rounds)
         rsio_harness.link.refuses = None
-        self.go_on()
+        self.resume_commits()
         await self.exchange()
         rsio_harness.send("well", "12 01 05")
         await rsio_harness.received("well", f"{NEIGHBOUR} 82 01 01 33 82 01 01 34 86 01")
@@ -251,8 +251,8 @@ class Conversation:
         rsio_harness.forget()
 
     async def do(self, step: Step) -> None:
-        rsio_harness, visitor = self.rsio_harness, self.visitors[step.visitor]
-        endpoint = visitor.requester.endpoint
+        rsio_harness, client = self.rsio_harness, self.clients[step.client]
+        endpoint = client.requester.endpoint
         streams = endpoint.session.subscribing.streams
         demand = DEMANDS[step.much % len(DEMANDS)]
         match step.what:
@@ -265,14 +265,14 @@ class Conversation:
                 endpoint.session.cancel(streams[step.which % len(streams)])
             case "wait" if self.waited < 400:
                 self.wait(WAITS[step.much % len(WAITS)])
-            case "gone":
-                visitor.gone()
-                visitor.come(self._ticket(visitor))
+            case "disconnect":
+                client.disconnect()
+                client.connect(self._ticket(client))
             case "restart":
-                visitor.come(stays=True)
+                client.connect(stays=True)
             case "elsewhere":
-                visitor.requester.react(endpoint.lose(rsio_harness.clock.now()))
-                visitor.come(self._ticket(visitor))
+                client.requester.react(endpoint.lose(rsio_harness.clock.now()))
+                client.connect(self._ticket(client))
             case "turn":
                 # A queue that waits for confirms also holds back the response.
                 if rsio_harness.link.confirms and rsio_harness.link.refuses is None:
@@ -282,13 +282,13 @@ class Conversation:
             case "stall":
                 rsio_harness.link.confirms = False
             case "go on":
-                self.go_on()
+                self.resume_commits()
             case "stranger":
-                rsio_harness.send(visitor.places[-1], "12 01 01" if step.which % 2 else H, source=1)
+                rsio_harness.send(client.places[-1], "12 01 01" if step.which % 2 else H, source=1)
             case "part":
-                visitor.requester.react(endpoint.close(rsio_harness.clock.now()))
+                client.requester.react(endpoint.close(rsio_harness.clock.now()))
 
-    def go_on(self) -> None:
+    def resume_commits(self) -> None:
         self.rsio_harness.link.confirms = True
         self.rsio_harness.link.confirm()
 
@@ -297,23 +297,23 @@ class Conversation:
         self.rsio_harness.clock.advance(seconds)
         self.rsio_harness.sweep_sessions()
         self.rsio_harness.streams.sweep()
-        for visitor in self.visitors:
-            visitor.requester.react(visitor.requester.endpoint.tick(self.rsio_harness.clock.now()))
+        for client in self.clients:
+            client.requester.react(client.requester.endpoint.tick(self.rsio_harness.clock.now()))
 
     async def exchange(self, rounds: int = ROUNDS) -> None:
         """Exchange messages until all are silent, or for `rounds` rounds."""
         for _ in range(rounds):
-            spoken = [visitor.speak() for visitor in self.visitors]
+            have_sent = [client.send_messages() for client in self.clients]
             await pause()
-            heard = [visitor.listen() for visitor in self.visitors]
-            if not any((*spoken, *heard)):
+            have_received = [client.receive_messages() for client in self.clients]
+            if not any((*have_sent, *have_received)):
                 return
-        assert rounds < ROUNDS, f"they do not come to an end: {self.visitors}"
+        assert rounds < ROUNDS, f"the exchange does not end: {self.clients}"
 
     async def leave(self) -> None:
         """Disconnect all clients, and wait until no session can be resumed."""
-        for visitor in self.visitors:
-            for place in visitor.places:
+        for client in self.clients:
+            for place in client.places:
                 self.rsio_harness.reader(place, ReaderStatus.GONE)
         for _ in range(4):
             self.rsio_harness.clock.advance(700)
@@ -323,14 +323,14 @@ class Conversation:
 
     def check(self) -> None:
         """Check that all output is whole frames that end in documented goodbyes, and that no state remains."""
-        for visitor in self.visitors:
+        for client in self.clients:
             # A resumed session has begun its streams at another address.
             sizes = dict.fromkeys(range(1, 100), 0)
-            for place in visitor.places:
-                self._check_said(self.rsio_harness.messages(place), sizes)
+            for place in client.places:
+                self._check_output(self.rsio_harness.messages(place), sizes)
         assert left(self.rsio_harness) == []
 
-    def _check_said(self, messages: Sequence[bytes], sizes: dict[int, int]) -> None:
+    def _check_output(self, messages: Sequence[bytes], sizes: dict[int, int]) -> None:
         for message in messages:
             reader = decoder(sizes)
             found = list(reader.feed(message))
@@ -341,17 +341,17 @@ class Conversation:
             if found and isinstance(found[-1], Goodbye):
                 assert found[-1].reason.startswith((*GOODBYES, "413 ", "503 ")), found[-1]
 
-    def _ticket(self, visitor: RoamingClient) -> Any:
-        return visitor.requester.endpoint.ticket() if visitor.requester.reported(Interrupted) else None
+    def _ticket(self, client: RoamingClient) -> Any:
+        return client.requester.endpoint.ticket() if client.requester.reported(Interrupted) else None
 
 
 def left(rsio_harness: RsioHarness) -> list[object]:
     """Return the remaining state of a handler without clients."""
-    desk: Any = rsio_harness.handlers["reactive_streams_io"]
+    handler: Any = rsio_harness.handlers["reactive_streams_io"]
     found: list[object] = [*rsio_harness.streams, *rsio_harness.streams._scopes, *rsio_harness.following._lines]
-    if len(desk._reader_access._all):
-        found.append(desk._reader_access)
-    for room in desk._registries.values():
+    if len(handler._reader_access._all):
+        found.append(handler._reader_access)
+    for room in handler._registries.values():
         found += [*room._peers.values(), *room._at, *room._offers.values()]
         resumables = room._resumables
         found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._abandoned]

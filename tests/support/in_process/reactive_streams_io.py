@@ -51,11 +51,11 @@ def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
 OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OWNER], "replyTarget": {"address": "out"}}
 
 
-def raw(*said: str | bytes | Frame) -> bytes:
+def raw(*parts: str | bytes | Frame) -> bytes:
     """Return the bytes of hexadecimal digits, bytes and frames."""
     return b"".join(
         bytes.fromhex(each) if isinstance(each, str) else each if isinstance(each, bytes) else encode(each)
-        for each in said
+        for each in parts
     )
 
 
@@ -63,8 +63,8 @@ def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> Subscribe
     return SubscribeFrame(publisher, subscriber, demand)
 
 
-def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
-    """Return a SUBSCRIBE to a test publisher."""
+def subscribe_synthetic(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
+    """Return a SUBSCRIBE to a synthetic publisher."""
     return raw(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
@@ -97,10 +97,10 @@ class RsioHarness(ConnectionHarness):
     def answers_of(self, address: str) -> list[dict[str, Any]]:
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
 
-    def send(self, address: str | None, *said: str | bytes | Frame, source: int = 0, **headers: str) -> None:
+    def send(self, address: str | None, *parts: str | bytes | Frame, source: int = 0, **headers: str) -> None:
         """Send one message of the client at this address; None for a message without a reply address."""
-        told = {} if address is None else {"reply_to": address}
-        self.deliver(raw(*said), source=source, **told, **headers)
+        reply_headers = {} if address is None else {"reply_to": address}
+        self.deliver(raw(*parts), source=source, **reply_headers, **headers)
 
     def messages(self, address: str) -> list[bytes]:
         """Return the messages to an address so far."""

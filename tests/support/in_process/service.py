@@ -489,8 +489,8 @@ class HoldingLink(ConfirmingLink):
             held.append(done)
         else:
             done(None)
-        if (heard := self.received.get(message.address)) is not None:
-            heard()
+        if (on_message := self.received.get(message.address)) is not None:
+            on_message()
 
     def confirm_at(self, address: str) -> None:
         """Confirm the held messages of an address, and hold further ones."""

@@ -116,9 +116,9 @@ class StreamrHarness(ConnectionHarness):
 
     def send(self, address: str | None, *requests: dict[str, Any] | bytes, source: int = 0, **headers: str) -> None:
         """Send requests of the client at this address in one batch; None for no reply address."""
-        told = {} if address is None else {"reply_to": address}
+        reply_headers = {} if address is None else {"reply_to": address}
         payloads = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in requests]
-        self.deliver(*payloads, source=source, **told, **headers)
+        self.deliver(*payloads, source=source, **reply_headers, **headers)
 
     def received(self, address: str) -> list[Frame]:
         """Return the frames to an address so far."""
@@ -172,10 +172,10 @@ def unsubscribed(stream: str = "tank", partition: int = 0) -> Frame:
 
 def error(frame: Frame) -> dict[str, Any]:
     """Return the content of an error frame."""
-    layer, type, sub, said = frame
+    layer, type, sub, content = frame
     assert (layer, type, sub) == (0, 7, ""), frame
-    assert isinstance(said, dict)
-    return said
+    assert isinstance(content, dict)
+    return content
 
 
 def offsets(frames: Sequence[Frame], type: int = 0) -> list[int]:

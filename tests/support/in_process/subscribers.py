@@ -114,9 +114,9 @@ class ProtocolSubscriber(ABC):
     answers_late: ClassVar[bool] = False
     """Whether a request after the end gets a failure."""
 
-    def __init__(self, pier: AllProtocolsSetup, address: str, number: int, subject: str) -> None:
+    def __init__(self, setup: AllProtocolsSetup, address: str, number: int, subject: str) -> None:
         """`number` identifies the subscription, also on the wire if clients choose the name."""
-        self.pier = pier
+        self.setup = setup
         self.address = address
         self.number = number
         self.subject = subject
@@ -164,28 +164,28 @@ class ProtocolSubscriber(ABC):
         await pause()
         assert self.reported == list(signals), f"{self.reported} is not {list(signals)}"
 
-    def upon_each(self, heard: Callable[[], None]) -> None:
-        """Call `heard` first in each call that brings a message, from now on."""
-        former = self.pier.holding.received.get(self.address)
+    def upon_each(self, on_message: Callable[[], None]) -> None:
+        """Call `on_message` first in each call that brings a message, from now on."""
+        former = self.setup.holding.received.get(self.address)
 
         def both() -> None:
-            heard()
+            on_message()
             if former is not None:
                 former()
 
-        self.pier.holding.received[self.address] = both
+        self.setup.holding.received[self.address] = both
 
     def request_one_upon_each(self) -> None:
         """From now on, request one more element within the call that brings one."""
         seen = 0
 
-        def heard() -> None:
+        def on_message() -> None:
             nonlocal seen
             new, seen = len(self.elements) - seen, len(self.elements)
             for _ in range(new):
                 self.ask(1)
 
-        self.upon_each(heard)
+        self.upon_each(on_message)
 
     async def refused(self, demand: int) -> Self:
         """Subscribe to something that the service refuses to a stranger."""
@@ -198,7 +198,7 @@ class ProtocolSubscriber(ABC):
     @property
     def orders(self) -> set[str | None]:
         """The ordering keys of its messages."""
-        return {each.order for each in self.pier.holding.by_address[self.address]}
+        return {each.order for each in self.setup.holding.by_address[self.address]}
 
     @property
     @abstractmethod
@@ -227,21 +227,21 @@ class ProtocolSubscriber(ABC):
     def _cancel(self) -> None: ...
 
     @abstractmethod
-    def meddle(self, other: ProtocolSubscriber) -> None:
+    def use_subscription_of(self, other: ProtocolSubscriber) -> None:
         """Request and cancel the subscription of another client, under its name."""
 
     def _say(self, payload: bytes) -> None:
         """Send one message of this client."""
         source = next(
             index
-            for index, source in enumerate(self.pier.connection.sources)
+            for index, source in enumerate(self.setup.connection.sources)
             if source.addresses == (f"{self.protocol}/{self.subject}",)
         )
-        self.pier.deliver(payload, source=source, reply_to=self.address)
+        self.setup.deliver(payload, source=source, reply_to=self.address)
 
     @property
     def _payloads(self) -> list[bytes]:
-        return [each.envelope.payload for each in self.pier.holding.by_address[self.address]]
+        return [each.envelope.payload for each in self.setup.holding.by_address[self.address]]
 
 
 class Engine(ProtocolSubscriber):
@@ -250,9 +250,9 @@ class Engine(ProtocolSubscriber):
     protocol = "engine"
     answers_late = True
 
-    def __init__(self, pier: AllProtocolsSetup, address: str, number: int, subject: str) -> None:
-        super().__init__(pier, address, number, subject)
-        self.connection_id = pier.connection.id
+    def __init__(self, setup: AllProtocolsSetup, address: str, number: int, subject: str) -> None:
+        super().__init__(setup, address, number, subject)
+        self.connection_id = setup.connection.id
         self.terminal_needs_request = False
         self._peer = Subscriber(self, (subject,), address, has_session=True)
         self._kind = SubscriptionKind.HISTORY
@@ -273,8 +273,8 @@ class Engine(ProtocolSubscriber):
         posting = PendingPublish(1, ended)
         posting.take()
         posting.confirm(None)
-        if (heard := self.pier.holding.received.get(self.address)) is not None:
-            heard()
+        if (on_message := self.setup.holding.received.get(self.address)) is not None:
+            on_message()
         return posting
 
     @property
@@ -286,22 +286,22 @@ class Engine(ProtocolSubscriber):
         query = LiveQuery(wanted.entity) if wanted.follow else HistoryQuery(wanted.entity, wanted.first or 0)
 
         def found() -> Feed | Fault:
-            feed = self.pier.streams.open_feed(Subscribe(self._kind, query, {}), (self.subject,))
+            feed = self.setup.streams.open_feed(Subscribe(self._kind, query, {}), (self.subject,))
             return NOTHING if isinstance(feed, HistoryFeed) and feed.is_empty else feed
 
         asked = SessionQuery(found, wanted.entity)
-        self.pier.streams.subscribe(Subscribe(self._kind, asked, {}, str(self.number), demand), self._peer)
+        self.setup.streams.subscribe(Subscribe(self._kind, asked, {}, str(self.number), demand), self._peer)
 
     def ask(self, demand: int) -> None:
-        self.pier.streams.request(Request(self._kind, str(self.number), demand, {}), self._peer)
+        self.setup.streams.request(Request(self._kind, str(self.number), demand, {}), self._peer)
 
     def _cancel(self) -> None:
-        self.pier.streams.cancel(Cancel(self._kind, str(self.number), {}), self._peer)
+        self.setup.streams.cancel(Cancel(self._kind, str(self.number), {}), self._peer)
 
-    def meddle(self, other: ProtocolSubscriber) -> None:
+    def use_subscription_of(self, other: ProtocolSubscriber) -> None:
         for peer in (self._peer, Subscriber(self, (self.subject,), other.address)):
-            self.pier.streams.request(Request(self._kind, str(other.number), 3, {}), peer)
-            self.pier.streams.cancel(Cancel(self._kind, str(other.number), {}), peer)
+            self.setup.streams.request(Request(self._kind, str(other.number), 3, {}), peer)
+            self.setup.streams.cancel(Cancel(self._kind, str(other.number), {}), peer)
 
 
 class Ditto(ProtocolSubscriber):
@@ -338,7 +338,7 @@ class Ditto(ProtocolSubscriber):
     def _cancel(self) -> None:
         self._leave(self.id)
 
-    def meddle(self, other: ProtocolSubscriber) -> None:
+    def use_subscription_of(self, other: ProtocolSubscriber) -> None:
         assert isinstance(other, Ditto)
         self._ask(other.id, 3)
         self._leave(other.id)
@@ -347,7 +347,7 @@ class Ditto(ProtocolSubscriber):
     def orders(self) -> set[str | None]:
         """The ordering keys of its own subscription: others at the address may overtake it."""
         own = self.id.encode()
-        return {each.order for each in self.pier.holding.by_address[self.address] if own in each.envelope.payload}
+        return {each.order for each in self.setup.holding.by_address[self.address] if own in each.envelope.payload}
 
     def _ask(self, id: str, demand: int) -> None:
         self._say(self.say("request", {"subscriptionId": id, "demand": demand}, **self._headers))
@@ -422,8 +422,8 @@ class Streamr(ProtocolSubscriber):
         return sub in ("", str(self.number))
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
-        self.pier.holding.held.setdefault(self.address, [])
-        self.pier.patch.setattr(live_subscription if wanted.follow else resend, "WINDOW", demand)
+        self.setup.holding.held.setdefault(self.address, [])
+        self.setup.patch.setattr(live_subscription if wanted.follow else resend, "WINDOW", demand)
         key = KEY if self.subject == OWNER else OTHER_KEY
         request: dict[str, Any] = {"type": "subscribe", "stream": f"things/{wanted.entity}", "authKey": key}
         if not wanted.follow:
@@ -432,10 +432,10 @@ class Streamr(ProtocolSubscriber):
         self._say(json.dumps(request).encode())
 
     def ask(self, demand: int) -> None:
-        self.pier.holding.confirm_at(self.address)
+        self.setup.holding.confirm_at(self.address)
 
     async def confirmed(self) -> None:
-        self.pier.holding.hold_no_more(self.address)
+        self.setup.holding.hold_no_more(self.address)
         await super().confirmed()
 
     async def ended(self) -> None:
@@ -446,9 +446,9 @@ class Streamr(ProtocolSubscriber):
         """Unsubscribe, or disconnect for a resend, which ends only with its session."""
         self._say(json.dumps(self._leave).encode())
 
-    def meddle(self, other: ProtocolSubscriber) -> None:
+    def use_subscription_of(self, other: ProtocolSubscriber) -> None:
         """Send requests in the own session, because sessions are identified by address."""
-        self.pier.holding.held.setdefault(self.address, [])
+        self.setup.holding.held.setdefault(self.address, [])
         for request in ({"type": "unsubscribe"}, {"type": "resend", "sub": str(other.number), "resend_all": True}):
             self._say(json.dumps({"stream": f"things/{LAMP}", "authKey": OTHER_KEY, **request}).encode())
         self._say(b'{"type":"disconnect"}')
@@ -506,7 +506,7 @@ class Rsio(ProtocolSubscriber):
     def _cancel(self) -> None:
         self._say(encode(CancelFrame(self.number)))
 
-    def meddle(self, other: ProtocolSubscriber) -> None:
+    def use_subscription_of(self, other: ProtocolSubscriber) -> None:
         self._say(bytes.fromhex("01 00 00") + encode(RequestFrame(other.number, 3)) + encode(CancelFrame(other.number)))
 
     def _publisher(self, wanted: Wanted) -> str:
@@ -544,9 +544,9 @@ PROTOCOLS: dict[str, type[ProtocolSubscriber]] = {
 
 
 def new_subscriber(
-    pier: AllProtocolsSetup, protocol: str, beside: ProtocolSubscriber | None = None, subject: str = OWNER
+    setup: AllProtocolsSetup, protocol: str, beside: ProtocolSubscriber | None = None, subject: str = OWNER
 ) -> ProtocolSubscriber:
     """Return a new subscriber, at its own address or in the session of `beside`."""
-    number = pier.next_number()
+    number = setup.next_number()
     address = beside.address if beside is not None else f"at-{number}"
-    return PROTOCOLS[protocol](pier, address, number, subject)
+    return PROTOCOLS[protocol](setup, address, number, subject)

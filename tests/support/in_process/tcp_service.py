@@ -63,12 +63,12 @@ class Caller:
         made = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, **options), PATIENCE)
         return cls(*made, sizes)
 
-    def send(self, *said: str | bytes | Frame) -> None:
-        self.writer.write(raw(*said))
+    def send(self, *parts: str | bytes | Frame) -> None:
+        self.writer.write(raw(*parts))
 
-    async def send_slowly(self, said: str | bytes) -> None:
+    async def send_slowly(self, parts: str | bytes) -> None:
         """Send one byte at a time."""
-        for byte in raw(said):
+        for byte in raw(parts):
             self.writer.write(bytes([byte]))
             await self.writer.drain()
             await asyncio.sleep(0)
@@ -96,7 +96,7 @@ class Caller:
         """Return the next bytes, at most `most`. Raises EOFError if the peer has closed."""
         found = await asyncio.wait_for(self.reader.read(most), PATIENCE)
         if not found:
-            raise EOFError("the other side has hung up")
+            raise EOFError("the peer has closed the connection")
         return found
 
     async def expect(self, expected: str | bytes) -> None:
@@ -105,7 +105,7 @@ class Caller:
         found = await self.take(len(wanted))
         assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
 
-    async def hears_nothing_more(self) -> None:
+    async def receives_nothing_more(self) -> None:
         """Check that no bytes arrive before the response to a new request."""
         self.send(MARK)
         await self.expect(MARKED)
@@ -120,21 +120,21 @@ class Caller:
 
     async def rest(self) -> bytes:
         """Return all bytes until the peer closes, and close too."""
-        said = await asyncio.wait_for(self.reader.read(), PATIENCE)
+        received = await asyncio.wait_for(self.reader.read(), PATIENCE)
         if not self.writer.is_closing():
             self.writer.close()
-        return said
+        return received
 
     async def goodbye(self, reason: str = "") -> str:
         """Check that the next bytes are a goodbye with a reason that begins so, and that the socket is closed.
 
         Returns the reason.
         """
-        said = await self.rest()
-        assert said[:1] == b"\x03", said.hex(" ")
-        position = 2 if said[1] < 0x80 else 3
-        found = said[position:].decode()
-        assert len(found.encode()) == (said[1] & 0x7F) + (said[2] << 7 if position == 3 else 0)
+        received = await self.rest()
+        assert received[:1] == b"\x03", received.hex(" ")
+        position = 2 if received[1] < 0x80 else 3
+        found = received[position:].decode()
+        assert len(found.encode()) == (received[1] & 0x7F) + (received[2] << 7 if position == 3 else 0)
         assert found.startswith(reason), found
         return found
 

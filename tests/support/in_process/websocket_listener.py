@@ -53,7 +53,7 @@ def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ss
     return context
 
 
-def let_pass(link: ListenerLink[Any], seconds: float) -> None:
+def pass_time(link: ListenerLink[Any], seconds: float) -> None:
     """Let `seconds` seconds pass for all sockets, then run the check that the listener runs each second."""
 
     def earlier(at: float | None) -> float | None:

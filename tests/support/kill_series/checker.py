@@ -81,7 +81,7 @@ def findings(
         found += _in_replay(name, replay, histories.get(replay.thing, ()))
     for name, asked in log.past.items():
         found += _in_past(name, asked, histories.get(asked.thing, ()), log.tolerated)
-    if log.received or log.promised:
+    if log.received or log.acknowledged:
         found += _at_target(log, histories)
     return found
 
@@ -128,7 +128,7 @@ def _in_order(log: Log, thing: str, history: Sequence[Entry]) -> Iterator[Findin
     Failed commands may be sent again later, so they are left out.
     """
     highest: dict[int, int] = {}
-    failed = log.refused.keys() | log.struck
+    failed = log.refused.keys() | log.faulted
     for number in _written(history):
         if not log.is_ordered or number not in log.sent or number in failed:
             continue
@@ -179,7 +179,7 @@ def _in_replay(name: str, replay: Replay, history: Sequence[Entry]) -> Iterator[
         if position >= over:
             yield Finding(Fault.WRONG, f"replay {name}: {item.revision} came after the end")
         if item.revision in values and values[item.revision] != item.n:
-            text = f"replay {name}: {item.revision} said {item.n}, the history says {values[item.revision]}"
+            text = f"replay {name}: {item.revision} has the value {item.n}, the history has {values[item.revision]}"
             yield Finding(Fault.WRONG, text)
         seen[item.revision] = item.digest
         highest = max(highest, item.revision)
@@ -201,7 +201,7 @@ def _in_past(name: str, asked: PastRetrieve, history: Sequence[Entry], tolerated
     expected = next((entry.value for entry in reversed(before) if entry.path == "/attributes/n"), None)
     for status, value in asked.answers:
         if status not in tolerated and (status, value) != (200, expected):
-            text = f"retrieve {name} of {asked.thing} at {asked.value}: {status} {value}, the history says {expected}"
+            text = f"retrieve {name} of {asked.thing} at {asked.value}: {status} {value}, the history has {expected}"
             yield Finding(Fault.WRONG, text)
 
 
@@ -209,21 +209,21 @@ def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[F
     """Check that a target received each event, the first time in order, including acknowledged ones."""
     highest: dict[str, int] = {}
     values = {thing: {entry.revision: entry.value for entry in history} for thing, history in histories.items()}
-    for heard in log.received:
-        before = highest.get(heard.thing, 0)
-        if heard.revision > before + 1:
-            yield Finding(Fault.LOST, f"target: {heard.thing} at {heard.revision} came after {before}")
-        if heard.revision > 1 and values.get(heard.thing, {}).get(heard.revision) != heard.n:
-            text = f"target: {heard.thing} at {heard.revision} said {heard.n}, which its history does not"
+    for event in log.received:
+        before = highest.get(event.thing, 0)
+        if event.revision > before + 1:
+            yield Finding(Fault.LOST, f"target: {event.thing} at {event.revision} came after {before}")
+        if event.revision > 1 and values.get(event.thing, {}).get(event.revision) != event.n:
+            text = f"target: {event.thing} at {event.revision} has the value {event.n}, which its history does not have"
             yield Finding(Fault.WRONG, text)
-        highest[heard.thing] = max(before, heard.revision)
+        highest[event.thing] = max(before, event.revision)
     for thing, history in histories.items():
         if (last := highest.get(thing, 0)) != len(history):
-            text = f"target: {thing} was heard of up to {last}, its history ends with {len(history)}"
+            text = f"target: {thing} was received up to {last}, its history ends with {len(history)}"
             yield Finding(Fault.LOST, text)
-    numbers = {heard.n for heard in log.received if isinstance(heard.n, int)}
-    for number in sorted(log.promised - numbers):
-        yield Finding(Fault.LOST, f"target: {number} was acknowledged and not heard of")
+    numbers = {event.n for event in log.received if isinstance(event.n, int)}
+    for number in sorted(log.acknowledged - numbers):
+        yield Finding(Fault.LOST, f"target: {number} was acknowledged and not received")
 
 
 def replay(client: BrokerClient, thing: str) -> list[Entry]:
@@ -267,7 +267,7 @@ def figures(log: Log, found: Sequence[Finding]) -> str:
         f"{len(replays)} replays, {completed} complete, {len(replays) - completed} failed",
     ]
     if log.received:
-        parts.append(f"{len(log.received)} events at a target, {len(log.promised)} acknowledged")
+        parts.append(f"{len(log.received)} events at a target, {len(log.acknowledged)} acknowledged")
     return "; ".join(parts)
 
 

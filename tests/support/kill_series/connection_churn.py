@@ -1,6 +1,6 @@
 """An operator who adds, edits, closes, opens and deletes connections at random, in files and by API.
 
-    churn = ConnectionChurn(service, trial_brokers, dice("churn"), "churn-1")
+    churn = ConnectionChurn(service, series_brokers, dice("churn"), "churn-1")
     churn.step()
 
 Each step is one action, and waits until it is complete. The connections use the brokers of a load, but are not those of
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.kill_series.trial_broker import KillSeriesBroker
+from tests.support.kill_series.series_broker import KillSeriesBroker
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -32,15 +32,15 @@ class ConnectionChurn:
     """Takes random steps. `steps` is the number of steps by kind."""
 
     def __init__(
-        self, service: ServiceProcess, trial_brokers: Sequence[KillSeriesBroker], dice: random.Random, trial: str
+        self, service: ServiceProcess, series_brokers: Sequence[KillSeriesBroker], dice: random.Random, series: str
     ) -> None:
-        self._service, self._trial_brokers, self._dice, self._connection_test = service, trial_brokers, dice, trial
+        self._service, self._series_brokers, self._dice, self._series = service, series_brokers, dice, series
         self._made = 0
         self._in_api: dict[str, dict[str, Any]] = {}
         self._in_files: dict[str, dict[str, Any]] = {}
         self.steps: Counter[str] = Counter()
-        for trial_broker in trial_brokers:
-            trial_broker.prepare(trial, "churn")
+        for series_broker in series_brokers:
+            series_broker.prepare(series, "churn")
 
     def __repr__(self) -> str:
         return f"<Churn, {dict(self.steps)}>"
@@ -64,8 +64,8 @@ class ConnectionChurn:
     def _document(self, status: str = "open") -> dict[str, Any]:
         """Return a new connection, which has no clients."""
         self._made += 1
-        trial_broker = self._dice.choice(list(self._trial_brokers))
-        document = trial_broker.connection(self._connection_test, "churn")
+        series_broker = self._dice.choice(list(self._series_brokers))
+        document = series_broker.connection(self._series, "churn")
         return {**document, "id": f"churn-{self._made}", "connectionStatus": status}
 
     def _change(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -163,8 +163,8 @@ class ConnectionChurn:
         self._save(name, json.dumps(self._in_files[name]))
 
     def _problems(self, name: str) -> list[dict[str, Any]]:
-        told = [it for it in self._service.records() if it["event"] == "connection file has a problem"]
-        return [it for it in told if it["file"] == str(self._file(name))]
+        problems = [it for it in self._service.records() if it["event"] == "connection file has a problem"]
+        return [it for it in problems if it["file"] == str(self._file(name))]
 
     def _remove(self) -> None:
         name = self._chosen(self._in_files)

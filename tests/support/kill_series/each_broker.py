@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.kill_series.trial_broker import (
+from tests.support.kill_series.series_broker import (
     AmqpKillSeriesBroker,
     KafkaKillSeriesBroker,
     Mqtt5KillSeriesBroker,

@@ -45,7 +45,7 @@ class Faults:
     def check(self, share: float, error: Exception, number: bytes | None = None) -> None:
         """Raise `error` for this share of the calls. `number` is the JSON value that the command writes."""
         if self.strike(share):
-            _append(self._injected, json.dumps({"struck": json.loads(number or b"null")}) + "\n")
+            _append(self._injected, json.dumps({"faulted": json.loads(number or b"null")}) + "\n")
             raise error
 
 

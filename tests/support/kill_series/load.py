@@ -242,10 +242,10 @@ class Load:
     def _take_answer(self, number: int, document: dict[str, Any]) -> None:
         headers, status = document["headers"], document["status"]
         if (label := self._options.label) is not None and document["topic"].endswith("/acks"):
-            promised = document["value"][label]
+            acknowledgement = document["value"][label]
             headers, status = (document["value"][PERSISTED][name] for name in ("headers", "status"))
-            if promised["status"] < 300 and "ditto-weak-ack" not in promised["headers"]:
-                self._lines.append({"promised": number})
+            if acknowledgement["status"] < 300 and "ditto-weak-ack" not in acknowledgement["headers"]:
+                self._lines.append({"acknowledged": number})
         revision = headers.get("entity-revision")
         self._lines.append({"answered": number, "status": status, "revision": revision, "at": time.time()})
         self._open.pop(number, None)
@@ -285,7 +285,7 @@ def received_messages(received: queue.Queue[dict[str, Any]], within: float = LOO
 
 def run(load: Load, requester: BrokerClient, stopping: threading.Event) -> None:
     """Run until stopped and all responses are here, or until nothing arrives for long."""
-    heard = looked = time.monotonic()
+    last_message = looked = time.monotonic()
     while not stopping.is_set() or not load.is_done:
         if requester.is_linked:
             if not stopping.is_set():
@@ -293,11 +293,11 @@ def run(load: Load, requester: BrokerClient, stopping: threading.Event) -> None:
             load.flush()
         for document in received_messages(requester.received):
             load.take(document)
-            heard = time.monotonic()
+            last_message = time.monotonic()
         if time.monotonic() - looked > LOOKS:
             looked = time.monotonic()
             load.look()
-            if looked - heard > ANSWERED_WITHIN:
+            if looked - last_message > ANSWERED_WITHIN:
                 print(f"nothing came for {ANSWERED_WITHIN} s: {load}", file=sys.stderr)
                 break
     load.flush()

@@ -4,13 +4,13 @@ One JSON object a line:
 
     {"load": …}                                                   the options of the load (`LoadOptions`), first
     {"sent": n, "thing": …, "at": …}                              before a modify is sent; `at` in seconds
-    {"struck": n}                                                 a fault was injected into this modify, or another request
+    {"faulted": n}                                                a fault was injected into this modify, or another request
     {"again": n}                                                  before it is sent again without an idempotency key
     {"answered": n, "status": …, "revision": …, "at": …}          its response, each time that it arrives
     {"asked": k, "thing": …, "header": …, "value": …, "at": …}    before a retrieve of the past is sent
     {"shown": k, "status": …, "n": …, "at": …}                    its response, each time that it arrives
-    {"promised": n}                                               a target has acknowledged that its broker has the event
-    {"heard": thing, "revision": …, "n": …}                       an event at a target, each time that it arrives
+    {"acknowledged": n}                                           a target has acknowledged that its broker has the event
+    {"received": thing, "revision": …, "n": …}                    an event at a target, each time that it arrives
     {"replay": k, "thing": …, "from": …, "known": …}              before a subscribe is sent; `known` has a response already
     {"replay": k, "demanded": …}                                  before a request is sent
     {"replay": k, "item": revision, "n": …, "digest": …}          an event, each time that it arrives
@@ -90,8 +90,8 @@ class Log:
     """The content of logs: sent commands (number → thing), successful (number → revisions), failed.
 
     `again`: how often a command was sent again without an idempotency key; `sent_at` and `answered_at`: seconds of the
-    first time. `promised`: events that a target has acknowledged; `received`: events at a target, in order.
-    `tolerated`: the statuses of injected faults, `struck`: the commands with a fault; `is_ordered`: whether the broker
+    first time. `acknowledged`: events that a target has acknowledged; `received`: events at a target, in order.
+    `tolerated`: the statuses of injected faults, `faulted`: the commands with a fault; `is_ordered`: whether the broker
     keeps confirmed messages.
     """
 
@@ -99,14 +99,14 @@ class Log:
     answered: dict[int, set[int]] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
     replays: dict[str, Replay] = field(default_factory=dict)
-    promised: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
     received: list[ReceivedEvent] = field(default_factory=list)
     again: Counter[int] = field(default_factory=Counter)
     sent_at: dict[int, float] = field(default_factory=dict)
     answered_at: dict[int, float] = field(default_factory=dict)
     past: dict[str, PastRetrieve] = field(default_factory=dict)
     tolerated: set[int] = field(default_factory=set)
-    struck: set[Any] = field(default_factory=set)
+    faulted: set[Any] = field(default_factory=set)
     is_ordered: bool = True
 
     @classmethod
@@ -130,13 +130,13 @@ class Log:
                 self.is_ordered = self.is_ordered and not options["is_lossy"]
             case {"sent": number}:
                 self.sent[number], self.sent_at[number] = line["thing"], line["at"]
-            case {"struck": number}:
-                self.struck.add(number)
+            case {"faulted": number}:
+                self.faulted.add(number)
             case {"again": number}:
                 self.again[number] += 1
-            case {"promised": number}:
-                self.promised.add(number)
-            case {"heard": thing}:
+            case {"acknowledged": number}:
+                self.acknowledged.add(number)
+            case {"received": thing}:
                 self.received.append(ReceivedEvent(thing, line["revision"], line["n"]))
             case {"answered": number, "status": status}:
                 self.answered_at.setdefault(number, line["at"])

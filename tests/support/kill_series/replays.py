@@ -37,7 +37,7 @@ class Replaying:
         self._id: str | None = None
         self._newest = self._start - 1
         self._left = 0
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
         note({"replay": number, "thing": thing, "from": self._start, "known": newest})
         self._subscribe()
 
@@ -62,7 +62,7 @@ class Replaying:
             ended = "complete" if kind == "complete" else value["error"]["error"]
             self._note({"replay": self.number, "ended": ended})
             self.is_over = True
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
 
     def _refused(self, error: str) -> None:
         """Handle an internal error for a subscribe or a request."""
@@ -87,9 +87,9 @@ class Replaying:
 
     def look(self) -> None:
         """Send the subscribe or a request again after a long silence."""
-        if self.is_over or time.monotonic() - self._heard < SILENCE:
+        if self.is_over or time.monotonic() - self._last_message < SILENCE:
             return
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
         if self._id is None:
             self._subscribe()
         else:

@@ -171,7 +171,7 @@ class SocketPath(Way):
         except OSError as error:
             raise Lost(str(error)) from error
         if not came:
-            raise Lost("the other side has hung up")
+            raise Lost("the peer has closed the connection")
         return [came]
 
     def close(self) -> None:
@@ -247,8 +247,8 @@ class Reader:
         for partition in [each for each, due in self._again.items() if now >= due]:
             del self._again[partition]
             self._subscribe(endpoint, partition)
-        while said := endpoint.take():
-            way.send(said)
+        while payload := endpoint.take():
+            way.send(payload)
         events: list[EndpointEvent] = []
         for raw in way.receive():
             events += endpoint.receive(raw, time.monotonic())

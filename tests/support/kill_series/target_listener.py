@@ -21,7 +21,7 @@ from tests.support.kill_series.log import LogWriter
 
 def line_of(event: dict[str, Any]) -> dict[str, Any]:
     """Return the log line for an event."""
-    return {"heard": event["topic"].split("/")[1], "revision": event["revision"], "n": event.get("value")}
+    return {"received": event["topic"].split("/")[1], "revision": event["revision"], "n": event.get("value")}
 
 
 def listen(requester: BrokerClient, log: LogWriter, stopping: threading.Event) -> None:

@@ -125,7 +125,7 @@ def counted(entity: EntityId, revision: int) -> Change:
     return structs.replace(made, snapshots=(structs.replace(made.snapshots[0], policy=None),))
 
 
-Said = list[tuple[str, dict[str, Any]]]
+PipelineMessages = list[tuple[str, dict[str, Any]]]
 
 
 STARVED = "Python worker failed to connect back"
@@ -143,13 +143,13 @@ def differences(data_folder: DataFolder) -> list[str]:
     return [str(it) for it in verify(data_folder.lake).differences]
 
 
-def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Said:
+def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> PipelineMessages:
     """Move all events of the journal by a pipeline in this process, and return its messages."""
     for attempt in range(TRIES):
-        said: Said = []
+        messages: PipelineMessages = []
         stream = PipelineLoop(
             LakeWriter.of(spark, data_folder.folder),
-            lambda event, said=said, **fields: said.append((event, fields)),
+            lambda event, messages=messages, **fields: messages.append((event, fields)),
             PipelineSettings(once=True, **options),
             threading.Event(),
         )
@@ -159,7 +159,7 @@ def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Sa
             if STARVED not in str(error) or attempt == TRIES - 1:
                 raise
         else:
-            return said
+            return messages
     raise AssertionError("unreachable")
 
 
@@ -167,7 +167,7 @@ class PipelineProcess:
     """A pipeline process with its output in a file."""
 
     def __init__(self, data_folder: DataFolder, action: str, *options: str, **variables: str) -> None:
-        self.said_file = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
+        self.output_file = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
         self._command = [sys.executable, "-c", MAIN, action, "--data-dir", str(data_folder.folder), *AT_ONCE, *options]
         self._variables = {"JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables}
         self._tries = 0
@@ -179,12 +179,12 @@ class PipelineProcess:
         return subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
-            stdout=self.said_file,
+            stdout=self.output_file,
             stderr=subprocess.STDOUT,
             env={**os.environ, **self._variables},
         )
 
-    def goes_on(self) -> bool:
+    def keeps_running(self) -> bool:
         """Return whether it runs; restart it if it failed only because the machine was busy, like the service."""
         if self.is_starved and self._tries < TRIES:
             self._let_go()
@@ -192,7 +192,7 @@ class PipelineProcess:
         return self.process.poll() is None
 
     def output(self) -> str:
-        return Path(self.said_file.name).read_text(encoding="utf-8", errors="replace")
+        return Path(self.output_file.name).read_text(encoding="utf-8", errors="replace")
 
     def messages(self, event: str | None = None) -> list[dict[str, Any]]:
         """Return its messages so far, all or of one event."""
@@ -205,7 +205,7 @@ class PipelineProcess:
         def found() -> list[dict[str, Any]]:
             return [it for it in self.messages(event) if all(it.get(name) == value for name, value in fields.items())]
 
-        wait_until_sync(lambda: bool(found()) or not self.goes_on(), WITHIN)
+        wait_until_sync(lambda: bool(found()) or not self.keeps_running(), WITHIN)
         assert found(), f"expected {event} {fields}:\n{self.output()}"
         return found()[0]
 
@@ -231,7 +231,7 @@ class PipelineProcess:
             self.process.kill()
         self.process.wait(WITHIN)
         self._let_go()
-        self.said_file.close()
+        self.output_file.close()
 
     def _let_go(self) -> None:
         assert self.process.stdin is not None

@@ -61,7 +61,7 @@ def _row(seq: int, event: Event) -> dict[str, object]:
     }
 
 
-def spoil_page(table: Path) -> Path:
+def corrupt_page(table: Path) -> Path:
     """Rewrite a file of a table with checksums of its pages, like Spark, and corrupt some bytes of one."""
     file = next(table.glob("*.parquet"))
     size = file.stat().st_size

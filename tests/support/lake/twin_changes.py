@@ -44,7 +44,7 @@ class Past:
         self._changes.clear()
 
 
-def eventful(data_folder: DataFolder, entities: int = 8) -> Past:
+def write_eventful_past(data_folder: DataFolder, entities: int = 8) -> Past:
     """Store changes of each kind in the journal, and return them.
 
     Things are created, changed, deleted and created again, and lose parts; there are a policy and a stream with
@@ -61,8 +61,8 @@ def eventful(data_folder: DataFolder, entities: int = 8) -> Past:
         past.happens(thing, "modified", "/features/lamp/properties/big", 9007199254740993)
         past.happens(thing, "merged", "/attributes", {"n": None, "note": "ü" * 40})
         past.happens(thing, "deleted", "/features/lamp")
-        said = b'{"_metadata":[["/attributes/n/unit","W"]]}'
-        past.happens(thing, "modified", "/attributes/n", [True, 1, 1.0, None], said)
+        headers = b'{"_metadata":[["/attributes/n/unit","W"]]}'
+        past.happens(thing, "modified", "/attributes/n", [True, 1, 1.0, None], headers)
     past.happens(lamp(0), "deleted")
     past.happens(lamp(1), "deleted")
     past.happens(lamp(1), "created", "/", {"policyId": "acme.site:other"})
@@ -77,8 +77,10 @@ def erase_and_create(data_folder: DataFolder, thing: EntityId) -> None:
     """Erase a thing without completing the erasure, and create it again with the same content."""
     with contextlib.closing(Journal.open(data_folder.lake.journal)) as journal:
         erase_events(journal, thing)
-        anew = Event(thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}")
-        journal.append([Change((anew,), (fold([anew]),))])
+        recreation = Event(
+            thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}"
+        )
+        journal.append([Change((recreation,), (fold([recreation]),))])
 
 
 def erase_events(journal: Journal, thing: EntityId) -> None:

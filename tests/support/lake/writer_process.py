@@ -55,13 +55,13 @@ class LakeWriterProcess:
 
     def __init__(self, data_folder: DataFolder) -> None:
         self._trigger = data_folder.folder / _TRIGGER
-        self._said = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
+        self._output = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
         # Java's messages do not always end their line.
         self._errors = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.lake.writer_process", str(data_folder.folder)],
             stdin=subprocess.PIPE,
-            stdout=self._said,
+            stdout=self._output,
             stderr=self._errors,
             env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA},
         )
@@ -69,7 +69,7 @@ class LakeWriterProcess:
         self._wait_for("ready")
 
     def _lines(self) -> list[str]:
-        return Path(self._said.name).read_text(encoding="utf-8", errors="replace").splitlines()
+        return Path(self._output.name).read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _wait_for(self, *ends: str) -> str:
         """Return the first new line that begins with one of these."""
@@ -101,7 +101,7 @@ class LakeWriterProcess:
         for process in self._all():
             process.suspend()
 
-    def go_on(self) -> str:
+    def resume(self) -> str:
         """Continue, and return the result."""
         for process in self._all():
             process.resume()
@@ -123,7 +123,7 @@ class LakeWriterProcess:
         self._process.wait(WITHIN)
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._said.close()
+        self._output.close()
         self._errors.close()
 
 

@@ -1,9 +1,9 @@
-"""The observations of subjects in a world: their responses and signals, over all protocols.
+"""The observations of subjects in a scenario: their responses and signals, over all protocols.
 
-    learned = await observe(world, inquiry)
+    learned = await observe(scenario, inquiry)
     learned["3 retrieve …"]
 
-The world runs in this process: real dispatcher, journal, search index and session handlers, over a link that confirms.
+The scenario runs in this process: real dispatcher, journal, search index and session handlers, over a link that confirms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mappings.reactive_streams_io.frames import SubscribeFrame, encode
 from mappings.streamr.auth_keys import fingerprint
 from tests.support.in_process.service import ConnectionHarness, pause, source, until
 from tests.support.non_interference.folded_past import open_past_searches
-from tests.support.non_interference.worlds import MESSAGE, ROOT, SUBJECTS, Step, World
+from tests.support.non_interference.scenarios import MESSAGE, ROOT, SUBJECTS, Scenario, Step
 from tests.support.temporary_journal import TemporaryJournal
 
 DITTO, STREAMR, RSIO = range(3)
@@ -229,19 +229,19 @@ def rsio_subscription(publisher: str, demand: int = 10_000) -> bytes:
     return bytes.fromhex("01 00 00") + encode(SubscribeFrame(publisher, 1, demand))
 
 
-async def observe(world: World, inquiry: Inquiry) -> Learned:
-    """Run a world, watch, send the requests, and return the observations."""
-    observer = Observer(world.subjects)
+async def observe(scenario: Scenario, inquiry: Inquiry) -> Learned:
+    """Run a scenario, watch, send the requests, and return the observations."""
+    observer = Observer(scenario.subjects)
     try:
-        for step in world.steps[: world.watched]:
+        for step in scenario.steps[: scenario.watched]:
             await observer.carry_out(step)
-        observer.now = world.begins or observer.now
+        observer.now = scenario.begins or observer.now
         await observer.watch(inquiry)
         observer.note("watching")
-        for step in world.steps[world.watched :]:
+        for step in scenario.steps[scenario.watched :]:
             await observer.carry_out(step)
             await observer.calm()
-        observer.now = world.asked
+        observer.now = scenario.asked
         # Sweep as a second later, because subjects expire without a change.
         observer.sweep_sessions()
         await observer.calm()

@@ -1,6 +1,6 @@
-"""Random requests over all protocols, about existing and missing parts of a world.
+"""Random requests over all protocols, about existing and missing parts of a scenario.
 
-Values are drawn from the world itself, so that conditions, filters and entity tags match, even if the subject lacks
+Values are drawn from the scenario itself, so that conditions, filters and entity tags match, even if the subject lacks
 read permission.
 """
 
@@ -33,22 +33,22 @@ from tests.support.non_interference.observer import (
     Question,
     rsio_subscription,
 )
-from tests.support.non_interference.secrets import Secrets
-from tests.support.non_interference.worlds import (
+from tests.support.non_interference.scenarios import (
     LABELS,
     POLICIES,
     SUBJECTS,
     THINGS,
-    World,
+    Scenario,
     a_place,
     a_thing,
     an_object,
     value_at,
 )
-from tests.support.twin_world import policy, thing
+from tests.support.non_interference.secrets import Secrets
+from tests.support.twin_harness import policy, thing
 
 NEVER = (thing("acme:never"), policy("acme:never"))
-"""IDs that no world uses."""
+"""IDs that no scenario uses."""
 _MERGE = "application/merge-patch+json"
 _RESEND_ENDS = (5, 6, 7)
 
@@ -207,10 +207,10 @@ class OverHttp(Question):
 
 
 class RandomRequests:
-    """Draws random requests about a world."""
+    """Draws random requests about a scenario."""
 
-    def __init__(self, world: World, secrets: Secrets, dice: random.Random) -> None:
-        self._world = world
+    def __init__(self, scenario: Scenario, secrets: Secrets, dice: random.Random) -> None:
+        self._scenario = scenario
         self._secrets = secrets
         self._dice = dice
         self._absent = secrets.absent
@@ -221,7 +221,7 @@ class RandomRequests:
 
     def inquiry(self, number: int) -> Inquiry:
         """Return topics and subscriptions to watch with, and `number` requests."""
-        watches = self._world.watched < len(self._world.steps)
+        watches = self._scenario.watched < len(self._scenario.steps)
         things = self._dice.sample(THINGS, 3)
         makers: Sequence[tuple[int, Callable[[], Question]]] = (
             (6, self._retrieve),

@@ -1,4 +1,4 @@
-"""The secrets of a world for some subjects, and the same world with other secrets.
+"""The secrets of a scenario for some subjects, and the same scenario with other secrets.
 
 A value is secret if none of the subjects can read it, or anything below it, whenever they look after it was written:
 while they watch, and when they send requests. `pairs` replaces, removes and adds secret values, and leaves out
@@ -22,7 +22,7 @@ from connectivity.authorization.policy_imports import EXPLICIT, IMPLICIT, NEVER
 from mappings.ids import EntityId, EntityType
 from mappings.model.metadata import METADATA
 from mappings.timestamps import utc_text
-from tests.support.non_interference.worlds import (
+from tests.support.non_interference.scenarios import (
     FEATURES,
     LABELS,
     MESSAGE,
@@ -30,8 +30,8 @@ from tests.support.non_interference.worlds import (
     SUBJECTS,
     Course,
     Moment,
+    Scenario,
     Step,
-    World,
     an_entry,
     course_of,
     value_at,
@@ -133,15 +133,15 @@ class Look(NamedTuple):
     time: int
 
 
-def looks_at(world: World, entity: EntityId, step: int) -> list[Look]:
+def looks_at(scenario: Scenario, entity: EntityId, step: int) -> list[Look]:
     """Return when subjects can see the change of an entity by step `step`.
 
     Time n is after step n; the last time is that of the requests. Subjects with read permission under the last policy
     before a deletion can see the deleted history at any time.
     """
-    last = len(world.steps)
-    first = min(max(step, _first_look(world)), last)
-    ends = (number for number in range(step, last) if _is_deletion(world.steps[number], entity))
+    last = len(scenario.steps)
+    first = min(max(step, _first_look(scenario)), last)
+    ends = (number for number in range(step, last) if _is_deletion(scenario.steps[number], entity))
     end = next(ends, None)
     if end is None:
         return [Look(number, number) for number in range(first, last + 1)]
@@ -156,26 +156,26 @@ def _is_deletion(step: Step, entity: EntityId) -> bool:
 
 
 class Secrets:
-    """The secrets of a world."""
+    """The secrets of a scenario."""
 
-    def __init__(self, world: World, course: Course) -> None:
-        self.world = world
-        self.moments = [*course.moments, course.moments[-1]._replace(at=world.asked)]
+    def __init__(self, scenario: Scenario, course: Course) -> None:
+        self.scenario = scenario
+        self.moments = [*course.moments, course.moments[-1]._replace(at=scenario.asked)]
         self._flat: dict[tuple[EntityId, Look], Policy | None] = {}
         self._sights: dict[tuple[EntityId, tuple[Look, ...]], Sight] = {}
-        self._bound = set(_bound_labels(world))
+        self._bound = set(_bound_labels(scenario))
 
     def sight(self, entity: EntityId, step: int) -> Sight:
         """Return the permissions for a value that step `step` writes, from then on."""
-        looks = tuple(looks_at(self.world, entity, step))
+        looks = tuple(looks_at(self.scenario, entity, step))
         if (entity, looks) not in self._sights:
             found = (self._flat_at(entity, look) for look in looks)
-            self._sights[entity, looks] = Sight([it for it in found if it is not None], self.world.subjects)
+            self._sights[entity, looks] = Sight([it for it in found if it is not None], self.scenario.subjects)
         return self._sights[entity, looks]
 
     def last_sight(self, entity: EntityId) -> Sight:
         """Return the permissions at the time of the requests."""
-        return self.sight(entity, len(self.world.steps))
+        return self.sight(entity, len(self.scenario.steps))
 
     def _flat_at(self, entity: EntityId, look: Look) -> Policy | None:
         if (entity, look) not in self._flat:
@@ -186,7 +186,7 @@ class Secrets:
     @cached_property
     def absent(self) -> frozenset[EntityId]:
         """The entities on which the subjects have no permission, and which give them none elsewhere."""
-        entities = {step.entity for step in self.world.steps}
+        entities = {step.entity for step in self.scenario.steps}
         things = {it for it in entities if it.type is EntityType.THING and not self._has_rights(it)}
         policies = {it for it in entities if it.type is EntityType.POLICY and not self._has_rights(it)}
         used = set()
@@ -201,7 +201,7 @@ class Secrets:
             policies -= kept
 
     def _has_rights(self, entity: EntityId) -> bool:
-        steps = [number for number, step in enumerate(self.world.steps) if step.entity == entity]
+        steps = [number for number, step in enumerate(self.scenario.steps) if step.entity == entity]
         granted = frozenset[str]().union(*(self.sight(entity, number).granted for number in steps))
         return "policy" in granted if entity.type is EntityType.POLICY else not granted.isdisjoint(("thing", "message"))
 
@@ -219,14 +219,14 @@ class Secrets:
         return not is_bound and self.sight(policy, step).is_secret(("policy", "entries", label))
 
 
-def _bound_labels(world: World) -> Iterator[tuple[str, str]]:
+def _bound_labels(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield policy and label of each entry that has one of the subjects, or that others refer to."""
-    for step in world.steps:
+    for step in scenario.steps:
         if step.entity.type is not EntityType.POLICY or step.value is ...:
             continue
         for label, entry in _entries(step):
             named = entry.get("subjects", {})
-            if any(subject in named or step.path.endswith(f"/{subject}") for subject in world.subjects):
+            if any(subject in named or step.path.endswith(f"/{subject}") for subject in scenario.subjects):
                 yield step.entity.id, label
             for reference in entry.get("references", ()):
                 yield step.entity.id, label
@@ -244,20 +244,20 @@ def _entries(step: Step) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 class Pair(NamedTuple):
-    """A step, and the step of the other world in its place, or None."""
+    """A step, and the step of the other scenario in its place, or None."""
 
     one: Step
     other: Step | None
 
 
-def pairs(world: World, dice: random.Random) -> list[Pair] | None:
-    """Return the steps of a world and of one with other secrets; None if the latter fail."""
-    course = course_of(world.steps)
-    assert course is not None, "a step of the world fails"
-    secrets = Secrets(world, course)
+def pairs(scenario: Scenario, dice: random.Random) -> list[Pair] | None:
+    """Return the steps of a scenario and of one with other secrets; None if the latter fail."""
+    course = course_of(scenario.steps)
+    assert course is not None, "a step of the scenario fails"
+    secrets = Secrets(scenario, course)
     is_absent = dice.random() < 0.5
     other, found = Course(), []
-    for number, step in enumerate(world.steps):
+    for number, step in enumerate(scenario.steps):
         if is_absent and step.entity in secrets.absent:
             found.append(Pair(step, None))
             continue
@@ -271,12 +271,12 @@ def pairs(world: World, dice: random.Random) -> list[Pair] | None:
     return found
 
 
-def worlds_of(world: World, pairs: Sequence[Pair]) -> tuple[World, World]:
-    """Return both worlds. A step that one of them lacks still takes its time there."""
+def scenarios_of(scenario: Scenario, pairs: Sequence[Pair]) -> tuple[Scenario, Scenario]:
+    """Return both scenarios. A step that one of them lacks still takes its time there."""
     others = [pair.other for pair in pairs if pair.other is not None]
-    before = sum(pair.other is not None for pair in pairs[: world.watched])
-    begins = pairs[world.watched - 1].one.at if world.watched else None
-    one = world._replace(steps=[pair.one for pair in pairs], begins=begins)
+    before = sum(pair.other is not None for pair in pairs[: scenario.watched])
+    begins = pairs[scenario.watched - 1].one.at if scenario.watched else None
+    one = scenario._replace(steps=[pair.one for pair in pairs], begins=begins)
     return one, one._replace(steps=others, watched=before)
 
 
@@ -290,7 +290,7 @@ class _Change:
         self._wildness = wildness
 
     def step(self, step: Step) -> Step | None:
-        """Return the step of the other world, or None if it has none."""
+        """Return the step of the other scenario, or None if it has none."""
         if not self._is_struck():
             return step
         if step.entity.type is EntityType.POLICY:
@@ -411,7 +411,7 @@ class _Change:
         return found
 
     def _entry(self, is_imported: bool) -> Policy:
-        others = [subject for subject in (*SUBJECTS, "edge:other") if subject not in self._secrets.world.subjects]
+        others = [subject for subject in (*SUBJECTS, "edge:other") if subject not in self._secrets.scenario.subjects]
         entry = an_entry(self._dice, LABELS, (), others)
         entry.pop("references", None)
         entry["subjects"] = {subject: {"type": "t"} for subject in self._dice.sample(others, 1)}
@@ -419,77 +419,77 @@ class _Change:
         return entry
 
 
-def _first_look(world: World) -> int:
+def _first_look(scenario: Scenario) -> int:
     """Return the step after which subjects look first; live subscriptions may start with the past."""
-    return max(0, world.watched - 1)
+    return max(0, scenario.watched - 1)
 
 
-def looks_alike(world: World, pairs: Sequence[Pair]) -> bool:
-    """Return whether two worlds look the same to the subjects, by simple rules; False if a step fails."""
-    world, beside = worlds_of(world, pairs)
-    courses = course_of(world.steps), course_of(beside.steps)
+def looks_alike(scenario: Scenario, pairs: Sequence[Pair]) -> bool:
+    """Return whether two scenarios look the same to the subjects, by simple rules; False if a step fails."""
+    scenario, beside = scenarios_of(scenario, pairs)
+    courses = course_of(scenario.steps), course_of(beside.steps)
     if courses[0] is None or courses[1] is None:
         return False
-    one = _observed(world, courses[0], pairs, [True] * len(pairs))
-    other = _observed(world, courses[1], pairs, [pair.other is not None for pair in pairs])
-    first = _first_look(world)
-    if any(_shown(world, a) != _shown(world, b) for a, b in zip(one[first:], other[first:], strict=True)):
+    one = _observed(scenario, courses[0], pairs, [True] * len(pairs))
+    other = _observed(scenario, courses[1], pairs, [pair.other is not None for pair in pairs])
+    first = _first_look(scenario)
+    if any(_shown(scenario, a) != _shown(scenario, b) for a, b in zip(one[first:], other[first:], strict=True)):
         return False
     return all(
-        _told(world, pair.one, one[look.states], one[look.time])
-        == _told(world, pair.other, other[look.states], one[look.time])
+        _visible_step(scenario, pair.one, one[look.states], one[look.time])
+        == _visible_step(scenario, pair.other, other[look.states], one[look.time])
         for number, pair in enumerate(pairs)
-        for look in looks_at(world, pair.one.entity, number)
+        for look in looks_at(scenario, pair.one.entity, number)
     )
 
 
-def _observed(world: World, course: Course, pairs: Sequence[Pair], happens: Sequence[bool]) -> list[Moment]:
+def _observed(scenario: Scenario, course: Course, pairs: Sequence[Pair], happens: Sequence[bool]) -> list[Moment]:
     """Return the moments after each step, also missing ones, and the moment of the requests."""
-    moments, at = [Moment(world.asked, {})], iter(course.moments)
+    moments, at = [Moment(scenario.asked, {})], iter(course.moments)
     for pair, is_step in zip(pairs, happens, strict=True):
         moments.append(next(at) if is_step else moments[-1]._replace(at=pair.one.at))
-    return [*moments[1:], moments[-1]._replace(at=world.asked)]
+    return [*moments[1:], moments[-1]._replace(at=scenario.asked)]
 
 
-def _told(world: World, step: Step | None, moment: Moment, time: Moment) -> Any:
+def _visible_step(scenario: Scenario, step: Step | None, moment: Moment, time: Moment) -> Any:
     """Return what subjects see of a step under the permissions of a moment; None for nothing."""
     policy = flat_policy(step.entity, moment._replace(at=time.at)) if step is not None else None
     if step is None or policy is None:
         return None
     kind = "message" if step.action == MESSAGE else step.entity.type.value
     path = (kind, *(name for name in step.path.split("/") if name))
-    if not reference_partial(policy, world.subjects, "READ", path):
+    if not reference_partial(policy, scenario.subjects, "READ", path):
         return None
     if step.value is ...:
         return step.action, step.path
-    seen = reference_view(policy, world.subjects, step.value, path)
+    seen = reference_view(policy, scenario.subjects, step.value, path)
     return step.action, step.path, None if seen is DROP else seen
 
 
-def _metadata(policy: Policy, subjects: Sequence[str], said: Any, data: Any, path: Path) -> list[Any]:
+def _metadata(policy: Policy, subjects: Sequence[str], metadata: Any, data: Any, path: Path) -> list[Any]:
     """Return the visible leaves of the metadata of a part, with their paths.
 
     Metadata is visible if its part is readable as a whole.
     """
     if reference_unrestricted(policy, subjects, "READ", path):
-        return _leaves(said, path)
+        return _leaves(metadata, path)
     if not isinstance(data, Mapping):
         return []
     return [
         leaf
-        for name, member in said.items()
+        for name, member in metadata.items()
         if isinstance(member, Mapping) and name in data
         for leaf in _metadata(policy, subjects, member, data[name], (*path, name))
     ]
 
 
-def _leaves(said: Any, path: Path) -> list[Any]:
-    if isinstance(said, Mapping):
-        return [leaf for name, member in said.items() for leaf in _leaves(member, (*path, name))]
-    return [[path, said]]
+def _leaves(metadata: Any, path: Path) -> list[Any]:
+    if isinstance(metadata, Mapping):
+        return [leaf for name, member in metadata.items() for leaf in _leaves(member, (*path, name))]
+    return [[path, metadata]]
 
 
-def _shown(world: World, moment: Moment) -> list[Any]:
+def _shown(scenario: Scenario, moment: Moment) -> list[Any]:
     """Return what the subjects may see and do at a moment."""
     found: list[Any] = []
     for entity, snapshot in sorted(moment.states.items(), key=lambda it: (it[0].type.value, it[0].id)):
@@ -497,15 +497,15 @@ def _shown(world: World, moment: Moment) -> list[Any]:
         if policy is None or snapshot.state is None:
             continue
         kinds = ("policy",) if entity.type is EntityType.POLICY else ("thing", "message")
-        granted = {row[1:] for row in rows(policy) if row[0] in world.subjects and row[2][0] in kinds}
+        granted = {row[1:] for row in rows(policy) if row[0] in scenario.subjects and row[2][0] in kinds}
         if not any(grants for *_, grants in granted):
             continue
         found.append([str(entity), sorted(map(repr, granted))])
-        if not reference_partial(policy, world.subjects, "READ", (entity.type.value,)):
+        if not reference_partial(policy, scenario.subjects, "READ", (entity.type.value,)):
             continue
         document = {name: value for name, value in snapshot.state.items() if name != METADATA}
-        said = snapshot.state.get(METADATA, {})
-        seen = reference_view(policy, world.subjects, document, (entity.type.value,))
-        shown = _metadata(policy, world.subjects, said, document, (entity.type.value,))
+        metadata = snapshot.state.get(METADATA, {})
+        seen = reference_view(policy, scenario.subjects, document, (entity.type.value,))
+        shown = _metadata(policy, scenario.subjects, metadata, document, (entity.type.value,))
         found.append([snapshot.revision, {} if seen is DROP else seen, shown])
     return found

@@ -26,7 +26,7 @@ IDS_OF_THINGS = [f"{namespace}:{name}" for namespace in NAMESPACES for name in (
 
 
 class Names(NamedTuple):
-    """The names of attributes, features and properties in one world."""
+    """The names of attributes, features and properties in one sample."""
 
     x: str = "x"
     y: str = "y"
@@ -59,7 +59,7 @@ def some_names(dice: random.Random) -> Names:
     return Names() if dice.random() < 0.3 else Names(*some_keys(dice, 3))
 
 
-def a_world(dice: random.Random, names: Names) -> tuple[dict[str, Policy], dict[str, dict[str, Any]]]:
+def random_data(dice: random.Random, names: Names) -> tuple[dict[str, Policy], dict[str, dict[str, Any]]]:
     policies = {id: a_policy(dice, id) for id in POLICIES}
     for policy in policies.values():
         if dice.random() < 0.3:

@@ -68,10 +68,10 @@ class PublicClient:
         self.version = version
         self.events: list[Happened] = []
         self._process = process
-        self._said = b""
+        self._errors = b""
 
     def __repr__(self) -> str:
-        return f"<PublicClient {self.version} {self.events[-8:]} {self._said[-2000:].decode(errors='replace')}>"
+        return f"<PublicClient {self.version} {self.events[-8:]} {self._errors[-2000:].decode(errors='replace')}>"
 
     @classmethod
     @asynccontextmanager
@@ -84,7 +84,7 @@ class PublicClient:
         given = {"url": url, "restUrl": "http://127.0.0.1:9", **unsigned, **options}
         process = await run_node(_HERE / "client.js", str(_INSTALLED), version, json.dumps(given))
         client = cls(version, process)
-        listening = [asyncio.create_task(client._listen()), asyncio.create_task(client._overhear())]
+        listening = [asyncio.create_task(client._listen()), asyncio.create_task(client._read_errors())]
         try:
             await client.until(lambda: client.happened("ready"))
             yield client
@@ -97,10 +97,10 @@ class PublicClient:
         while line := await self._process.stdout.readline():
             self.events.append(json.loads(line))
 
-    async def _overhear(self) -> None:
+    async def _read_errors(self) -> None:
         assert self._process.stderr is not None
         while text := await self._process.stderr.read(4096):
-            self._said += text
+            self._errors += text
 
     async def _do(self, command: str, **words: Any) -> None:
         assert self._process.stdin is not None

@@ -22,7 +22,7 @@ function brought(first, second) {
   return typeof first === "number" ? { from: first, to: second } : {};
 }
 
-// An error that escapes from the client would end a user's program; here it is said, so that a test can refuse it.
+// An error that escapes from the client would end a user's program; here it is reported, so that a test can fail.
 process.on("uncaughtException", (error) => say("thrown", { text: String(error.message || error) }));
 process.on("unhandledRejection", (error) => say("thrown", { text: String((error && error.message) || error) }));
 
@@ -34,7 +34,7 @@ const subscriptions = new Map();
 const commands = {
   connect: () => client.connect(),
   subscribe({ as, options: wanted }) {
-    const heard = (content, message) =>
+    const onMessage = (content, message) =>
       say("message", {
         as,
         content,
@@ -43,7 +43,7 @@ const commands = {
         previousOffset: message.previousOffset,
         timestamp: message.timestamp,
       });
-    const subscription = client.subscribe(wanted, heard);
+    const subscription = client.subscribe(wanted, onMessage);
     for (const event of OF_A_SUBSCRIPTION) subscription.on(event, (...words) => say(event, { as, ...brought(...words) }));
     subscriptions.set(as, subscription);
   },

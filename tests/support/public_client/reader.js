@@ -15,11 +15,11 @@ function read({ frame, request, version }) {
 }
 
 readline.createInterface({ input: process.stdin }).on("line", (line) => {
-  let said;
+  let result;
   try {
-    said = read(JSON.parse(line));
+    result = read(JSON.parse(line));
   } catch (error) {
-    said = { refused: error.message };
+    result = { refused: error.message };
   }
-  process.stdout.write(JSON.stringify(said) + "\n");
+  process.stdout.write(JSON.stringify(result) + "\n");
 });

@@ -123,14 +123,14 @@ class Peer:
         """Publish messages one by one, and return their offsets when each can be resent."""
         wanted = {"stream": stream, "partition": partition, **fields}
         await self.ask("subscribe", **wanted)
-        heard = len(self._broadcasts(stream))
+        before = len(self._broadcasts(stream))
         for content in contents:
             await self.ask("publish", stream=stream, msg=json.dumps(content), **fields)
-        await self.until(lambda: len(self._broadcasts(stream)) >= heard + len(contents))
+        await self.until(lambda: len(self._broadcasts(stream)) >= before + len(contents))
         ended = len(self._of_type(3))
         await self.ask("unsubscribe", stream=stream, partition=partition)
         await self.until(lambda: len(self._of_type(3)) > ended)
-        return [each[3][5] for each in self._broadcasts(stream)[heard:]]
+        return [each[3][5] for each in self._broadcasts(stream)[before:]]
 
     def _of_type(self, code: int) -> list[Frame]:
         return [each for each in self.frames if each[1] == code]

@@ -9,7 +9,7 @@ from typing import Any
 from mappings.errors import DecodeError, EncodeError
 from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.elements import element_size, ending, numbers
-from mappings.reactive_streams_io.elements import elements as trial_elements
+from mappings.reactive_streams_io.elements import elements as synthetic_elements
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
 from mappings.reactive_streams_io.events import (
     Cancelled,
@@ -33,18 +33,18 @@ PAGE = 500
 class Feed:
     """The elements of a test publisher, read one ahead, so that the end is known with the last element."""
 
-    def __init__(self, trial: SyntheticName) -> None:
-        self.trial = trial
+    def __init__(self, name: SyntheticName) -> None:
+        self.name = name
         self._elements: Iterator[bytes] = (
-            trial_elements(trial)
-            if trial.kind != "fixed"
-            else (element for number in range(trial.count) for element in numbers(number + 1, 1, trial.size))
+            synthetic_elements(name)
+            if name.kind != "fixed"
+            else (element for number in range(name.count) for element in numbers(number + 1, 1, name.size))
         )
         self._ahead = list(islice(self._elements, 1))
 
     @property
     def is_over(self) -> bool:
-        return not self._ahead and self.trial.kind != "never"
+        return not self._ahead and self.name.kind != "never"
 
     def page(self, most: int) -> list[bytes]:
         page = [*self._ahead, *islice(self._elements, most)]
@@ -73,18 +73,18 @@ class EndpointClient:
 
     def expect(self, text: str | bytes) -> bytes:
         """Pass bytes, or hexadecimal digits, to the endpoint and return its output."""
-        heard = raw(text) if isinstance(text, str) else text
-        self.react(self.endpoint.receive(heard, self.clock.now()))
+        received = raw(text) if isinstance(text, str) else text
+        self.react(self.endpoint.receive(received, self.clock.now()))
         return self.sends()
 
     def sends(self) -> bytes:
         return b"".join(self.messages())
 
     def messages(self) -> list[bytes]:
-        said = []
+        messages = []
         while raw := self.endpoint.take():
-            said.append(raw)
-        return said
+            messages.append(raw)
+        return messages
 
     def waits(self, seconds: float) -> bytes:
         """Let `seconds` seconds pass, call `tick` when it is due, and return the output."""
@@ -136,7 +136,7 @@ class EndpointClient:
                 return
         if feed.is_over:
             del self.feeds[stream]
-            fault = ending(feed.trial)
+            fault = ending(feed.name)
             if fault is None:
                 self.endpoint.session.end(stream, None)
             else:
@@ -145,8 +145,8 @@ class EndpointClient:
     # signals to a subscriber
 
     def elements(self, stream: int) -> list[bytes]:
-        told = (event for event in self.events if isinstance(event, ElementsReceived) and event.stream == stream)
-        return [bytes(element) for event in told for element in event.elements]
+        received = (event for event in self.events if isinstance(event, ElementsReceived) and event.stream == stream)
+        return [bytes(element) for event in received for element in event.elements]
 
     def failure(self, stream: int) -> str | None:
         return next(
@@ -173,14 +173,14 @@ def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[Endpo
     return requester, streams
 
 
-def is_goodbye(said: bytes, reason: str = "protocol error") -> bool:
+def is_goodbye(output: bytes, reason: str = "protocol error") -> bool:
     """Return whether the bytes end with a goodbye whose reason begins so."""
-    return any(said[at] == 3 and _is_one(said[at:], reason) for at in range(len(said)))
+    return any(output[at] == 3 and _is_one(output[at:], reason) for at in range(len(output)))
 
 
-def _is_one(said: bytes, reason: str) -> bool:
+def _is_one(output: bytes, reason: str) -> bool:
     try:
-        frames = list(decoder().feed(said))
+        frames = list(decoder().feed(output))
     except DecodeError:
         return False
     return len(frames) == 1 and isinstance(frames[0], Goodbye) and frames[0].reason.startswith(reason)

@@ -111,9 +111,9 @@ sizes = st.lists(st.sampled_from([1, 2, 7, 40, 5000]), min_size=1, max_size=4)
 """The sizes of the pieces of a byte stream, repeated cyclically."""
 
 
-def changed(said: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
+def changed(content: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
     """Return bytes with changed, lost, repeated or inserted parts: kind, position and value."""
-    found = bytearray(said)
+    found = bytearray(content)
     for kind, place, value in changes:
         at = place % (len(found) + 1)
         match kind:
@@ -128,12 +128,12 @@ def changed(said: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
     return bytes(found)
 
 
-def pieces(said: bytes, sizes: Sequence[int]) -> list[bytes]:
+def pieces(content: bytes, sizes: Sequence[int]) -> list[bytes]:
     """Split bytes into pieces of these sizes, repeated cyclically."""
     found, at, turn = [], 0, 0
-    while at < len(said):
+    while at < len(content):
         size = sizes[turn % len(sizes)]
-        found.append(said[at : at + size])
+        found.append(content[at : at + size])
         at += size
         turn += 1
     return found
@@ -151,10 +151,10 @@ class Wire:
     def __repr__(self) -> str:
         return f"<Wire, {self._carried} carried, {self._slips} to come>"
 
-    def carry(self, said: Iterable[bytes]) -> list[bytes]:
+    def carry(self, messages: Iterable[bytes]) -> list[bytes]:
         """Return the bytes that arrive at the other end."""
         arrived: list[bytes] = []
-        for message in said:
+        for message in messages:
             for piece in pieces(message, self._sizes) if self._sizes else [message]:
                 arrived += self._one(piece)
         return arrived

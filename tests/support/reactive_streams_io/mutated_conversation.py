@@ -76,9 +76,9 @@ WRONGLY = [
     SubscribeFrame("tck/range?n=1", 300, 1),
 ]
 OF_A_PUBLISHER = [
-    said
+    message
     for subscriber, size in ((1, 0), (2, 2), (3, 0))
-    for said in (
+    for message in (
         *[encode(OnNext(subscriber, b"ab"), size)] * 2,
         bytes([0x83, subscriber]) + raw("02 61 62 63 64") if size else encode(OnNext(subscriber, b"")),
         *(encode(OnNextPart(subscriber, element, bytes(2000))) for element in range(3)),
@@ -109,19 +109,23 @@ def conversations(draw: st.DrawFn) -> tuple[EndpointRole, bool, list[bytes]]:
     hello = encode(ClientHello(0, listed) if role is EndpointRole.SERVER else ServerHello(0, listed))
     begun = BEGUN if role is EndpointRole.CLIENT and draw(st.integers(0, 3)) else []
     right = draw(st.lists(st.sampled_from(RIGHT[role]), min_size=10, max_size=40))
-    said = [hello, *begun, *right, *draw(st.lists(st.sampled_from(WRONG), max_size=2))]
-    said += draw(st.lists(st.sampled_from(RIGHT[role]), max_size=5))
+    messages = [hello, *begun, *right, *draw(st.lists(st.sampled_from(WRONG), max_size=2))]
+    messages += draw(st.lists(st.sampled_from(RIGHT[role]), max_size=5))
     changes = draw(CHANGES) if draw(st.booleans()) else []
     if draw(st.booleans()):
-        return role, True, [changed(message, changes if place % 9 == 8 else []) for place, message in enumerate(said)]
-    whole = changed(b"".join(said), changes)
+        return (
+            role,
+            True,
+            [changed(message, changes if place % 9 == 8 else []) for place, message in enumerate(messages)],
+        )
+    whole = changed(b"".join(messages), changes)
     return role, False, pieces(whole, draw(st.lists(st.sampled_from([1, 2, 7, 40, 5000]), min_size=1, max_size=4)))
 
 
-def frames_of(said: bytes) -> list[Frame]:
+def frames_of(output: bytes) -> list[Frame]:
     """Return the frames of an output, which must be complete."""
     reader = decoder(limits=EndpointLimits())
-    found = list(reader.feed(said))
+    found = list(reader.feed(output))
     assert not reader.waiting
     return found
 
@@ -136,18 +140,18 @@ def is_bounded(requester: EndpointClient) -> bool:
 
 def run_session(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
     """Run a session at an endpoint, and check its output and events."""
-    role, has_messages, heard = conversation
+    role, has_messages, received = conversation
     options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is EndpointRole.SERVER else {}
     requester = EndpointClient(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
     own = [requester.endpoint.subscribe("x", demand) for demand in (0, 2, UNBOUNDED)]
-    said = requester.sends()
-    for number, piece in enumerate(heard):
-        said += requester.expect(piece)
+    output = requester.sends()
+    for number, piece in enumerate(received):
+        output += requester.expect(piece)
         assert is_bounded(requester)
         if number == 20 and requester.endpoint.session.cancel(own[1]):
             own.remove(own[1])
-            said += requester.sends()
-    found = frames_of(said)
+            output += requester.sends()
+    found = frames_of(output)
     closed = requester.reported(Closed)
     if requester.endpoint.is_closed and not requester.endpoint.ticket():
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]

@@ -105,8 +105,8 @@ class Plan(NamedTuple):
 
     extensions: frozenset[Extension]
     steps: list[Step]
-    forth: list[WireFault]
-    back: list[WireFault]
+    to_server: list[WireFault]
+    to_client: list[WireFault]
     sizes: list[int]
     """Empty for a transport with messages."""
 
@@ -172,13 +172,13 @@ class Side(EndpointClient):
         self.key = self.sent_in = self.endpoint.session.key
         """The key of the present session, and of that whose frames it has sent."""
         self.feeds = feeds_of.setdefault(self.key, {})
-        self.said: list[bytes] = []
+        self.sent_messages: list[bytes] = []
         self.is_cut = False
 
     def messages(self) -> list[bytes]:
-        said = super().messages()
-        self.said += said
-        return said
+        messages = super().messages()
+        self.sent_messages += messages
+        return messages
 
     def react(self, events: list[EndpointEvent]) -> None:
         for position, event in enumerate(events):
@@ -224,7 +224,7 @@ class Side(EndpointClient):
                     sent = before[:position] + following + again[len(following) :]
                     break
         else:
-            pytest.fail(f"found other frames than those of the session {before}: {self.said}")
+            pytest.fail(f"found other frames than those of the session {before}: {self.sent_messages}")
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
         assert len(goodbyes) <= 1
         assert found[len(found) - len(goodbyes) :] == goodbyes
@@ -239,7 +239,7 @@ class Side(EndpointClient):
         """Return all frames of the output, and those of the session. Raises ProtocolError."""
         reader = decoder(dict(sizes), EndpointLimits())
         found, sent = list[Frame](), list[SentFrame]()
-        for frame in reader.feed(b"".join(self.said)):
+        for frame in reader.feed(b"".join(self.sent_messages)):
             found.append(frame)
             if isinstance(frame, _NUMBERED):
                 sent.append(SentFrame(frame, dict(reader.sizes)))
@@ -286,8 +286,8 @@ class Dialog:
         self.clock = Clock()
         self.resumables = Resumables(LIMITS)
         self.wires = {
-            EndpointRole.CLIENT: Wire(plan.forth, plan.sizes),
-            EndpointRole.SERVER: Wire(plan.back, plan.sizes),
+            EndpointRole.CLIENT: Wire(plan.to_server, plan.sizes),
+            EndpointRole.SERVER: Wire(plan.to_client, plan.sizes),
         }
         self.feeds_of: dict[EndpointRole, dict[int, dict[int, Feed]]] = {role: {} for role in EndpointRole}
         self.ledgers = {role: StreamLedger() for role in EndpointRole}
@@ -349,13 +349,13 @@ class Dialog:
     def exchange(self, rounds: int = ROUNDS) -> None:
         """Exchange frames until both sides are silent, or for `rounds` rounds."""
         for _ in range(rounds):
-            said = {role: self.side(role).messages() for role in EndpointRole}
-            if not any(said.values()):
+            messages = {role: self.side(role).messages() for role in EndpointRole}
+            if not any(messages.values()):
                 return
             for role, other in ((EndpointRole.CLIENT, EndpointRole.SERVER), (EndpointRole.SERVER, EndpointRole.CLIENT)):
-                for piece in self.wires[role].carry(said[role]):
+                for piece in self.wires[role].carry(messages[role]):
                     self.receive(self.side(other), piece)
-        assert rounds < ROUNDS, f"they do not come to an end: {self.sides}"
+        assert rounds < ROUNDS, f"the exchange does not end: {self.sides}"
 
     def receive(self, side: Side, piece: bytes) -> None:
         was_closed = side.endpoint.is_closed
@@ -399,19 +399,19 @@ class Dialog:
 
 def run_plan(plan: Plan) -> Dialog:
     """Carry out a plan, and check all invariants."""
-    talk = Dialog(plan)
-    talk.exchange()
+    dialog = Dialog(plan)
+    dialog.exchange()
     for step in plan.steps:
-        talk.do(step)
-        talk.exchange(step.rounds)
-    talk.exchange()
-    talk.finish()
-    talk.check()
-    return talk
+        dialog.do(step)
+        dialog.exchange(step.rounds)
+    dialog.exchange()
+    dialog.finish()
+    dialog.check()
+    return dialog
 
 
 def plan(
-    *steps: Step, forth: Iterable[WireFault] = (), back: Iterable[WireFault] = (), sizes: Sequence[int] = ()
+    *steps: Step, to_server: Iterable[WireFault] = (), to_client: Iterable[WireFault] = (), sizes: Sequence[int] = ()
 ) -> Plan:
     """Return a plan with all extensions."""
-    return Plan(frozenset(Extension), list(steps), list(forth), list(back), list(sizes))
+    return Plan(frozenset(Extension), list(steps), list(to_server), list(to_client), list(sizes))

@@ -1,7 +1,7 @@
 """The vector files of the Ditto protocol: messages and their meanings.
 
 `commands.json`, `streaming.json` and `search.json` have a message and its signal, `live.json` a message and several
-signals, `refused.json` a message and its error, `ignored.json` messages without a meaning, and `said.json` a signal and
+signals, `refused.json` a message and its error, `ignored.json` messages without a meaning, and `outgoing.json` a signal and
 its messages. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are not text (`hex`).
 """
 

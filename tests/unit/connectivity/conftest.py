@@ -18,7 +18,7 @@ async def harnesses() -> AsyncIterator[list[ConnectionHarness]]:
     for made in ConnectionHarness.made:
         # A retry must not read a journal that is being closed.
         made.event_publisher.closed(made.connection.id)
-    # The latest first: it may share the journal of a former one, whose store closes the journal in a thread of its own.
+    # The latest first: it may share the journal of an earlier one, whose store closes it in a thread.
     for made in reversed(ConnectionHarness.made):
         await made.close()
 

@@ -1,6 +1,7 @@
-"""Configuration errors of a connection, when they show and the error returned: the table of operations, row by row.
+"""Configuration errors of a connection, when they are reported and how: the table of operations.
 
-A missing exchange shows with a real broker (`tests/links/test_amqp.py`), and in a connection test (`test_trial.py`).
+A missing exchange is reported by a real broker (`tests/links/test_amqp.py`), and in a connection test
+(`test_connection_test.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from prometheus_client import generate_latest
 from connectivity.connections.lifecycle import Status
 from connectivity.security.keys import new_key
 from mappings.errors import Fault
-from tests.support.in_process.connection_management import Bench, agree, document, refused
+from tests.support.in_process.connection_management import ManagementHarness, agree, document, refused
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import source
 from tests.support.wait import wait_until
@@ -114,17 +115,17 @@ FAILED = (504, "connectivity:connection.failed")
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = await Bench(tmp_path, (new_key(),)).started()
+async def harness(tmp_path: Path) -> AsyncIterator[ManagementHarness]:
+    made = await ManagementHarness(tmp_path, (new_key(),)).started()
     yield made
     await made.store.close()
 
 
-Ask = Callable[[Bench, dict[str, Any]], Awaitable[object]]
+Ask = Callable[[ManagementHarness, dict[str, Any]], Awaitable[object]]
 ASKED: dict[str, Ask] = {
-    "created": lambda bench, given: bench.manager.create(given, "ada"),
-    "put": lambda bench, given: bench.manager.put(given.get("id", "depot"), given, "ada", agree),
-    "tested": lambda bench, given: bench.manager.test(given),
+    "created": lambda harness, given: harness.manager.create(given, "ada"),
+    "put": lambda harness, given: harness.manager.put(given.get("id", "depot"), given, "ada", agree),
+    "tested": lambda harness, given: harness.manager.test(given),
 }
 
 
@@ -135,7 +136,7 @@ def status_and_code(fault: Fault) -> tuple[int, str]:
 @pytest.mark.parametrize("how", ASKED)
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 async def test_7_8_a_wrong_document_is_refused_and_nothing_is_kept(
-    bench: Bench, wrong: InvalidDocument, how: str
+    harness: ManagementHarness, wrong: InvalidDocument, how: str
 ) -> None:
     given = document(**wrong.change)
     if how == "created":
@@ -143,23 +144,23 @@ async def test_7_8_a_wrong_document_is_refused_and_nothing_is_kept(
         if wrong.what.startswith("case 4") and "label" in wrong.what:
             # It has no id yet that a label could begin with.
             wrong = wrong._replace(code="acknowledgement:label.invalid", status=400)
-    assert status_and_code(await refused(ASKED[how](bench, given))) == (wrong.status, wrong.code)
-    assert bench.manager.ids() == []
-    assert bench.reported == []
+    assert status_and_code(await refused(ASKED[how](harness, given))) == (wrong.status, wrong.code)
+    assert harness.manager.ids() == []
+    assert harness.reported == []
 
 
 @pytest.mark.parametrize("away", AWAY)
-async def test_7_8_a_broker_that_cannot_be_used_shows_after_it_is_stored(bench: Bench, away: str) -> None:
+async def test_7_8_a_broker_that_cannot_be_used_shows_after_it_is_stored(harness: ManagementHarness, away: str) -> None:
     """POST → 201; opening and modifying → 504, with the reason; it stays wanted, and is tried again."""
-    bench.broker = status, details = AWAY[away]
-    made = await bench.manager.create(document(), "ada")
-    fault = await refused(bench.manager.put(made.id, document(name="changed"), "ada", agree))
+    harness.broker = status, details = AWAY[away]
+    made = await harness.manager.create(document(), "ada")
+    fault = await refused(harness.manager.put(made.id, document(name="changed"), "ada", agree))
     assert (status_and_code(fault), fault.description) == (FAILED, details)
-    fault = await refused(bench.manager.open(made.id, "ada"))
+    fault = await refused(harness.manager.open(made.id, "ada"))
     assert (status_and_code(fault), fault.description) == (FAILED, details)
-    kept = await bench.manager.definition(made.id)
+    kept = await harness.manager.definition(made.id)
     assert (kept.document["name"], kept.document["connectionStatus"]) == ("changed", "open")
-    shown = bench.manager.status(made.id)
+    shown = harness.manager.status(made.id)
     assert (shown["connectionStatus"], shown["liveStatus"]) == ("open", status.value)
 
 

@@ -1,7 +1,7 @@
-"""The table of docs/reference/errors.md matches the service: each code is in the source and is produced as documented.
+"""The table of docs/reference/errors.md matches the service: each code is produced as documented.
 
-A code is produced here by a delivery without a broker, or is listed in `ELSEWHERE` with the test file that
-produces it. Codes of policies are produced in the tests of policies; here they are only looked for in the table.
+A code is produced here by a delivery without a broker, or is listed in `ELSEWHERE` with the test file that produces it.
+Codes of policies are produced in the tests of policies; here they are only searched for in the table.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ ELSEWHERE = {
     "placeholder:function.unknown": "tests/vectors/placeholders.txt",
     "streaming.subscription.cancelled": "tests/unit/connectivity/management/test_subscription_table.py",
     "streaming.subscription.limit": "tests/unit/connectivity/subscriptions/test_limits.py",
-    "streaming.subscription.timeout": "tests/vectors/ditto/said.json",
+    "streaming.subscription.timeout": "tests/vectors/ditto/outgoing.json",
     "thing-search:aggregation.invalid": "tests/unit/spark_store/search/test_aggregation.py",
     "thing-search:aggregation.limit": "tests/unit/connectivity/subscriptions/test_aggregation_feed.py",
     "thing-search:aggregation.toolarge": "tests/unit/spark_store/search/test_aggregation.py",
@@ -151,12 +151,12 @@ ELSEWHERE = {
     "thing-search:past.unreachable": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",
     "thing-search:search.limit": "tests/unit/connectivity/subscriptions/test_search_queue.py",
     "thing-search:search.option.invalid": "tests/unit/connectivity/subscriptions/test_search_feed.py",
-    "thing-search:subscription.aborted": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.aborted": "tests/vectors/ditto/outgoing.json",
     "thing-search:subscription.cancelled": "tests/unit/connectivity/management/test_subscription_table.py",
     "thing-search:subscription.limit": "tests/unit/connectivity/subscriptions/test_search_feed.py",
-    "thing-search:subscription.not.found": "tests/vectors/ditto/said.json",
-    "thing-search:subscription.protocol.error": "tests/vectors/ditto/said.json",
-    "thing-search:subscription.timeout": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.not.found": "tests/vectors/ditto/outgoing.json",
+    "thing-search:subscription.protocol.error": "tests/vectors/ditto/outgoing.json",
+    "thing-search:subscription.timeout": "tests/vectors/ditto/outgoing.json",
     "things:field.selection.invalid": "tests/vectors/connections/shared.yaml",
     "things:thing.history.notfound": "tests/unit/connectivity/store/test_past_state.py",
 }

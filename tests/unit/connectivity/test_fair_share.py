@@ -44,7 +44,7 @@ def test_peers_of_many_users_share_the_places_evenly() -> None:
     assert {peer.used for peer in peers} <= {peers[0].used, peers[0].used - 1, peers[0].used + 1}
 
 
-def test_no_more_places_are_taken_than_there_are() -> None:
+def test_fair_shares_never_exceed_the_total() -> None:
     random_source = Random(7)
     shares = FairShare(40)
     peers = [shares.peer(number // 4, number) for number in range(40)]

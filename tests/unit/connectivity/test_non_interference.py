@@ -1,6 +1,6 @@
-"""Subjects learn the same in a world and in the same world with other secrets, by whatever they ask.
+"""Subjects get the same responses in a scenario and in the same scenario with other secrets.
 
-A failure prints the smallest world that it finds, and the question. `SEED=…` draws the same worlds again.
+A failure prints the smallest scenario that it finds, and the request. `SEED=…` draws the same scenarios again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from connectivity.twins import retrieval
 from connectivity.twins.access import ThingAccess
 from mappings.ids import EntityType, parse_entity_id
 from tests.support.dice import SEED, dice
+from tests.support.non_interference.comparison import Comparison, random_comparison
 from tests.support.non_interference.folded_past import fold_past_searches
 from tests.support.non_interference.secrets import KEPT
-from tests.support.non_interference.trial import Trial, random_trial
 from tests.support.paths import ROOT
 
 BATCH = 10
-"""Worlds of one test."""
+"""Scenarios of one test."""
 LONG_BATCH = 200
 DRAWS = 50
-"""How often a world is drawn until it has another one; about one of eighteen has none."""
+"""The maximum number of draws for a scenario with another one; about one of eighteen has none."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,38 +42,42 @@ def _quiet() -> Iterator[None]:
     structlog.configure(**before)
 
 
-def drawn(number: int) -> Trial:
-    """Return the trial with this number."""
-    trials = (random_trial(dice("non-interference", number, draw)) for draw in range(DRAWS))
-    return next(trial for trial in trials if trial is not None)
+def drawn(number: int) -> Comparison:
+    """Return the comparison with this number."""
+    comparisons = (random_comparison(dice("non-interference", number, draw)) for draw in range(DRAWS))
+    return next(comparison for comparison in comparisons if comparison is not None)
 
 
 async def assert_alike(numbers: Sequence[int]) -> None:
     for number in numbers:
-        trial = drawn(number)
-        if found := await trial.differences():
-            assert trial.is_fair(), f"world {number} of SEED={SEED}: the other world shows something else by the rules"
-            smallest = await trial.smallest()
+        comparison = drawn(number)
+        if found := await comparison.differences():
+            assert comparison.is_fair(), (
+                f"scenario {number} of SEED={SEED}: the other scenario shows something else by the rules"
+            )
+            smallest = await comparison.smallest()
             # One that does not differ again has differed by chance; then the first difference is printed.
             text = smallest.describe(await smallest.differences() or found)
-            pytest.fail(f"world {number} of SEED={SEED}\n{text}", pytrace=False)
+            pytest.fail(f"scenario {number} of SEED={SEED}\n{text}", pytrace=False)
 
 
 @pytest.mark.parametrize("batch", range(20))
-async def test_subjects_learn_nothing_of_what_they_may_not_read(batch: int) -> None:
+async def test_subjects_learn_nothing_of_unreadable_content(batch: int) -> None:
     await assert_alike(range(batch * BATCH, (batch + 1) * BATCH))
 
 
 @pytest.mark.soak(shard="permissions")
 @pytest.mark.parametrize("batch", range(50))
-async def test_subjects_learn_nothing_of_what_they_may_not_read_in_thousands_of_worlds(batch: int) -> None:
+async def test_subjects_learn_nothing_of_unreadable_content_in_thousands_of_scenarios(batch: int) -> None:
     await assert_alike(range(1_000 + batch * LONG_BATCH, 1_000 + (batch + 1) * LONG_BATCH))
 
 
-def test_the_other_world_shows_the_same_by_the_rules() -> None:
-    trials = [random_trial(dice("fair", number), questions=0) for number in range(BATCH)]
-    assert all(trial.is_fair() for trial in trials if trial is not None)
-    assert any(pair.one != pair.other for trial in trials if trial is not None for pair in trial.pairs)
+def test_the_other_scenario_shows_the_same_by_the_rules() -> None:
+    comparisons = [random_comparison(dice("fair", number), questions=0) for number in range(BATCH)]
+    assert all(comparison.is_fair() for comparison in comparisons if comparison is not None)
+    assert any(
+        pair.one != pair.other for comparison in comparisons if comparison is not None for pair in comparison.pairs
+    )
 
 
 def _leak_events(patch: pytest.MonkeyPatch) -> None:
@@ -85,10 +89,10 @@ def _leak_filters(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leak_policies(patch: pytest.MonkeyPatch) -> None:
-    def whole(snapshot: Any, _subjects: Any, world: Any) -> Any:
+    def whole(snapshot: Any, _subjects: Any, scenario: Any) -> Any:
         entity = parse_entity_id(EntityType.POLICY, snapshot.policy)
         assert entity is not None
-        return (found := world.snapshot(entity)) and found.state
+        return (found := scenario.snapshot(entity)) and found.state
 
     patch.setattr(retrieval, "readable_policy", whole)
 
@@ -97,10 +101,10 @@ def _leak_policies(patch: pytest.MonkeyPatch) -> None:
 async def test_a_planted_leak_is_found(leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     leak(monkeypatch)
     for number in range(200):
-        trial = random_trial(dice("leak", number))
-        if trial is not None and await trial.differences():
+        comparison = random_comparison(dice("leak", number))
+        if comparison is not None and await comparison.differences():
             return
-    pytest.fail("found the same in all worlds, expected the leak to show")
+    pytest.fail("found the same in all scenarios, expected the leak to show")
 
 
 def test_the_security_page_names_everything_that_is_visible_by_design() -> None:

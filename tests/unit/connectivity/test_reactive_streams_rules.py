@@ -1,7 +1,7 @@
-"""The rules of reactive streams that bind a publisher, by number: on the engine, and over each wire protocol on top of it.
+"""The reactive-streams rules for a publisher, by number: on the engine, and over each wire protocol.
 
-A rule that a protocol has no words for is named in `VOID`, with the reason; every other one is a test on every protocol.
-The rules for a subscriber are tested where this service is one (`tests/unit/mappings/reactive_streams_io`).
+If a protocol cannot express a rule, `VOID` has the reason; every other rule is a test on every protocol. The rules for a
+subscriber are tested where this service is one (`tests/unit/mappings/reactive_streams_io`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def setup(harnesses: list[Any], monkeypatch: pytest.MonkeyPatch, protocol:
     return await AllProtocolsSetup.filled(monkeypatch, 10, is_searched=protocol.endswith("search"))
 
 
-# What a publisher must do.
+# Rules for a publisher.
 
 
 @over_all
@@ -261,7 +261,7 @@ async def test_spec_1_11_every_subscriber_has_every_element(setup: AllProtocolsS
         await each.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
-# What a subscriber may do, and a publisher has to bear.
+# Calls of a subscriber that a publisher must accept.
 
 
 @over_all
@@ -305,7 +305,7 @@ async def test_spec_2_10_failure_comes_with_and_without_a_request(setup: AllProt
     assert 400 <= without.reported[-1].number < 500
 
 
-# What a subscription must do.
+# Rules for a subscription.
 
 
 @over_all
@@ -315,7 +315,7 @@ async def test_spec_3_01_other_clients_cannot_request_or_cancel_a_subscription(
     subscriber = await new_subscriber(setup, protocol).subscribe(demand=3)
     await subscriber.received(BEGUN, *elements(1, 2, 3))
     stranger = new_subscriber(setup, protocol, subject=STRANGER)
-    stranger.meddle(subscriber)
+    stranger.use_subscription_of(subscriber)
     await pause()
     await stranger.confirmed()
     assert stranger.elements == []
@@ -445,7 +445,7 @@ async def test_spec_3_13_the_references_to_a_canceled_subscriber_are_released(
         await subscriber.cancel()
         await subscriber.confirmed()
     assert {live.feed for live in _lives(setup)} <= {None}
-    # Late commands are answered for a while, and the second at which it would have been idle is still to come.
+    # Late commands are answered for a minute; after that the feed becomes idle at the next second.
     setup.pass_time(65)
     assert _lives(setup) == []
 
@@ -500,6 +500,6 @@ def _protocols(test: Any) -> set[str]:
     return {value if mark.args[0] == "protocol" else value[0] for mark in marks for value in mark.args[1]}
 
 
-def test_every_rule_is_a_test_over_every_protocol_that_has_words_for_it() -> None:
+def test_every_rule_is_a_test_over_every_protocol_that_can_express_it() -> None:
     wanted = {(rule, protocol) for rule in RULES for protocol in ALL}
     assert _covered() == wanted - VOID.keys()

@@ -1,4 +1,4 @@
-"""A connection whose sources map with scripts: order in, order out, and what a hostile message costs the others."""
+"""A connection whose sources map with scripts: messages keep their order, hostile ones delay little."""
 
 from __future__ import annotations
 

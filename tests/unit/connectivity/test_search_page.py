@@ -1,6 +1,6 @@
-"""The page about searching: every example in it does what the page says.
+"""The page about searching is correct: every example has the documented result.
 
-Each is tried twice: thing by thing with the evaluator of searches, and over a journal's index.
+Each example runs twice: thing by thing with the evaluator of searches, and over a journal's index.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_a_filter_finds_the_things_that_the_page_names(
 
 
 @pytest.mark.parametrize(("options", "expected"), [row[1:] for row in SORTED], ids=[row[1] for row in SORTED])
-def test_options_order_the_things_as_the_page_says(options: str, expected: str, index: SqliteSearch) -> None:
+def test_options_order_the_things_as_documented(options: str, expected: str, index: SqliteSearch) -> None:
     assert names(STAFF, None, options, index) == expected
 
 

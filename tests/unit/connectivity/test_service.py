@@ -1,4 +1,7 @@
-"""The composition root: what is joined to what, without a broker. The running process is in tests/integration."""
+"""The composition root: how components are connected, without a broker.
+
+The running process is tested in tests/service.
+"""
 
 from __future__ import annotations
 
@@ -386,7 +389,7 @@ async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
 
 
 class Exit:
-    """`main` in this process, with nothing of the process changed."""
+    """The result of `main` in this process, without a change of the process."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -395,7 +398,7 @@ class Exit:
         monkeypatch.setattr("connectivity.service.sys.setswitchinterval", lambda _: None)
 
     def code(self, **settings: Any) -> tuple[int, str]:
-        """The exit code, and what the log says about it."""
+        """The exit code, and the log's explanation of it."""
         given = {"data_dir": self.folder, "connections_dir": self.folder / "connections", "api": {"port": 0}}
         with capture_logs() as lines:
             code = main(Settings(**{**given, **settings}))
@@ -468,7 +471,7 @@ def test_an_address_of_ip_6_may_be_written_with_or_without_brackets(host: str) -
 async def test_a_signal_ends_the_service_in_good_order(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says where it listens, and answers while it runs."""
+    """It logs its address, and answers while it runs."""
     (tmp_path / "connections").mkdir()
     monkeypatch.setattr(module, "quiet_garbage_collection", lambda: None)
     settings = Settings(

@@ -1,4 +1,7 @@
-"""The example client of reactive-streams-io: at its own pace, each element once and in order, wherever its link breaks."""
+"""The example client of reactive-streams-io: each element once and in order, wherever its link breaks.
+
+It reads at its own pace.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ HISTORY = "things/acme.site:lamp/history"
 
 
 class RsioServer:
-    """A TCP server with the test publishers. `lengths` gives after how many sent bytes it cuts each connection.
+    """A TCP server with the test publishers. It cuts each connection after `lengths` sent bytes.
 
     It subscribes to `wants` at each client with a first demand of `window`; `stores` makes it request one more per element.
     """
@@ -110,7 +113,7 @@ class RsioServer:
             self.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
         peer = EndpointClient(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
         if self._remembers:
-            # What is read goes on with its session.
+            # A resumed session continues its streams.
             peer.feeds = self._feeds
         self.peers.append(peer)
         with suppress(OSError):
@@ -208,7 +211,7 @@ async def test_streams_do_not_wait_for_each_other(server: RsioServer) -> None:
         assert await taken(slow) == numbers(9)[1:]
 
 
-async def test_a_refusal_says_why(server: RsioServer) -> None:
+async def test_a_refusal_has_a_reason(server: RsioServer) -> None:
     async with server.client() as client:
         with pytest.raises(StreamError, match="nope") as refused:
             await taken(client.subscribe("nope"))
@@ -218,7 +221,7 @@ async def test_a_refusal_says_why(server: RsioServer) -> None:
 
 
 @pytest.mark.usefixtures("short_pauses")
-async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() -> None:
+async def test_every_element_arrives_once_and_in_order_despite_a_cut_at_any_byte() -> None:
     choose = dice("cuts of what is read")
     lengths = (choose.randrange(60, 900) for _ in range(30))
     async with RsioServer(lengths) as server, server.client() as client:
@@ -231,7 +234,7 @@ async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() 
 
 
 @pytest.mark.usefixtures("short_pauses")
-async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes_its_place(server: RsioServer) -> None:
+async def test_a_silently_dead_link_is_detected_and_replaced(server: RsioServer) -> None:
     """The service still holds the old link then, and gives its session to the new one."""
     quick = EndpointLimits(silence_before_ping=0.3, silence_before_loss=1.5)
     proxy = Proxy.to("127.0.0.1", server.port)
@@ -278,7 +281,7 @@ async def test_a_publisher_sends_elements_only_as_the_service_requests_them() ->
 
 
 @pytest.mark.usefixtures("short_pauses")
-async def test_every_element_is_published_once_and_in_order_wherever_the_link_is_cut() -> None:
+async def test_every_element_is_published_once_and_in_order_despite_a_cut_at_any_byte() -> None:
     choose = dice("cuts of what is written")
     async with (
         RsioServer((choose.randrange(60, 900) for _ in range(30)), window=16) as server,
@@ -381,7 +384,7 @@ async def test_a_closing_client_sends_goodbye_and_ends_its_waiting_subscriptions
         await taken(client.subscribe("tck/range?n=5"))
 
 
-async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_reported_to(tmp_path: Path) -> None:
+async def test_a_secure_socket_names_the_protocol_and_trusts_the_given_authorities(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -396,7 +399,7 @@ async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_reported
             await Client(connector(uri)).__aenter__()
 
 
-async def test_a_program_that_is_interrupted_says_goodbye(server: RsioServer) -> None:
+async def test_an_interrupted_program_sends_a_goodbye(server: RsioServer) -> None:
     words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", server.uri]
     program = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     try:

@@ -1,4 +1,4 @@
-"""The example client of the Streamr protocol: each message once and in order, whatever is lost, doubled or late."""
+"""The example client of Streamr: each message once and in order, despite lost, repeated and late ones."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_others_streams_partitions_and_resends_are_left_to_others() -> None:
 def test_every_message_is_delivered_once_and_in_order_even_if_broadcasts_are_lost(
     arrives: list[bool], data: st.DataObject
 ) -> None:
-    """A service answers each resend out of what is stored, while broadcasts go on; the newest message arrives."""
+    """A service answers each resend from storage, while broadcasts continue; the newest message arrives."""
     reader, given_, stored = Reader("tanks"), list[int](), list[Message]()
     course(reader, SUBSCRIBED)
     pending: list[Frame] = []

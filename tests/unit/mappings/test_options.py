@@ -79,9 +79,7 @@ def test_every_problem_is_named_at_once() -> None:
         ("kinds", ["a"], ("kinds",)),
     ],
 )
-def test_a_value_that_an_option_cannot_hold_is_refused_where_it_is_valid(
-    name: str, value: Any, steps: tuple[str, ...]
-) -> None:
+def test_an_invalid_value_of_an_option_is_refused_at_its_path(name: str, value: Any, steps: tuple[str, ...]) -> None:
     assert problems(**{"id": "x", name: value})[0].steps == steps
 
 

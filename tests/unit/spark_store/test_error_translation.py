@@ -35,7 +35,7 @@ def test_a_file_that_is_not_a_database_is_reported_with_the_next_step(tmp_path: 
     assert str(translate_sqlite_error("j", sqlite3.OperationalError("odd"))) == "j: odd"
 
 
-def test_a_journal_that_cannot_be_opened_on_a_full_disk_says_so() -> None:
+def test_a_journal_that_cannot_be_opened_reports_a_full_disk() -> None:
     # As SQLite reports it if the journal's shared memory cannot grow.
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
@@ -44,7 +44,7 @@ def test_a_journal_that_cannot_be_opened_on_a_full_disk_says_so() -> None:
     assert "check the disk" in str(translate_sqlite_error("j", error))
 
 
-def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
+def test_a_full_disk_is_reported_as_such_for_any_limit() -> None:
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         assert "free space" in str(translate_system_error("f", OSError(number, os.strerror(number))))
     found = str(translate_system_error("f", OSError(errno.EACCES, "Permission denied"), "cannot be written"))

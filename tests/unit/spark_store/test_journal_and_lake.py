@@ -46,20 +46,20 @@ class TrimmedHistory(NamedTuple):
 
 
 def trim(journal: Journal, last: int) -> None:
-    """Take away events up to this number."""
+    """Remove the events up to this number from the journal."""
     while journal.trim(last, LATER, 100):
         journal.commit()
 
 
-def read(border: TrimmedHistory, query: HistoryQuery, limit: int = 500, size: int = MUCH) -> list[Event]:
+def read(trimmed: TrimmedHistory, query: HistoryQuery, limit: int = 500, size: int = MUCH) -> list[Event]:
     """Read all pages; the page with the last event must say that it is the last."""
-    range = open_range(border.journal, query)
+    range = open_range(trimmed.journal, query)
     position, found = 0, []
     while True:
-        one = page(border.journal, range, position, limit, size)
+        one = page(trimmed.journal, range, position, limit, size)
         if one.trimmed is not None:
             assert one.events == []
-            one = cold_page(border.cold, range, one.trimmed, limit, size, border.journal.last_trimmed())
+            one = cold_page(trimmed.cold, range, one.trimmed, limit, size, trimmed.journal.last_trimmed())
         assert len(one.events) <= limit
         assert one.position > position or one.ended
         found += one.events
@@ -69,7 +69,7 @@ def read(border: TrimmedHistory, query: HistoryQuery, limit: int = 500, size: in
 
 
 @pytest.fixture
-def border(tmp_path: Path) -> Iterator[TrimmedHistory]:
+def trimmed(tmp_path: Path) -> Iterator[TrimmedHistory]:
     """A history of 101 revisions, one a second, the first 40 of them in the lake only."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, revision) for revision in range(1, 102)])
@@ -87,53 +87,53 @@ def nanoseconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 40, 500])
-def test_a_replay_runs_across_the_border(border: TrimmedHistory, limit: int) -> None:
-    found = read(border, HistoryQuery(LAMP), limit)
+def test_a_replay_runs_across_the_border(trimmed: TrimmedHistory, limit: int) -> None:
+    found = read(trimmed, HistoryQuery(LAMP), limit)
     assert revisions(found) == span(1, 101)
     assert [one.value for one in found] == [str(revision - 1).encode() for revision in span(1, 101)]
     assert [one.timestamp for one in found] == [timestamp(revision) for revision in span(1, 101)]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 500])
-def test_the_messages_of_a_stream_are_read_across_the_border(border: TrimmedHistory, limit: int) -> None:
-    """Offsets, contents and times are those that were published, and of the other partition there is nothing."""
+def test_the_messages_of_a_stream_are_read_across_the_border(trimmed: TrimmedHistory, limit: int) -> None:
+    """Offsets, contents and times are those published; no message is from the other partition."""
     other = partition_entity("acme.site:hall/tank/1")
     wanted: list[Event] = []
     for offset in span(1, 30):
         message = published(TANK, offset, b'"{\\"v\\":%d}"' % offset, b'{"ts":%d}' % (1_700_000_000_000 - offset))
-        border.journal.append([message, published(other, offset)])
+        trimmed.journal.append([message, published(other, offset)])
         wanted += message.events
     last = 101 + 2 * 20
-    append_events(border.lake, [each[:2] for each in follow_on(border.journal, 60, last - 60, MUCH)], rows=4)
-    trim(border.journal, last)
-    assert read(border, HistoryQuery(TANK), limit) == wanted
-    assert read(border, HistoryQuery(TANK, from_revision=15, to_revision=25), limit) == wanted[14:25]
+    append_events(trimmed.lake, [each[:2] for each in follow_on(trimmed.journal, 60, last - 60, MUCH)], rows=4)
+    trim(trimmed.journal, last)
+    assert read(trimmed, HistoryQuery(TANK), limit) == wanted
+    assert read(trimmed, HistoryQuery(TANK, from_revision=15, to_revision=25), limit) == wanted[14:25]
 
 
 @pytest.mark.parametrize("limit", [1, 30, 500])
-def test_a_filter_works_across_the_border(border: TrimmedHistory, limit: int) -> None:
-    assert revisions(read(border, HistoryQuery(LAMP, filter="ge(attributes/counter,30)"), limit)) == span(31, 101)
+def test_a_filter_works_across_the_border(trimmed: TrimmedHistory, limit: int) -> None:
+    assert revisions(read(trimmed, HistoryQuery(LAMP, filter="ge(attributes/counter,30)"), limit)) == span(31, 101)
     assert (
-        revisions(read(border, HistoryQuery(LAMP, filter='like(attributes/counter,"*7")'), limit)) == span(8, 98)[::10]
+        revisions(read(trimmed, HistoryQuery(LAMP, filter='like(attributes/counter,"*7")'), limit)) == span(8, 98)[::10]
     )
 
 
-def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(border: TrimmedHistory) -> None:
+def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(trimmed: TrimmedHistory) -> None:
     for last in (20, 40):
-        range = open_range(border.journal, HistoryQuery(LAMP, 1, last))
-        first = page(border.journal, range, 0, last, MUCH)
+        range = open_range(trimmed.journal, HistoryQuery(LAMP, 1, last))
+        first = page(trimmed.journal, range, 0, last, MUCH)
         assert first.trimmed is not None
-        assert cold_page(border.cold, range, first.trimmed, last, MUCH, 40).ended
-        assert not cold_page(border.cold, range, first.trimmed, last - 1, MUCH, 40).ended
+        assert cold_page(trimmed.cold, range, first.trimmed, last, MUCH, 40).ended
+        assert not cold_page(trimmed.cold, range, first.trimmed, last - 1, MUCH, 40).ended
 
 
-def test_case_20_events_removed_by_retention_are_not_reported_as_missing(border: TrimmedHistory) -> None:
-    forget(border.lake, "revision <= 20")
-    assert revisions(read(border, HistoryQuery(LAMP))) == span(21, 101)
-    assert revisions(read(border, HistoryQuery(LAMP, -90), 7)) == span(21, 101)
-    assert revisions(read(border, HistoryQuery(LAMP, 5, 10))) == []
-    forget(border.lake, "revision <= 60")
-    assert revisions(read(border._replace(cold=LakeHistory(border.lake)), HistoryQuery(LAMP))) == span(41, 101)
+def test_case_20_events_removed_by_retention_are_not_reported_as_missing(trimmed: TrimmedHistory) -> None:
+    forget(trimmed.lake, "revision <= 20")
+    assert revisions(read(trimmed, HistoryQuery(LAMP))) == span(21, 101)
+    assert revisions(read(trimmed, HistoryQuery(LAMP, -90), 7)) == span(21, 101)
+    assert revisions(read(trimmed, HistoryQuery(LAMP, 5, 10))) == []
+    forget(trimmed.lake, "revision <= 60")
+    assert revisions(read(trimmed._replace(cold=LakeHistory(trimmed.lake)), HistoryQuery(LAMP))) == span(41, 101)
 
 
 @pytest.mark.parametrize("limit", [3, 500])
@@ -148,49 +148,49 @@ def test_case_20_events_removed_by_retention_are_not_reported_as_missing(border:
     ids=["all", "filter", "to", "before"],
 )
 def test_a_replay_that_has_started_is_not_disturbed_by_retention_compaction_and_vacuum(
-    border: TrimmedHistory, asked: HistoryQuery, expected: list[int], limit: int
+    trimmed: TrimmedHistory, asked: HistoryQuery, expected: list[int], limit: int
 ) -> None:
     """Not by several of them either, while the files stay that retention has deleted rows of."""
     found, deletions = [], iter(["revision <= 20", "revision <= 30", "revision <= 40"])
-    range, position = open_range(border.journal, asked), 0
+    range, position = open_range(trimmed.journal, asked), 0
     while True:
-        one = page(border.journal, range, position, limit, MUCH)
+        one = page(trimmed.journal, range, position, limit, MUCH)
         if one.trimmed is not None:
-            one = cold_page(border.cold, range, one.trimmed, limit, MUCH, 40)
+            one = cold_page(trimmed.cold, range, one.trimmed, limit, MUCH, 40)
         if (condition := next(deletions, None)) is not None:
-            forget(border.lake, condition)
-            table = DeltaTable(border.lake.path(EVENTS))
+            forget(trimmed.lake, condition)
+            table = DeltaTable(trimmed.lake.path(EVENTS))
             table.optimize.compact()
             table.vacuum(retention_hours=24, dry_run=False, enforce_retention_duration=False)
-            border.cold.reaches()
+            trimmed.cold.reaches()
         found += revisions(one.events)
         position = one.position
         if one.ended:
             break
     assert found == expected
-    # Who begins now begins at the oldest event that there is now.
-    assert 1 not in revisions(read(border, asked))
+    # A new replay begins at the oldest event that still exists.
+    assert 1 not in revisions(read(trimmed, asked))
 
 
-def test_a_replay_with_removed_files_fails_instead_of_skipping_events(border: TrimmedHistory) -> None:
-    border.cold.reaches()
-    range = open_range(border.journal, HistoryQuery(LAMP))
-    forget(border.lake, "revision <= 20")
-    compact(border.lake)
-    later = page(border.journal, range, 10, 5, MUCH)
+def test_a_replay_with_removed_files_fails_instead_of_skipping_events(trimmed: TrimmedHistory) -> None:
+    trimmed.cold.reaches()
+    range = open_range(trimmed.journal, HistoryQuery(LAMP))
+    forget(trimmed.lake, "revision <= 20")
+    compact(trimmed.lake)
+    later = page(trimmed.journal, range, 10, 5, MUCH)
     assert later.trimmed is not None
     with pytest.raises(HistoryUnavailable, match="the lake lacks revisions 11 to 20"):
-        cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
+        cold_page(trimmed.cold, range, later.trimmed, 5, MUCH, 40)
 
 
-def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(border: TrimmedHistory) -> None:
+def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(trimmed: TrimmedHistory) -> None:
     """Where the reader was restarted meanwhile."""
-    range = open_range(border.journal, HistoryQuery(LAMP))
-    forget(border.lake, "revision <= 20")
-    later = page(border.journal, range, 10, 5, MUCH)
+    range = open_range(trimmed.journal, HistoryQuery(LAMP))
+    forget(trimmed.lake, "revision <= 20")
+    later = page(trimmed.journal, range, 10, 5, MUCH)
     assert later.trimmed is not None
     with pytest.raises(HistoryUnavailable, match="the lake lacks revisions 11 to 20"):
-        cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
+        cold_page(trimmed.cold, range, later.trimmed, 5, MUCH, 40)
 
 
 @pytest.mark.parametrize("limit", [7, 500])
@@ -206,89 +206,89 @@ def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events
     ids=["all", "filter", "after", "before"],
 )
 def test_events_that_the_lake_has_lost_after_others_are_reported(
-    border: TrimmedHistory, limit: int, condition: str, asked: HistoryQuery
+    trimmed: TrimmedHistory, limit: int, condition: str, asked: HistoryQuery
 ) -> None:
-    forget(border.lake, condition)
+    forget(trimmed.lake, condition)
     with pytest.raises(
         HistoryUnavailable,
         match=r"the lake lacks revisions 25 to|expected one row in the lake for each revision from \d+ to \d+",
     ):
-        read(border, asked, limit)
+        read(trimmed, asked, limit)
 
 
-def test_events_lost_by_the_lake_at_the_end_of_the_read_ahead_are_reported(border: TrimmedHistory) -> None:
+def test_events_lost_by_the_lake_at_the_end_of_the_read_ahead_are_reported(trimmed: TrimmedHistory) -> None:
     """The events after them are not skipped."""
-    border = border._replace(cold=LakeHistory(border.lake))
-    forget(border.lake, "revision >= 9 AND revision <= 12")
-    asked = open_range(border.journal, HistoryQuery(LAMP))
+    trimmed = trimmed._replace(cold=LakeHistory(trimmed.lake))
+    forget(trimmed.lake, "revision >= 9 AND revision <= 12")
+    asked = open_range(trimmed.journal, HistoryQuery(LAMP))
     with patch("spark_store.lake.history_reader.AHEAD", 10):
-        first = page(border.journal, asked, 0, 10, MUCH)
+        first = page(trimmed.journal, asked, 0, 10, MUCH)
         assert first.trimmed is not None
-        found = cold_page(border.cold, asked, first.trimmed, 10, MUCH, 40)
+        found = cold_page(trimmed.cold, asked, first.trimmed, 10, MUCH, 40)
         assert (revisions(found.events), found.position, found.ended) == (span(1, 8), 8, False)
         with pytest.raises(HistoryUnavailable, match="the lake lacks revisions 9 to 12"):
-            read(border, HistoryQuery(LAMP), 10)
+            read(trimmed, HistoryQuery(LAMP), 10)
 
 
-def test_a_replay_that_retention_overtakes_wholly_fails_too(border: TrimmedHistory) -> None:
+def test_a_replay_that_retention_overtakes_wholly_fails_too(trimmed: TrimmedHistory) -> None:
     """At the beginning of a range it is the beginning that has gone, and nothing is missed."""
-    asked = open_range(border.journal, HistoryQuery(LAMP))
-    forget(border.lake, "revision <= 60")
+    asked = open_range(trimmed.journal, HistoryQuery(LAMP))
+    forget(trimmed.lake, "revision <= 60")
     for position, is_beginning in ((0, True), (10, False)):
-        later = page(border.journal, asked, position, 5, MUCH)
+        later = page(trimmed.journal, asked, position, 5, MUCH)
         assert later.trimmed is not None
         if is_beginning:
-            assert cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40).position == 40
+            assert cold_page(trimmed.cold, asked, later.trimmed, 5, MUCH, 40).position == 40
         else:
             with pytest.raises(HistoryUnavailable, match="the lake lacks revisions 11 to 40"):
-                cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40)
+                cold_page(trimmed.cold, asked, later.trimmed, 5, MUCH, 40)
 
 
-def test_a_lake_without_the_trimmed_events_is_reported(border: TrimmedHistory) -> None:
-    trim(border.journal, 70)
+def test_a_lake_without_the_trimmed_events_is_reported(trimmed: TrimmedHistory) -> None:
+    trim(trimmed.journal, 70)
     with pytest.raises(HistoryUnavailable, match="up to 70, found events up to 60"):
-        read(border, HistoryQuery(LAMP))
+        read(trimmed, HistoryQuery(LAMP))
 
 
-def test_a_filter_that_matches_the_last_cold_event_knows_the_end(border: TrimmedHistory) -> None:
+def test_a_filter_that_matches_the_last_cold_event_knows_the_end(trimmed: TrimmedHistory) -> None:
     asked = HistoryQuery(LAMP, 1, 40, filter="ge(attributes/counter,30)")
-    range = open_range(border.journal, asked)
-    first = page(border.journal, range, 0, 10, MUCH)
+    range = open_range(trimmed.journal, asked)
+    first = page(trimmed.journal, range, 0, 10, MUCH)
     assert first.trimmed is not None
-    found = cold_page(border.cold, range, first.trimmed, 9, MUCH, 40)
+    found = cold_page(trimmed.cold, range, first.trimmed, 9, MUCH, 40)
     assert (revisions(found.events), found.ended) == (span(31, 39), False)
-    found = cold_page(border.cold, range, first.trimmed, 10, MUCH, 40)
+    found = cold_page(trimmed.cold, range, first.trimmed, 10, MUCH, 40)
     assert (revisions(found.events), found.ended) == (span(31, 40), True)
 
 
-def test_case_35_the_last_event_before_a_cold_instant_is_known_as_the_last(border: TrimmedHistory) -> None:
-    range = open_range(border.journal, HistoryQuery(LAMP, before=nanoseconds(timestamp(8))))
-    first = page(border.journal, range, 0, 7, MUCH)
+def test_case_35_the_last_event_before_a_cold_instant_is_known_as_the_last(trimmed: TrimmedHistory) -> None:
+    range = open_range(trimmed.journal, HistoryQuery(LAMP, before=nanoseconds(timestamp(8))))
+    first = page(trimmed.journal, range, 0, 7, MUCH)
     assert first.trimmed is not None
-    found = cold_page(border.cold, range, first.trimmed, 7, MUCH, 40)
+    found = cold_page(trimmed.cold, range, first.trimmed, 7, MUCH, 40)
     assert (revisions(found.events), found.ended) == (span(1, 7), True)
-    found = cold_page(border.cold, range, first.trimmed, 6, MUCH, 40)
+    found = cold_page(trimmed.cold, range, first.trimmed, 6, MUCH, 40)
     assert (revisions(found.events), found.ended) == (span(1, 6), False)
 
 
-def test_compaction_between_two_pages_does_not_disturb(border: TrimmedHistory) -> None:
-    range = open_range(border.journal, HistoryQuery(LAMP))
+def test_compaction_between_two_pages_does_not_disturb(trimmed: TrimmedHistory) -> None:
+    range = open_range(trimmed.journal, HistoryQuery(LAMP))
     position, found = 0, []
-    while not (one := page(border.journal, range, position, 3, MUCH)).ended:
+    while not (one := page(trimmed.journal, range, position, 3, MUCH)).ended:
         if one.trimmed is not None:
-            one = cold_page(border.cold, range, one.trimmed, 3, MUCH, 40)
-            compact(border.lake)
+            one = cold_page(trimmed.cold, range, one.trimmed, 3, MUCH, 40)
+            compact(trimmed.lake)
         found += revisions(one.events)
         position = one.position
     assert found + revisions(one.events) == span(1, 101)
 
 
-# what was erased
+# erased rows
 
 
 @pytest.fixture
 def again(tmp_path: Path) -> Iterator[Journal]:
-    """The lamp was erased at revision 5 and made again; there is no lake."""
+    """The lamp was erased at revision 5 and created again; there is no lake."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, revision) for revision in range(1, 6)])
     record = journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(5), "operator"))
@@ -332,13 +332,13 @@ def test_events_trimmed_after_an_erasure_are_read_from_the_lake(again: Journal, 
     lake = Lake(tmp_path)
     append_events(lake, list(enumerate(again.events(LAMP, 6, 8, 9, MUCH), 6)))
     trim(again, 8)
-    border = TrimmedHistory(again, LakeHistory(lake), lake)
+    trimmed = TrimmedHistory(again, LakeHistory(lake), lake)
     found = page(again, open_range(again, HistoryQuery(LAMP)), 0, 10, MUCH)
     assert found.trimmed == TrimmedRange(6, 8, False, 6)
-    assert revisions(read(border, HistoryQuery(LAMP))) == span(6, 11)
+    assert revisions(read(trimmed, HistoryQuery(LAMP))) == span(6, 11)
     # Retention has taken the beginning.
     forget(lake, "revision <= 7")
-    assert revisions(read(border._replace(cold=LakeHistory(lake)), HistoryQuery(LAMP))) == span(8, 11)
+    assert revisions(read(trimmed._replace(cold=LakeHistory(lake)), HistoryQuery(LAMP))) == span(8, 11)
 
 
 # everything, at random

@@ -1,4 +1,4 @@
-"""Values in the text of a statement: each stays one value, whatever it holds."""
+"""Values in the text of a statement: each stays one value, with any content."""
 
 from __future__ import annotations
 

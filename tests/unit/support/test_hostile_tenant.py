@@ -43,7 +43,7 @@ def test_one_of_a_hundred_commands_may_take_longer() -> None:
     assert not is_delayed(Measured(QUICK, answers(*[2.0] * 99, 500.0)))
 
 
-def test_a_wait_is_judged_by_the_processor_time_of_the_service() -> None:
+def test_a_wait_is_limited_by_the_processor_time_of_the_service() -> None:
     assert not waits_behind(Measured(QUICK, answers(*[200.0] * 100, processor=5.0)))
     beside = answers(*[200.0] * 100, processor=18.1)
     assert waits_behind(Measured(QUICK, beside))

@@ -1,4 +1,4 @@
-"""The checker of the kill series catches what it is for: losses, repeats, another order, stalls, false replays."""
+"""The kill series' checker finds every kind of fault: losses, repeats, order, stalls, false replays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def all_found(history: list[Entry], state: object = 5, log: Log | None = None) -
 
 
 def replayed(*items: tuple[int, str], start: int = 1, known: int = 3, demanded: int = 10, end: str = "complete") -> Log:
-    """A log with one replay of HISTORY: revisions and digests. `end` of "" is none."""
+    """Return a log with one replay of HISTORY: revisions and digests. An empty `end` means no end."""
     values = {entry.revision: entry.value for entry in HISTORY}
     got = [Item(revision, values.get(revision), digest) for revision, digest in items]
     ends = [(len(got), end)] if end else []
@@ -97,7 +97,7 @@ def test_the_checker_catches_an_event_after_the_end() -> None:
 def test_the_checker_catches_an_event_that_the_history_reports_otherwise() -> None:
     log = replayed((1, "a"), (2, "b"), (3, "c"))
     log.replays["load/1"].items[1] = Item(2, 7, "b")
-    assert found_in(HISTORY, 5, log) == ["replay load/1: 2 said 7, the history says 0"]
+    assert found_in(HISTORY, 5, log) == ["replay load/1: 2 has the value 7, the history has 0"]
 
 
 def test_the_checker_counts_each_finding_as_a_loss_a_repeat_or_another_order() -> None:
@@ -151,7 +151,7 @@ def test_a_command_that_met_a_fault_may_be_missing_or_late() -> None:
     history = [*HISTORY[:2], Entry(3, "/attributes/n", 10), Entry(4, "/attributes/n", 5)]
     assert found_in(history, 5, log) == []
     assert found_in([*history, Entry(5, "/attributes/n", 5)], 5, log) == ["device-0: 5 was written 2 times"]
-    log.refused, log.struck = {}, {5}
+    log.refused, log.faulted = {}, {5}
     log.answered |= {5: {4}, 15: {5}}
     assert found_in([*history, Entry(5, "/attributes/n", 15)], 15, log) == []
     log.answered, log.refused, log.tolerated = {0: {2}, 10: {3}}, {5: 500, 15: 503}, {503}
@@ -180,7 +180,7 @@ def test_the_checker_compares_a_retrieve_of_the_past_with_the_history(header: st
     assert found_in(TIMED, 5, log) == []
     asked.answers.append((200, 7))
     (text,) = found_in(TIMED, 5, log)
-    assert text == f"retrieve load/1 of device-0 at {value}: 200 7, the history says {expected}"
+    assert text == f"retrieve load/1 of device-0 at {value}: 200 7, the history has {expected}"
 
 
 def test_the_checker_catches_a_retrieve_of_the_past_that_is_not_answered() -> None:

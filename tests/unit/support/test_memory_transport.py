@@ -12,13 +12,13 @@ from connectivity.errors import ConnectionRefused, Detail, PublishFailed
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, OutboundMessage, ReaderStatus
 from mappings.model.envelope import Envelope
-from tests.contract.link import BrokerBehaviour, LinkSetup, Publishing, examined, signs_of
+from tests.contract.link import BrokerBehavior, LinkSetup, Publishing, examined, signs_of
 from tests.support.memory_transport import IN_FLIGHT, MemoryBroker
 
 names = count(1)
 
 
-class MemoryWorld:
+class MemoryLinkHarness:
     out = "out"
     most_unsettled = IN_FLIGHT
     is_renewed_for_redelivery = False
@@ -26,7 +26,7 @@ class MemoryWorld:
     marks_what_has_waited = False
 
     def __init__(self) -> None:
-        name = f"world-{next(names)}"
+        name = f"harness-{next(names)}"
         self.broker = MemoryBroker.named(name)
         self.definition = Connection.model_validate(
             {
@@ -62,37 +62,37 @@ class MemoryWorld:
         self.broker.withheld_confirms = 1
 
 
-class TestMemory(BrokerBehaviour):
+class TestMemory(BrokerBehavior):
     @pytest.fixture
-    def world(self) -> MemoryWorld:
-        return MemoryWorld()
+    def harness(self) -> MemoryLinkHarness:
+        return MemoryLinkHarness()
 
-    async def test_a_connection_test_reports_missing_addresses_and_continues(self, world: LinkSetup) -> None:
-        """Nothing is missing here; what is refused is named."""
-        assert isinstance(world, MemoryWorld)
-        world.broker.refused_addresses.add("out")
+    async def test_a_connection_test_reports_missing_addresses_and_continues(self, harness: LinkSetup) -> None:
+        """No address is missing here; the refused one is named."""
+        assert isinstance(harness, MemoryLinkHarness)
+        harness.broker.refused_addresses.add("out")
         target = Target.model_validate({"address": "out", "topics": [], "authorizationContext": ["lab:all"]})
-        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
+        found = await examined(harness.definition.model_copy(update={"targets": (target,)}))
         assert [each.error and each.error.detail for each in found.targets] == [Detail.NOT_AUTHORIZED]
 
-    async def test_a_connect_raises_the_configured_refusal(self, world: MemoryWorld) -> None:
-        world.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "no")
+    async def test_a_connect_raises_the_configured_refusal(self, harness: MemoryLinkHarness) -> None:
+        harness.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "no")
         with pytest.raises(ConnectionRefused):
-            await world.connect()
+            await harness.connect()
 
-    async def test_a_refused_message_is_a_failure_that_is_seen(self, world: MemoryWorld, link: Link) -> None:
-        world.broker.refused_addresses.add("out")
+    async def test_a_refused_message_is_a_failure_that_is_seen(self, harness: MemoryLinkHarness, link: Link) -> None:
+        harness.broker.refused_addresses.add("out")
         publishing = Publishing(link)
         publishing.give(OutboundMessage("out", Envelope(b"no")))
         [error] = await publishing.all_done()
         assert isinstance(error, PublishFailed)
-        assert world.received() == []
+        assert harness.received() == []
 
     async def test_each_confirm_reports_whether_a_reader_received_the_message(
-        self, world: MemoryWorld, link: Link
+        self, harness: MemoryLinkHarness, link: Link
     ) -> None:
-        world.broker.unread_addresses.add("nobody")
-        world.broker.refused_addresses.add("closed")
+        harness.broker.unread_addresses.add("nobody")
+        harness.broker.refused_addresses.add("closed")
         signs, publishing = signs_of(link), Publishing(link)
         for address in ("somebody", "nobody", "closed"):
             publishing.give(OutboundMessage(address, Envelope(b"{}")))
@@ -105,5 +105,5 @@ class TestMemory(BrokerBehaviour):
 
 
 def test_documents_of_users_cannot_name_it() -> None:
-    [problem] = load_connection_type("memory").check(MemoryWorld().definition)
+    [problem] = load_connection_type("memory").check(MemoryLinkHarness().definition)
     assert problem.path == "connectionType"

@@ -49,12 +49,10 @@ async def test_a_path_that_is_invalid_is_not_found(path: str) -> None:
     ],
 )
 @each_row("method", ["PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"])
-async def test_a_method_that_a_path_does_not_have_is_reported_which_it_has(
-    path: str, allowed: str, method: str
-) -> None:
+async def test_an_unsupported_method_is_refused_with_the_supported_ones(path: str, allowed: str, method: str) -> None:
     answer = await ask(management_with_connection(), method, path)
     if method == "get":
-        # Whatever sends it makes capitals of it.
+        # The client library makes the method upper case.
         assert answer.status_code in (200, 405)
         return
     assert (answer.status_code, answer.json()["error"]) == (405, "api:method.notallowed")

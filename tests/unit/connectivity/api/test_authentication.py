@@ -67,7 +67,7 @@ async def test_a_bearer_token_is_recognized_by_its_scheme_in_any_case(authorizat
     assert ("connectivity_" in answer.text) == (status == 200)
 
 
-async def test_a_refusal_says_why_in_the_form_of_every_error() -> None:
+async def test_a_refusal_has_a_reason_in_the_form_of_every_error() -> None:
     answer = await get("/metrics", token="secret")
     assert (answer.json()["status"], answer.json()["error"]) == (401, "api:unauthorized")
 
@@ -183,7 +183,7 @@ def test_a_token_knows_its_bearer() -> None:
     ],
 )
 @each_row("path", ["/api/2/connections", "/metrics", "/health/live", "/nowhere"])
-async def test_a_token_in_the_query_is_refused_wherever_it_is_valid(name: str, path: str) -> None:
+async def test_a_token_in_the_query_is_refused_at_every_path(name: str, path: str) -> None:
     answer = await ask(None, "GET", f"{path}?a=b&{name}={'a' * 16}", guarded(), headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]) == (400, "api:token.misplaced")
     assert "a" * 16 not in answer.text
@@ -200,7 +200,7 @@ WRONG = {"authorization": "Bearer wrong"}
 
 
 class Sleeper:
-    """A sleep that ends when the test says so; a request that waits against expectation fails."""
+    """A sleep that ends when the test ends it; an unexpected wait of a request fails."""
 
     def __init__(self) -> None:
         self.requests: list[float] = []

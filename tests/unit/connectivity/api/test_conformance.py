@@ -1,6 +1,6 @@
-"""The API asked by its own description: whatever it allows is answered as it says, whatever it forbids is refused.
+"""The API agrees with its OpenAPI description: valid requests are answered as it says.
 
-What is allowed may be refused all the same: no schema says everything that a connection has to be. Wrong tokens
+Invalid ones are refused. Valid ones may be refused too, because no schema can express all rules of connections. Wrong tokens
 are sent in the tests of the guard.
 """
 
@@ -26,7 +26,10 @@ from tests.support.dice import THOROUGH, dice
 
 TOKEN = "conformance-token"
 DOCUMENTS = {"POST /api/2/connections", "PUT /api/2/connections/{connection_id}"}
-"""Operations whose body is a connection: 2,000 boundary cases. `make test` sends each eighth, `make soak` sends all."""
+"""Operations whose body is a connection: 2,000 boundary cases.
+
+`make test` sends each eighth, `make soak` sends all.
+"""
 
 
 async def _at_once(seconds: float) -> None:
@@ -105,5 +108,5 @@ def test_an_operation_keeps_to_its_description(case: schemathesis.Case[Any]) -> 
 @pytest.mark.soak(shard="api")
 @loaded.parametrize()
 @long
-def test_an_operation_keeps_to_its_description_for_long(case: schemathesis.Case[Any]) -> None:
+def test_an_operation_follows_its_description_for_many_requests(case: schemathesis.Case[Any]) -> None:
     case.call_and_validate(excluded_checks=[positive_data_acceptance, ignored_auth])

@@ -57,12 +57,12 @@ async def test_connections_are_listed_as_asked(query: str, expected: list[Any]) 
         ("?idsonly=true", "api:parameter.invalid"),
     ],
 )
-async def test_a_list_that_is_asked_for_in_unknown_words_is_refused(query: str, error: str) -> None:
+async def test_a_list_request_with_unknown_parameters_is_refused(query: str, error: str) -> None:
     answer = await ask(management_with_connection(), "GET", ALL + query)
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
-async def test_a_connection_is_created_and_notified_where_it_is() -> None:
+async def test_a_created_connection_is_returned_with_its_location() -> None:
     management = FakeManagement()
     answer = await sends(management, "POST", ALL, NEW)
     assert answer.status_code == 201
@@ -289,13 +289,13 @@ async def test_a_connection_is_tried_as_it_is() -> None:
 )
 async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: SampleMessage | None) -> None:
     management = FakeManagement()
-    trial = {"connection": DOCUMENT, "sample": sample}
-    answer = await sends(management, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
+    body = {"connection": DOCUMENT, "sample": sample}
+    answer = await sends(management, "POST", ALL + "?dry-run=true", body, **{"content-type": CONNECTION_TEST})
     assert (answer.status_code, management.requests) == (200, [("test", DOCUMENT, expected)])
 
 
 @pytest.mark.parametrize(
-    ("trial", "path"),
+    ("body", "path"),
     [
         (DOCUMENT, "$"),
         ({"connection": []}, "$"),
@@ -312,9 +312,9 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
         ({"connection": DOCUMENT, "sample": {"payload": "", "address": 1}}, "sample.address"),
     ],
 )
-async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
+async def test_an_invalid_connection_test_reports_the_path(body: Any, path: str) -> None:
     management = FakeManagement()
-    answer = await sends(management, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
+    answer = await sends(management, "POST", ALL + "?dry-run=true", body, **{"content-type": CONNECTION_TEST})
     assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
     assert management.requests == []
 

@@ -1,4 +1,4 @@
-"""The table of codes, and what an error answer says."""
+"""The table of error codes, and the content of error responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.table import each_row
 
 
 @each_row("code", sorted(CODES))
-def test_a_code_has_a_status_of_an_error_and_says_when(code: str) -> None:
+def test_a_code_has_an_error_status_and_a_description(code: str) -> None:
     assert re.fullmatch(r"(api|connectivity|policies|thing-search|things):[a-z]+(\.[a-z]+)*|[a-z]+(\.[a-z]+)*", code)
     assert 300 < CODES[code].status < 600
     assert CODES[code].when

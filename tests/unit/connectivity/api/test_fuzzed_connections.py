@@ -25,7 +25,7 @@ from connectivity.security.keys import new_key
 from tests.support.api.fake_erasures import Erasures
 from tests.support.api.fake_management import client_of
 from tests.support.dice import examples
-from tests.support.in_process.connection_management import Bench
+from tests.support.in_process.connection_management import ManagementHarness
 from tests.support.random_documents import USABLE, from_schema, nearly_usable
 
 SLOW_TO_MAKE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -36,17 +36,19 @@ PATH = "/api/2/connections/site"
 JSON = {"content-type": "application/json"}
 
 
-def app_of(bench: Bench) -> FastAPI:
-    return application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(), cast(Eraser, Erasures()), bench.manager)
+def app_of(harness: ManagementHarness) -> FastAPI:
+    return application(
+        PrometheusRegistry(), lambda: (True, {}), ApiSettings(), cast(Eraser, Erasures()), harness.manager
+    )
 
 
 async def put(document: dict[str, Any]) -> None:
-    """Put a document in the place of one that is there, and look at what comes of it."""
+    """Replace a document, and check the result."""
     with tempfile.TemporaryDirectory() as folder:
-        bench = await Bench(Path(folder), (new_key(),)).started()
-        bench.broker = (Status.OPEN, "connected")
+        harness = await ManagementHarness(Path(folder), (new_key(),)).started()
+        harness.broker = (Status.OPEN, "connected")
         try:
-            async with client_of(app_of(bench)) as client:
+            async with client_of(app_of(harness)) as client:
                 kind = document["connectionType"] if isinstance(document.get("connectionType"), str) else ""
                 first = next((each for each in USABLE if each["connectionType"] == kind), USABLE[0])
                 made = await client.put(PATH, json={**first, "id": "site"})
@@ -57,7 +59,7 @@ async def put(document: dict[str, Any]) -> None:
                 after = found.json()
                 if answer.status_code == 204:
                     assert (before.headers["etag"], found.headers["etag"]) == ('"rev:1"', '"rev:2"')
-                    # What is shown can be put again, and changes nothing but the revision.
+                    # The returned document can be put again, and changes only the revision.
                     again = await client.put(PATH, json=after)
                     assert again.status_code == 204, again.text
                     assert (await client.get(PATH)).json() == after
@@ -69,7 +71,7 @@ async def put(document: dict[str, Any]) -> None:
                 assert all(problem["path"] and problem["found"] for problem in error.get("problems", ()))
                 assert after == before.json()
         finally:
-            await bench.store.close()
+            await harness.store.close()
 
 
 def _written(document: dict[str, Any]) -> bytes:

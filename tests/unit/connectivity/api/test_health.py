@@ -13,7 +13,7 @@ async def get(path: str, *, is_ready: bool = True, token: str | None = None, **h
         return await client.get(path, headers=headers)
 
 
-async def test_live_says_so() -> None:
+async def test_the_live_endpoint_returns_200() -> None:
     assert (await get("/health/live")).status_code == 200
 
 

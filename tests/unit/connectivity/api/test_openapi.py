@@ -67,7 +67,7 @@ def test_the_examples_of_an_operation_fit_its_schemas(path: str, method: str, op
             jsonschema_rs.validate(schema, example)
 
 
-async def test_it_is_served_and_says_whether_a_token_is_needed() -> None:
+async def test_the_description_is_served_and_shows_whether_a_token_is_needed() -> None:
     async with client_of(app_of()) as client:
         served = await client.get("/openapi.json")
         assert served.headers["content-type"] == "application/json"

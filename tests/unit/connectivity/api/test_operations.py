@@ -101,7 +101,7 @@ async def test_an_erasure_is_started_and_listed() -> None:
         (b'{"entity": "acme:full"}', 503, "api:store.unavailable"),
     ],
 )
-async def test_an_erasure_that_cannot_be_started_says_why(content: bytes, status: int, error: str) -> None:
+async def test_an_erasure_that_cannot_be_started_reports_its_reason(content: bytes, status: int, error: str) -> None:
     answer, kept = await erase(content)
     assert (answer.status_code, answer.json()["error"]) == (status, error)
     assert kept.requests == []

@@ -51,7 +51,7 @@ def refusal_of(headers: Headers, revision: int | None) -> OperationRefused | Non
 
 
 @each_row(("headers", "revision", "status"), JUDGED)
-def test_a_change_is_judged_by_the_present_revision(
+def test_a_change_is_checked_with_the_present_revision(
     headers: dict[str, str], revision: int | None, status: int | None
 ) -> None:
     refusal = refusal_of(Headers(headers), revision)
@@ -92,7 +92,9 @@ def test_without_a_selector_no_past_revision_is_selected() -> None:
         ({"if-match": "x"}, 400, "header.invalid"),
     ],
 )
-async def test_a_retrieve_is_answered_as_the_known_tags_say(headers: dict[str, str], status: int, error: str) -> None:
+async def test_the_known_tags_determine_the_response_to_a_retrieve(
+    headers: dict[str, str], status: int, error: str
+) -> None:
     answer = await ask(management_with_connection(), "GET", ONE, headers=headers)
     assert answer.status_code == status
     assert (answer.headers.get("etag") == '"rev:1"') == (status != 400)

@@ -66,7 +66,7 @@ async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("has_content_length", [True, False])
-async def test_a_body_beyond_the_bound_is_too_large_whether_or_not_it_says_so(has_content_length: bool) -> None:
+async def test_a_body_beyond_the_bound_is_too_large_with_or_without_content_length(has_content_length: bool) -> None:
     content = json.dumps({"a": "x" * 100}).encode()
     async with client_of(app_of(max_body=64)) as client:
         answer = await client.post(

@@ -46,7 +46,7 @@ def recorded_search(management: FakeManagement) -> HttpSearch:
     return inquiry
 
 
-async def test_things_are_answered_with_a_cursor_only_where_there_is_more() -> None:
+async def test_things_are_answered_with_a_cursor_only_if_more_follow() -> None:
     answer, _ = await search(THINGS)
     assert (answer.status_code, answer.json()) == (200, {"items": [{"thingId": "acme:lamp"}], "cursor": "bmV4dA"})
     answer, _ = await search(THINGS, option="cursor(bmV4dA)")
@@ -156,7 +156,7 @@ async def test_a_token_without_search_permission_is_refused_even_for_its_own_sub
 @BOTH
 @pytest.mark.parametrize(("who", "is_hinted"), [("root", True), ("nina", False)])
 async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_hinted: bool) -> None:
-    """An empty answer would look like a world without things."""
+    """An empty answer would look like a service without things."""
     answer, management = await search(path, who)
     assert (answer.status_code, answer.json()["error"], management.requests) == (403, "api:subjects.missing", [])
     assert ("Name them with `as` (--as SUBJECT)." in answer.json()["message"]) is is_hinted
@@ -170,7 +170,7 @@ async def test_without_authentication_a_search_must_name_its_subject(path: str) 
     assert (await ask(FakeManagement(), "GET", path)).status_code == 403
 
 
-# --- what is refused
+# --- refusals
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ async def test_an_empty_selector_selects_everything() -> None:
 
 
 @BOTH
-async def test_things_are_only_looked_at(path: str) -> None:
+async def test_things_can_only_be_read(path: str) -> None:
     answer = await ask(
         FakeManagement(), "POST", path, guarded(), headers={"authorization": f"Bearer {TOKENS[0]['token']}"}
     )

@@ -1,4 +1,4 @@
-"""The server around the application: what comes slowly, in masses, or is no HTTP."""
+"""The HTTP server around the application: slow requests, many requests, and invalid HTTP."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from connectivity.authorization.dependencies import DependencyIndex
 from mappings.ids import EntityId
 from tests.support.dice import dice
-from tests.support.twin_world import policy
+from tests.support.twin_harness import policy
 
 A, B, C = (policy(f"acme:{name}") for name in "abc")
 

@@ -190,7 +190,7 @@ def test_an_answer_that_is_kept_is_that_of_its_subjects_permission_and_path() ->
         assert enforcer.unrestricted(subjects, permission, path) is is_allowed
 
 
-def test_one_path_is_one_path_however_a_policy_writes_it() -> None:
+def test_notations_of_a_path_in_a_policy_are_equal() -> None:
     rules: Any = [([A], "thing:/attributes/", ["READ"], []), ([A], "thing://attributes", [], ["READ"])]
     enforcer = Enforcer(a_policy(*rules, ([B], "thing:/attributes//x/", ["READ"], [])))
     assert not enforcer.has([A], "READ", "thing:/attributes")

@@ -1,4 +1,4 @@
-"""The effective entries of random worlds of policies, against a slow reading of Ditto's documentation."""
+"""The effective entries of random policies, against a slow reading of Ditto's documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.dice import dice, examples
 from tests.support.oracles.permissions import Policy, resolved
 from tests.support.random_policies import MORE_IDS, a_policy
 
-WORLDS = examples(10_000)
+SAMPLES = examples(10_000)
 
 
 def comparable(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def test_effective_entries_agree_with_a_slow_reading_of_the_documentation() -> N
     """Up to six policies import one another, in circles too, and their entries refer to one another."""
     random_source = dice("effective entries")
     seen = dict.fromkeys(("imported", "transitive", "merged", "limited"), 0)
-    for _ in range(WORLDS):
+    for _ in range(SAMPLES):
         alive = [id for id in MORE_IDS if id != "acme:missing"][: random_source.randint(1, 6)]
         ids = [*alive, "acme:missing"]
         policies: dict[str, Policy] = {id: a_policy(random_source, id, ids) for id in alive}
@@ -52,7 +52,7 @@ def test_effective_entries_agree_with_a_slow_reading_of_the_documentation() -> N
                 for each in found
                 for own in [policy["entries"].get(each.path[0], {"subjects": ()})]
             )
-    assert min(seen.values()) > WORLDS // 100, seen
+    assert min(seen.values()) > SAMPLES // 100, seen
 
 
 def test_the_sources_of_an_entry_are_all_that_its_references_reach() -> None:

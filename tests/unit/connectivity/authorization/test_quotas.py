@@ -59,12 +59,12 @@ def test_a_growth_beyond_a_quota_is_refused_and_adds_nothing() -> None:
     assert str(exceeded) == "the subject 'device:7' uses 3 of its quota events_per_day of 3"
 
 
-def test_a_growth_that_does_not_fit_into_the_rest_of_a_quota_is_named() -> None:
+def test_a_growth_beyond_the_remaining_quota_is_named() -> None:
     """A create adds two events: the thing and its policy."""
     quotas = Quotas([rule(subjects=["device:*"], events_per_day=3)])
     assert quotas.take({EVENTS: 2}, DAY) is None
-    said = "the subject 'device:7' uses 2 of its quota events_per_day of 3, and this needs 2 more"
-    assert str(quotas.take({EVENTS: 2}, DAY)) == said
+    message = "the subject 'device:7' uses 2 of its quota events_per_day of 3, and this needs 2 more"
+    assert str(quotas.take({EVENTS: 2}, DAY)) == message
 
 
 def test_less_use_is_always_taken() -> None:
@@ -82,7 +82,7 @@ def test_a_quota_per_day_begins_again_with_the_day() -> None:
     assert quotas.take({THINGS: 1}, "2030-01-16") is not None
 
 
-def test_a_count_corrects_what_is_stored_and_keeps_the_day_and_what_came_meanwhile() -> None:
+def test_a_count_corrects_the_stored_usage_and_keeps_the_day_and_concurrent_changes() -> None:
     quotas = Quotas([rule(namespaces=["*"], things=10), rule(subjects=["*"], events_per_day=10)])
     quotas.take({THINGS: 4, EVENTS: 4}, DAY)
     quotas.begin_count()
@@ -101,7 +101,7 @@ def test_a_count_that_fails_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_what_was_not_stored_is_not_subtracted_from_a_count_that_has_not_found_it(*, is_ended: bool) -> None:
+def test_failed_changes_are_not_subtracted_from_a_count_without_them(*, is_ended: bool) -> None:
     quotas = Quotas([rule(namespaces=["*"], things=10), rule(subjects=["*"], events_per_day=10)])
     quotas.take({THINGS: 4, EVENTS: 4}, DAY)
     before = quotas.begun
@@ -135,7 +135,7 @@ def test_square_brackets_are_parts_of_names() -> None:
     assert quotas.allowed((QuotaHolder.SUBJECT, "ip:2", Quantity.THINGS)) is None
 
 
-def test_what_was_not_stored_is_given_back() -> None:
+def test_the_usage_of_changes_that_were_not_stored_is_returned() -> None:
     quotas = Quotas([rule(namespaces=["acme.*"], things=1), rule(subjects=["*"], events_per_day=1)])
     assert quotas.take({THINGS: 1, EVENTS: 1}, DAY) is None
     quotas.give_back({THINGS: 1, EVENTS: 1})

@@ -13,7 +13,7 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.errors import StateDamaged, StoreUnavailable
 from spark_store.records import Change
-from tests.support.twin_world import policy, thing
+from tests.support.twin_harness import policy, thing
 
 A, B = policy("acme:a"), policy("acme:b")
 LAMP = thing("acme:lamp")
@@ -69,7 +69,9 @@ def bans(authorities: PolicyChangeNotifier) -> BanRegistry:
     return BanRegistry(authorities)
 
 
-def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChangeNotifier, bans: BanRegistry) -> None:
+def test_policy_changes_are_watched_while_anybody_depends_on_them(
+    authorities: PolicyChangeNotifier, bans: BanRegistry
+) -> None:
     assert len(authorities._listeners) == 0
     bans.judge_by("ada", A)
     bans.judge_by("eve", A)
@@ -80,7 +82,7 @@ def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChang
     assert len(authorities._listeners) == 0
 
 
-def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChangeNotifier, bans: BanRegistry) -> None:
+def test_a_policy_change_checks_only_its_dependents(authorities: PolicyChangeNotifier, bans: BanRegistry) -> None:
     bans.judge_by("ada", A)
     bans.judge_by("eve", B)
     authorities.notify([], [A])
@@ -91,7 +93,7 @@ def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChange
     assert bans.judged == ["ada", "eve"]
 
 
-def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
+def test_a_thing_change_checks_only_dependents_with_another_policy(
     authorities: PolicyChangeNotifier, bans: BanRegistry
 ) -> None:
     bans.judge_by("ada", LAMP, A)
@@ -138,8 +140,8 @@ def test_an_expired_subject_is_checked_within_a_second_without_a_change(
     assert bans.judged == ["ada"]
 
 
-def test_times_of_expiry_are_kept_once_however_often_they_are_noted(bans: BanRegistry) -> None:
-    """Each is noted again about once a minute, and sessions come and go for years before a subject expires."""
+def test_times_of_expiry_are_kept_once_after_repeated_notes(bans: BanRegistry) -> None:
+    """Each time is noted again about once a minute, and sessions end long before a subject expires."""
     bans.expires = {f"peer-{number}": NOON for number in range(500)} | {"ada": NOON}
     bans.judge_by("ada", A)
     for number in range(500):
@@ -155,7 +157,7 @@ def test_times_of_expiry_are_kept_once_however_often_they_are_noted(bans: BanReg
     assert bans.judged == ["ada"]
 
 
-def test_everybody_is_judged_in_a_round(bans: BanRegistry) -> None:
+def test_all_names_are_checked_within_one_round(bans: BanRegistry) -> None:
     for number in range(90):
         bans.judge_by(str(number), A)
     for _ in range(ROUND):

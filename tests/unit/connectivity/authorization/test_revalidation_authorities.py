@@ -8,7 +8,7 @@ from connectivity.authorization.revalidation import PolicyChangeNotifier, change
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.records import Change
-from tests.support.twin_world import NOW, policy, thing
+from tests.support.twin_harness import NOW, policy, thing
 
 A, LAMP = policy("acme:a"), thing("acme:lamp")
 

@@ -1,4 +1,4 @@
-"""The command line against the real API: requests and responses fit together. Only the brokers are fakes."""
+"""The command line with the real API: requests and responses fit together. Only the brokers are fakes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from connectivity.subscriptions.search_feed import SearchService
 from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.twins.context import CurrentStateLookup
 from spark_store.search.sqlite_search import SqliteSearch
-from tests.support.in_process.connection_management import NOW, Bench
+from tests.support.in_process.connection_management import NOW, ManagementHarness
 from tests.support.manage_connections_page import walk
 from tests.support.search_page import fill
 
@@ -50,8 +50,8 @@ class Server(uvicorn.Server):
 class Shell:
     """Runs commands against a service, in a folder."""
 
-    def __init__(self, bench: Bench, url: str, folder: Path) -> None:
-        self.bench, self.folder = bench, folder
+    def __init__(self, harness: ManagementHarness, url: str, folder: Path) -> None:
+        self.harness, self.folder = harness, folder
         self._variables = {"CONNECTIVITY_URL": url, "CONNECTIVITY_TOKEN": ANNA}
 
     async def __call__(self, line: str, code: int = 0, **variables: str) -> Result:
@@ -79,34 +79,34 @@ class Shell:
 @pytest.fixture
 async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     """A service that has one connection, `owned`, from its own folder."""
-    bench = Bench(tmp_path, (new_key(),))
+    harness = ManagementHarness(tmp_path, (new_key(),))
     folder = tmp_path / "work"
     folder.mkdir()
-    shell = Shell(bench, "", folder)
+    shell = Shell(harness, "", folder)
     shell.write("owned.yaml")
-    (bench.folder / "owned.yaml").write_text((folder / "owned.yaml").read_text())
-    await bench.started()
-    fill(bench.journal)
-    world = CurrentStateLookup(bench.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
-    searching = SearchService(bench.store, world, lambda: NOW, partial(SqliteSearch, bench.journal.path))
+    (harness.folder / "owned.yaml").write_text((folder / "owned.yaml").read_text())
+    await harness.started()
+    fill(harness.journal)
+    lookup = CurrentStateLookup(harness.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
+    searching = SearchService(harness.store, lookup, lambda: NOW, partial(SqliteSearch, harness.journal.path))
     inquirer = SearchRequests(
         searching,
         lambda: NOW,
         page_bytes=1 << 20,
         count_timeout=60.0,
-        audit=BehalfAudit(lambda: NOW, bench.definitions.audit),
+        audit=BehalfAudit(lambda: NOW, harness.definitions.audit),
     )
-    parts = (None, bench.manager, inquirer)
+    parts = (None, harness.manager, inquirer)
     asked = application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)
     # Otherwise the log of the service would mix with the output of commands.
     with capture_logs(), socket.create_server(("127.0.0.1", 0)) as listening:
         server = Server(uvicorn.Config(asked, ws="none", log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve([listening]))
-        yield Shell(bench, f"http://127.0.0.1:{listening.getsockname()[1]}", folder)
+        yield Shell(harness, f"http://127.0.0.1:{listening.getsockname()[1]}", folder)
         server.should_exit = True
         await serving
     await searching.close()
-    await bench.store.close()
+    await harness.store.close()
 
 
 async def test_the_walk_of_the_page_on_managing_connections_can_be_walked(shell: Shell) -> None:
@@ -158,7 +158,7 @@ async def test_a_connection_from_its_plan_to_its_end(shell: Shell) -> None:
 
 
 async def test_a_change_to_a_connection_of_a_file_is_refused_with_the_file_name(shell: Shell) -> None:
-    name = str(shell.bench.folder / "owned.yaml")
+    name = str(shell.harness.folder / "owned.yaml")
     assert (await shell("connections list")).stdout.splitlines()[1].split()[3] == name
     shell.write("owned.yaml", clientCount=2)
     shell.write("lamp.yaml")

@@ -122,7 +122,7 @@ def test_apply_does_not_prompt_without_a_terminal(server: Canned, folder: Path) 
     assert "Make these changes (1 new, 1 changed)? Add --yes" in result.stderr
 
 
-def test_a_change_in_between_is_reported_and_the_rest_continues(server: Canned, folder: Path) -> None:
+def test_a_concurrent_change_is_reported_and_the_others_continue(server: Canned, folder: Path) -> None:
     server.table["PUT /api/2/connections/depot"] = fault(412, "connectivity:precondition.failed", "no")
     result = run("apply", folder, "--yes")
     assert result.exit_code == 1

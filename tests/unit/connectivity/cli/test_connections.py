@@ -150,7 +150,7 @@ def test_a_status_shows_the_connection_and_its_resources(server: Canned) -> None
     lines = run("status", "depot").stdout.splitlines()
     assert "is        misconfigured" in lines
     assert any(line.split()[:3] == ["source", "c-0", "cmd"] for line in lines)
-    # The other id is of a connection that is deleted meanwhile.
+    # The other ID is of a connection that has just been deleted.
     heading, row = run("status").stdout.splitlines()
     assert heading.split() == ["id", "wanted", "is", "recovery", "since", "details"]
     assert row.split()[:3] == ["depot", "open", "misconfigured"]
@@ -171,7 +171,7 @@ def test_an_empty_list_is_reported_as_empty(server: Canned) -> None:
         f"GET {DEPOT}/revisions": Reply([]),
     }
     assert run("list").stdout == run("status").stdout == "no connections\n"
-    assert run("list", "--ids").stdout == "", "whoever reads ids line by line finds none"
+    assert run("list", "--ids").stdout == "", "a reader of one ID per line gets no line"
     assert run("metrics", "depot").stdout == "depot: no metrics\n"
     server.table[f"GET {DEPOT}/logs"] = Reply(LOGS | {"connectionLogs": []})
     assert run("logs", "depot").stdout == "depot: no entries\n"
@@ -386,15 +386,15 @@ def test_an_empty_id_is_refused_before_any_request(server: Canned, command: str)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--at", "yesterday"], "--at: found 'yesterday', expected a time with its zone"),
         (["--at", "2026-02-03T09:12:45Z", "--revision", "2"], "found --revision and --at, expected only one of them"),
     ],
 )
-def test_an_invalid_past_is_refused_in_the_words_of_the_command_line(
-    server: Canned, options: list[str], said: str
+def test_an_invalid_past_is_refused_with_the_names_of_the_options(
+    server: Canned, options: list[str], message: str
 ) -> None:
     refused = run("show", "depot", *options)
     assert (refused.exit_code, server.requests) == (2, [])
-    assert said in " ".join(refused.stderr.replace("│", " ").split())
+    assert message in " ".join(refused.stderr.replace("│", " ").split())

@@ -1,4 +1,4 @@
-"""Following the log of a connection: only what is new, in order, through restarts."""
+"""Following the log of a connection: only new lines, in order, through restarts."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_time_limit_that_is_invalid_is_refused(settings: Path, seconds: str) -
 
 
 @pytest.mark.extra("lake")
-def test_an_export_does_not_load_pandas_though_arrow_would(settings: Path, tmp_path: Path) -> None:
+def test_an_export_does_not_load_pandas(settings: Path, tmp_path: Path) -> None:
     Journal.open(tmp_path / "journal.db").close()
     write_lake(tmp_path)
     arguments = ["history", "export", "--out", str(tmp_path / "it.parquet"), "--settings", str(settings)]

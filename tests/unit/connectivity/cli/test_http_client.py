@@ -152,7 +152,7 @@ REFUSED: dict[int, tuple[type[RequestFailed], int, str]] = {
 
 
 @pytest.mark.parametrize("status", REFUSED)
-def test_a_refusal_is_reported_in_the_words_of_the_service(status: int) -> None:
+def test_a_refusal_is_reported_with_the_message_of_the_service(status: int) -> None:
     kind, code, text = REFUSED[status]
     with canned({LIST: fault(status, "a:b", "why")}) as server, pytest.raises(kind) as found:
         service(server).get("connections")

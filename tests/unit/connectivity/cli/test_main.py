@@ -333,5 +333,5 @@ def test_results_that_do_not_fit_on_the_disk_end_with_the_reason() -> None:
     program = [sys.executable, "-c", "from connectivity.cli.main import main; main()", "schema", "settings"]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
-    said = "standard output cannot be written: No space left on device; free space, or write to another disk\n"
-    assert (ended.returncode, ended.stderr) == (1, said)
+    message = "standard output cannot be written: No space left on device; free space, or write to another disk\n"
+    assert (ended.returncode, ended.stderr) == (1, message)

@@ -98,7 +98,7 @@ def test_a_compaction_prints_the_files_and_bytes_of_each_table(settings: Path, m
 @pytest.mark.parametrize(
     ("events", "shown"), [(0, "no events deleted\n"), (1, "1 event deleted\n"), (7, "7 events deleted\n")]
 )
-def test_retention_says_how_much_has_gone(
+def test_retention_reports_the_number_of_deleted_events(
     events: int, shown: str, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers(monkeypatch, {"event": "expired", "events": events})

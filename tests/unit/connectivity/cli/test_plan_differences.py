@@ -30,7 +30,7 @@ def test_a_document_is_the_same_as_itself_with_all_defaults(name: str) -> None:
     document = base_document(name)
     whole = parse(document, environ={}).model_dump(mode="json", by_alias=True)
     found = compare(whole, document)
-    # Header mappings that a source gets of itself depend on the connection type, and no schema says them.
+    # The default header mappings of a source depend on the connection type, which no schema expresses.
     assert [change.path for change in found.changes if not change.path.startswith("sources[")] == []
 
 

@@ -18,7 +18,7 @@ LAMPS = [
 
 
 class Things(Canned):
-    """A service that answers whatever is asked of a search with these, one after the other."""
+    """A fake service that answers search requests with these responses in turn."""
 
     def __init__(self, *answers: Reply) -> None:
         super().__init__({})
@@ -80,10 +80,10 @@ def test_page_follows_page_to_the_end(monkeypatch: pytest.MonkeyPatch, things: T
 
 
 @answered(Reply({"items": LAMPS, "cursor": "abc"}), Reply({"items": LAMPS[:1], "cursor": "abe"}))
-def test_no_more_are_asked_for_than_wanted_and_it_is_notified_that_there_are_more(
+def test_only_the_wanted_entries_are_requested_and_further_ones_are_mentioned(
     monkeypatch: pytest.MonkeyPatch, things: Things
 ) -> None:
-    """A page may be smaller than asked for."""
+    """A page may have fewer things than requested."""
     result = run(monkeypatch, things, "--limit", "3")
     assert len(result.stdout.splitlines()) == 4
     assert result.stderr == "3 things are shown, and more exist; raise --limit to see more\n"
@@ -107,7 +107,7 @@ PLAN = {"accessPath": "in the order of IDs", "text": "in the order of IDs; 7 thi
 
 
 @answered(Reply(PLAN), Reply(PLAN), Reply({"accessPath": "?"}))
-def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
+def test_a_plan_is_shown_as_text_or_json(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     result = run(monkeypatch, things, "exists(attributes/room)", "--sort", "thingId", "--explain")
     assert result.stdout == "in the order of IDs; 7 things, order +thingId\nevery thing\n"
     assert json.loads(run(monkeypatch, things, "--explain", "--json").stdout) == PLAN

@@ -275,14 +275,14 @@ PIECES += [
 ]
 
 
-def test_libyaml_is_used_where_it_is_there() -> None:
+def test_libyaml_is_used_if_installed() -> None:
     assert yaml.__with_libyaml__
     assert documents._fast_loader is not None
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 @settings(max_examples=examples(1_000), deadline=None)
-def test_libyaml_and_the_python_loader_read_a_text_alike(text: str) -> None:
+def test_libyaml_and_the_python_loader_read_the_same(text: str) -> None:
     assert_read_alike(text)
 
 
@@ -311,7 +311,7 @@ def test_libyaml_changes_nothing_of(text: str) -> None:
 
 
 def assert_read_alike(text: str) -> None:
-    """As repr, so that 1 and True are two things, and not-a-number one; problems with their words and places."""
+    """Compare documents by repr, so that 1 and True differ and NaN equals itself, and their problems."""
     fast = repr(_loaded_as_yaml(text))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "_fast_loader", None)

@@ -130,7 +130,7 @@ def test_forever_is_no_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["off", "'off'", "OFF", "false"])
-def test_yamls_off_is_the_word_off(tmp_path: Path, word: str) -> None:
+def test_off_in_yaml_is_the_text_off(tmp_path: Path, word: str) -> None:
     assert load_settings(written(tmp_path, f"spark: {{mode: {word}}}\n")).spark.mode is SparkMode.OFF
 
 

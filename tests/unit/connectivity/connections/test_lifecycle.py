@@ -50,7 +50,7 @@ def test_a_link_that_breaks_after_connecting_keeps_its_number_of_tries() -> None
     assert lifecycle.tries == 2
 
 
-def test_a_link_that_stood_for_long_forgets_the_tries() -> None:
+def test_a_long_lived_link_resets_the_count_of_attempts() -> None:
     lifecycle = after(
         LifecycleEvent.OPEN,
         LifecycleEvent.LOST,

@@ -61,7 +61,7 @@ def test_any_password_can_come_into_a_uri(password: str) -> None:
     assert (uri.password.get_secret_value(), uri.host) == (password, "h")
 
 
-def test_user_and_password_may_come_together_and_the_place_by_itself() -> None:
+def test_user_and_password_may_share_a_reference_and_host_and_port_another() -> None:
     environ = {"LOGIN": "u:p@s", "PLACE": "h.example:1883"}
     uri = parse_uri(resolve({"uri": "tcp://${env:LOGIN}@${env:PLACE}"}, environ=environ).document["uri"])
     assert uri.password is not None
@@ -187,7 +187,7 @@ def test_a_secret_reference_cannot_name_a_system_file(path: str) -> None:
     assert "a file in a system folder" in problem.found
 
 
-def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
+def test_folders_limit_the_files_of_references(tmp_path: Path) -> None:
     for name in ("mine", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "word").write_text("geheim", encoding="utf-8")
@@ -205,7 +205,7 @@ def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
         assert problem.found == f"${{file:{text}}}, a file outside the folders in secrets.folders"
 
 
-def test_a_file_outside_of_the_folders_is_refused_alike_whether_it_exists_or_not(tmp_path: Path) -> None:
+def test_existing_and_missing_files_outside_of_the_folders_get_the_same_refusal(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "loop").symlink_to("loop")
     for name in ("binary", "nowhere", "loop", "binary/below", "."):
@@ -213,7 +213,7 @@ def test_a_file_outside_of_the_folders_is_refused_alike_whether_it_exists_or_not
         assert problem.found == f"${{file:{tmp_path}/{name}}}, a file outside the folders in secrets.folders"
 
 
-def test_variables_say_which_names_references_may_have() -> None:
+def test_variables_limit_the_names_of_references() -> None:
     environ = {
         "BROKER_PASSWORD": "geheim",
         "broker_x": "geheim",

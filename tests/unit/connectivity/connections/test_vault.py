@@ -1,4 +1,4 @@
-"""Secrets of documents, encrypted while they rest."""
+"""Encryption of the secrets in stored documents."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_secret_that_looks_sealed_is_sealed_like_any_other() -> None:
     assert vault().unseal(twice) == sealed
 
 
-def test_no_two_sealed_texts_are_alike() -> None:
+def test_no_two_sealed_texts_are_equal() -> None:
     texts = {vault().seal(DOCUMENT)["credentials"]["key"] for _ in range(50)}
     nonces = {text.rpartition(":")[2][:16] for text in texts}
     assert len(texts) == len(nonces) == 50
@@ -287,7 +287,7 @@ def test_a_password_of_five_stars_can_be_written_encoded() -> None:
 )
 def test_a_kept_password_goes_nowhere_else_than_so_far(path: str, value: object) -> None:
     document = mask(with_value(path, value))
-    document["sshTunnel"]["credentials"]["password"] = "given anew"
+    document["sshTunnel"]["credentials"]["password"] = "a new one"
     with pytest.raises(DefinitionError) as raised:
         vault().keep(document, vault().seal(DOCUMENT))
     assert [problem.path for problem in raised.value.problems] == ["uri"]
@@ -307,10 +307,10 @@ def test_a_kept_tunnel_password_goes_to_the_same_tunnel_only(path: str, value: o
         vault().keep(mask(with_value(path, value)), vault().seal(DOCUMENT))
 
 
-def test_a_kept_password_needs_a_new_one_when_a_used_tunnel_is_verified_otherwise() -> None:
+def test_a_kept_password_must_be_entered_again_when_the_tunnel_verification_changes() -> None:
     stored = with_value("sshTunnel.enabled", True)
     changed = copy.deepcopy(stored)
-    changed["sshTunnel"] |= {"validateHost": False, "credentials": {**TUNNEL, "password": "given anew"}}
+    changed["sshTunnel"] |= {"validateHost": False, "credentials": {**TUNNEL, "password": "a new one"}}
     changed["uri"] = mask(changed)["uri"]
     with pytest.raises(DefinitionError) as raised:
         vault().keep(changed, vault().seal(stored))
@@ -355,7 +355,7 @@ def test_a_text_that_is_no_key_is_refused_without_being_shown(text: str) -> None
     assert not text or text not in str(raised.value)
 
 
-def test_ids_of_keys_and_texts_of_vaults_say_nothing_of_the_keys() -> None:
+def test_ids_of_keys_and_texts_of_vaults_reveal_nothing_of_the_keys() -> None:
     assert key_id(KEY) != key_id(OTHER)
     assert key_id(KEY) not in KEY.hex()
     assert repr(vault()) == f"Vault({key_id(KEY)})"

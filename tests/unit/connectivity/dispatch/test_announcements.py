@@ -107,15 +107,15 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
-    harness = ConnectionHarness(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:told"}])
+    harness = ConnectionHarness(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:notified"}])
     harness.link.confirms = False
-    harness.assembly.announcements.announce(announcement_with_labels("site:told"))
+    harness.assembly.announcements.announce(announcement_with_labels("site:notified"))
     harness.link.confirm(1, PublishFailed("busy"))
     await until(lambda: len(harness.answers()) == 2)
     assert awaited(harness) == 1, "a failure that may go well later"
     harness.link.confirm()
     await until(lambda: awaited(harness) == 0)
-    harness.assembly.announcements.announce(announcement_with_labels("site:told"))
+    harness.assembly.announcements.announce(announcement_with_labels("site:notified"))
     harness.link.confirm(1, PublishFailed("too large", status=413))
     await until(lambda: awaited(harness) == 0)
     assert len(harness.answers()) == 3, "what can never be taken is not sent again"

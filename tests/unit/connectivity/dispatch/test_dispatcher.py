@@ -105,7 +105,7 @@ async def test_each_command_of_a_batch_sees_those_before_it() -> None:
     assert harness.disk.commits == 1
 
 
-async def test_each_batch_sees_those_before_it_though_they_are_not_durable(harness: ConnectionHarness) -> None:
+async def test_each_batch_sees_earlier_ones_that_are_not_durable(harness: ConnectionHarness) -> None:
     harness.disk.hold()
     harness.deliver(turn(True))
     harness.deliver(command("retrieve", "/attributes/on"))

@@ -107,7 +107,7 @@ async def test_a_redelivery_after_the_store_was_unavailable_is_executed_once(har
 async def test_an_unreadable_store_causes_no_response(
     harness: ConnectionHarness, payload: bytes, redelivered: bool
 ) -> None:
-    """Earlier commands are stored and answered; the rest is handed back."""
+    """Earlier commands are stored and answered; the other deliveries are requeued."""
     await harness.ask(turn(0))
     harness.forget()
     harness.store._cache.clear()
@@ -276,7 +276,7 @@ async def test_an_internal_error_in_a_subscription_is_answered_and_the_next_comm
 async def test_b4_an_internal_error_with_one_command_affects_no_other_of_its_batch(
     harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its change was decided, so that it is stored, as a sender expects who gets a 500: the outcome is unknown."""
+    """The change was decided, so it is stored: a sender that gets a 500 does not know the outcome."""
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError("an internal error")

@@ -1,4 +1,7 @@
-"""Deliveries with several signals: each is answered by its own mapper, and recognized when redelivered."""
+"""Deliveries with several signals: each response has the mapper of its signal.
+
+A redelivery is recognized.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An entity on which the sender has no permission is answered for like a missing one, whatever is sent.
+"""A sender without permissions gets the same responses for an entity as for a missing one.
 
-Every command in every way is sent twice: about an entity that exists, and about one that does not. The answers must be the
-same but for the ID: address, topic, headers, status and texts.
+Every command is sent twice, by each of its ways: about an existing entity, and about a missing one. Only the ID may differ
+in address, topic, headers, status and texts.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ async def test_a_modify_of_the_whole_that_would_create_a_missing_thing_is_not_fo
         assert (answer["status"], answer["value"]["error"]) == (409, "things:thing.conflict")
 
 
-async def test_replays_and_searches_of_hidden_and_missing_things_answer_alike() -> None:
+async def test_replays_and_searches_of_hidden_and_missing_things_give_the_same_answers() -> None:
     harness = await site(REVOKED)
     found = []
     for name in (THERE, MISSING):
@@ -371,7 +371,7 @@ RSIO = [
 ]
 
 
-async def test_streams_of_hidden_and_missing_entities_answer_alike() -> None:
+async def test_streams_of_hidden_and_missing_entities_give_the_same_answers() -> None:
     harness = await site(REVOKED)
     requests = [*((2, json.dumps(each).encode()) for each in STREAMR), *((3, each) for each in RSIO)]
     for number, (origin, request) in enumerate(requests):

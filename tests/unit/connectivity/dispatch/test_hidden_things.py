@@ -1,4 +1,4 @@
-"""A subject that can read no part of a thing learns nothing of it, by any request."""
+"""A subject that can read no part of a thing learns nothing of it by any request."""
 
 from __future__ import annotations
 

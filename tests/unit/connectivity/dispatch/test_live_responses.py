@@ -1,4 +1,4 @@
-"""Responses of devices to retrieves: the requester gets what it could read of the twin."""
+"""Responses of devices to retrieves: the requester gets the parts that are readable in the twin."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_device_cannot_show_more_at_another_path(path: str) -> None:
     assert "4711" not in str(answer)
 
 
-async def test_a_device_shows_its_error_to_everyone_who_may_ask() -> None:
+async def test_a_device_error_reaches_every_permitted_requester() -> None:
     harness, device = await asked_by_guest("/attributes/on")
     harness.deliver(live("retrieve", "/attributes"), source=1)
     await until(lambda: device.answers())

@@ -94,7 +94,7 @@ async def test_a_missing_policy_can_be_named_and_is_created_by_any_subject() -> 
 
 
 async def test_writing_a_whole_thing_changes_no_reference() -> None:
-    """A device that cannot read the policy of its thing neither ends nor begins a reference by replacing the thing."""
+    """A device that cannot read the policy of its thing changes no reference when it replaces the thing."""
     site = Site()
     await site.fill()
     assert await site.send(command("create", value={"policyId": SHARED}, name="kept")) == 201

@@ -1,4 +1,4 @@
-"""Commands beyond a quota, and creations on a full disk, are refused; everything else goes on."""
+"""Commands beyond a quota, and creations on a full disk, are refused; other commands are accepted."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_events_per_day_are_refused_with_429() -> None:
     assert (refused["status"], refused["value"]["error"]) == (429, "things:dailyquota.exceeded")
 
 
-async def test_a_quota_per_day_ends_with_the_day_of_the_service_whatever_the_events_say() -> None:
+async def test_a_quota_per_day_ends_with_the_day_of_the_service_for_any_event_times() -> None:
     bounded = Bounded({"subjects": ["*"], "events_per_day": 4})
     bounded.harness.now = NOW + timedelta(days=30)
     assert await bounded.status(creation("from-the-future")) == 201
@@ -127,7 +127,7 @@ async def test_a_quota_per_day_ends_with_the_day_of_the_service_whatever_the_eve
     assert await bounded.status(command("modify", "/attributes/on", 1, name="from-the-future")) == 201
 
 
-async def test_a_deletion_is_possible_whatever_was_changed_today() -> None:
+async def test_a_deletion_is_possible_after_any_changes_today() -> None:
     bounded = Bounded({"subjects": ["*"], "events_per_day": 2})
     assert await bounded.status(creation()) == 201
     assert await bounded.status(turn(1)) == 429
@@ -177,7 +177,7 @@ async def test_the_size_of_a_namespace_shrinks_with_its_things() -> None:
     assert await bounded.status(command("modify", "/attributes/more", "x" * 1000)) == 201
 
 
-async def test_a_count_finds_what_the_decisions_have_added_up() -> None:
+async def test_a_count_equals_the_usage_added_by_decisions() -> None:
     bounded = Bounded(
         {"namespaces": ["*"], "things": 9, "policies": 9, "bytes": "1MiB"}, {"subjects": ["*"], "things": 9}
     )
@@ -193,19 +193,19 @@ async def test_a_count_finds_what_the_decisions_have_added_up() -> None:
     assert used["namespace", "policies"] == 3
 
 
-async def test_a_count_neither_misses_nor_repeats_what_is_stored_while_it_reads(
+async def test_a_count_includes_concurrently_stored_changes_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A thing that is decided before the count is found by it; one that is stored before its queries is added once."""
+    """The count finds a thing decided before it; a thing stored before its queries is added once."""
     disk = Disk()
     bounded = Bounded({"namespaces": ["*"], "things": 9}, journal=disk)
     await bounded.ask(creation("a"))
-    reading, go_on = threading.Event(), threading.Event()
+    reading, may_continue = threading.Event(), threading.Event()
     count = creators.used_by_namespace
 
     def wait_and_count(connection: Any) -> list[creators.StoredUse]:
         reading.set()
-        assert go_on.wait(10)
+        assert may_continue.wait(10)
         return count(connection)
 
     monkeypatch.setattr(quota_repository, "_COUNTS", ((QuotaHolder.NAMESPACE, wait_and_count),))
@@ -218,7 +218,7 @@ async def test_a_count_neither_misses_nor_repeats_what_is_stored_while_it_reads(
     await until(reading.is_set)
     bounded.harness.deliver(creation("d"))
     await bounded.harness.settled(4)
-    go_on.set()
+    may_continue.set()
     await counting
     assert bounded.uses() == {(QuotaHolder.NAMESPACE, "acme.site", Quantity.THINGS): 4}
 

@@ -85,8 +85,8 @@ async def test_an_acknowledgement_is_accepted_from_the_connection_whose_target_c
     label = "site:seen"
     harness = ConnectionHarness(
         source(**NACKS),
-        source("said", "acme:stranger", declaredAcks=["{{ connection:id }}:seen"]),
-        targets=[{"address": "heard", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}],
+        source("acknowledgements", "acme:stranger", declaredAcks=["{{ connection:id }}:seen"]),
+        targets=[{"address": "events", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}],
     )
     await harness.has_lamp()
     harness.deliver(asking(label))
@@ -150,7 +150,7 @@ async def test_one_label_that_is_not_the_services_own_is_answered_as_an_acknowle
     ("status", "outcome"),
     [(204, SETTLED), (400, DROPPED), (412, DROPPED), (408, REDELIVER), (424, REDELIVER), (503, REDELIVER)],
 )
-async def test_3_9_the_delivery_ends_as_its_acknowledgements_say(status: int, outcome: Outcome) -> None:
+async def test_3_9_the_acknowledgements_determine_how_the_delivery_ends(status: int, outcome: Outcome) -> None:
     harness = await collected()
     other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN))
@@ -177,7 +177,7 @@ async def test_case_36_a_label_without_acknowledgement_times_out() -> None:
     assert answer["value"]["twin-persisted"]["status"] == 201
 
 
-async def test_the_timeout_fires_by_itself() -> None:
+async def test_the_timeout_fires_without_further_input() -> None:
     harness = await collected()
     harness.deliver(asking("nobody:there", timeout="20ms"))
     harness.clock.advance(0.02)

@@ -89,7 +89,7 @@ async def test_3_9_a_refusal_by_the_device_acknowledges_the_message(status: int)
     assert harness.statuses() == [status]
 
 
-async def test_case_58_a_live_command_is_answered_also_by_a_response_that_wants_none() -> None:
+async def test_case_58_a_live_command_is_answered_by_a_response_with_response_required_false() -> None:
     harness = await collected()
     other = other_connection(harness, target(COMMANDS))
     harness.deliver(live("retrieve", "/attributes/on"))
@@ -311,7 +311,7 @@ async def test_case_36_and_37_targets_that_are_not_recipients_acknowledge_weakly
 
 
 async def test_every_target_gets_its_configured_extra_fields() -> None:
-    """They are those of the twin, restricted by the target's permissions, without another read of the store."""
+    """The fields are those of the twin, restricted by the target's permissions, without a store read."""
     harness = await collected()
     harness.deliver(turn(True))
     await harness.settled(1)

@@ -47,7 +47,7 @@ def is_weak(harness: ConnectionHarness, label: str) -> bool:
 
 
 async def test_case_97_an_ordinary_change_is_acknowledged_when_it_is_durable() -> None:
-    """Its response is the usual one, whichever targets get the event."""
+    """Its response is the usual one, for any targets."""
     harness, other = await site_and_follower(ISSUING)
     other.link.confirms = False
     harness.disk.hold()

@@ -28,7 +28,7 @@ def test_a_backup_reports_the_copied_data_as_json(data: Settings, tmp_path: Path
 
 
 def test_the_key_of_stored_secrets_is_left_out_and_named(data: Settings, tmp_path: Path) -> None:
-    """Beside what it opens it would protect nothing."""
+    """In the same backup as the secrets it would protect nothing."""
     key = Path(data.data_dir) / "secrets.key"
     key.write_text("x")
     assert back_up(data, tmp_path / "copy")["key_left_out"] == str(key)

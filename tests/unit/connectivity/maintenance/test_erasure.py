@@ -1,4 +1,7 @@
-"""Erasing an entity while the service runs: in order with all changes, seen by every later command, finished by itself."""
+"""Erasing an entity in a running service: in order with changes, and visible to later commands.
+
+An interrupted erasure is completed without an operator.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +186,7 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(data_folder: 
 async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_for(
     data_folder: DataFolder, turns: int
 ) -> None:
-    """`asyncio.wait_for` would swallow the cancellation where what it waits for has just come."""
+    """`asyncio.wait_for` would swallow a cancellation at the moment of its result."""
     data_folder.start()
     await wait_until(lambda: data_folder.eraser._is_requested._waiters)
     data_folder.eraser._is_requested.set()
@@ -251,7 +254,7 @@ async def test_the_loop_reads_no_records(data_folder: DataFolder, monkeypatch: p
 async def test_an_erasure_removes_earlier_changes_and_later_changes_start_a_new_history(
     data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a turn of the loop in between: nothing of it is durable yet."""
+    """Without a pass of the event loop in between, so nothing is durable yet."""
 
     async def at_once(read: Callable[..., Any], *arguments: Any) -> Any:
         return read(*arguments)
@@ -274,7 +277,7 @@ async def test_an_erasure_removes_earlier_changes_and_later_changes_start_a_new_
 
 
 async def test_an_erased_stream_partition_continues_after_its_last_offset(data_folder: DataFolder) -> None:
-    """Its offsets go on, and nothing before them can be asked for."""
+    """Its offsets continue, and earlier ones cannot be requested."""
     for offset in range(1, 61):
         await data_folder.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
     await data_folder.store.submit([published(OTHER, 1)])
@@ -388,7 +391,7 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_folder_that_cannot_be_looked_into_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder belongs to the service alone; others who ask are not its owner."""
 
     def refuses(_: Path, **__: object) -> None:

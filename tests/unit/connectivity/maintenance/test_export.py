@@ -51,7 +51,7 @@ TIME = "2030-01-15T12:00:00+00:00"
         ),
     ],
 )
-def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelection) -> None:
+def test_options_become_a_selection(wanted: ExportRequest, expected: EventSelection) -> None:
     found = selection(wanted, NOW)
     assert found == expected
     assert {at.tzinfo for at in (found.since, found.until) if at is not None} <= {UTC}

@@ -1,4 +1,4 @@
-"""The search index is built in the background: commands continue, and a failed build is repeated on request."""
+"""The search index is built in the background: commands continue, and a failed build can be repeated."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_step_that_fails_is_taken_again(harness: JournalWithIndexer) -> 
         harness.start()
         await wait_until(lambda: harness.indexer.progress().indexed)
         Fragile.arm(5)
-        # To look at the progress is an operation too, which could be the one that fails.
+        # Reading the progress is an operation too, and could be the failing one.
         await wait_until(lambda: "search index waits for the store" in [it["event"] for it in logs])
         await harness.complete()
     assert [it["reason"] for it in logs if it["event"] == "search index waits for the store"]

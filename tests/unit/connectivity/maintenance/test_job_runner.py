@@ -1,4 +1,4 @@
-"""Background jobs: a round that fails is logged, counted and repeated later, and the others go on."""
+"""Background jobs: a failing round is logged, counted and repeated later; other jobs continue."""
 
 from __future__ import annotations
 

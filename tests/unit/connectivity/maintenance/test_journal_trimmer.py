@@ -89,7 +89,7 @@ async def test_the_trimmer_keeps_events_within_the_journal_retention(both: Journ
     assert await both.trimmer(second(10**6), timedelta(days=999_999)).round() == 0
 
 
-async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(both: JournalAndLake) -> None:
+async def test_a_watermark_without_its_lake_trims_nothing(both: JournalAndLake) -> None:
     both.publish(EVENTS_THERE)
     shutil.rmtree(both.lake.path(EVENTS))
     trimmer = both.trimmer(second(10**6))
@@ -215,9 +215,7 @@ def parts(lake: Lake) -> dict[str, list[Path]]:
 
 
 @pytest.mark.parametrize("missing", ["the lake", "a table", "its files", "its log"])
-async def test_trimming_continues_by_itself_when_the_lake_is_back(
-    missing: str, both: JournalAndLake, tmp_path: Path
-) -> None:
+async def test_trimming_resumes_when_the_lake_is_back(missing: str, both: JournalAndLake, tmp_path: Path) -> None:
     both.publish(EVENTS_THERE)
     moved = parts(both.lake)[missing]
     trimmer = both.trimmer(second(10**6))

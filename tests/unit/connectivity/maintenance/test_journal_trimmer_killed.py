@@ -1,4 +1,4 @@
-"""A service that is killed while it trims: every event is in the journal or in the lake, and none was taken too early."""
+"""A service is killed while it trims: every event is in the journal or in the lake."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from tests.support.lake.pipeline_tables import write_lake
 
 
 def die(folder: Path, steps: int) -> tuple[bool, int]:
-    """Trim, with a kill after so many steps; return whether trimming was complete before, and the newest revision of
-    `LATE` that was reported as durable."""
+    """Trim, with a kill after so many steps.
+
+    Returns whether trimming was complete before the kill, and the newest revision of `LATE` that was reported as
+    durable.
+    """
     command = [sys.executable, "-m", "tests.support.kill_series.trimming_store", str(folder)]
     durable = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -42,7 +45,7 @@ def test_a_service_killed_while_trimming_loses_no_event_and_trims_no_event_too_e
     tmp_path: Path, kills: int
 ) -> None:
     data_folder, moments = DataFolder(tmp_path / "data"), dice("kills of trimming")
-    # So many more than it is killed after that it is killed before it ends.
+    # Enough steps for each kill to come before the end of trimming.
     steps = 34 + 6 * kills
     moved = steps * TRIM_EVENTS
     data_folder.write(moved)
@@ -63,7 +66,7 @@ def test_a_service_killed_while_trimming_loses_no_event_and_trims_no_event_too_e
             assert len(late) >= durable
         assert all(in_lake[entry.seq] == entry for entry in left if entry.seq <= moved)
         assert set(range(1, oldest)) <= set(in_lake)
-    # More steps than there are: this time nothing is killed.
+    # With more steps than exist, the process is not killed.
     assert die(data_folder.folder, 2 * steps)[0]
     with JournalReader.open(data_folder.lake.journal) as follower:
         assert follower.oldest() == moved + 1

@@ -56,7 +56,7 @@ def test_keys_come_from_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert keys_of(settings(tmp_path)) == [ONE, TWO, THREE]
 
 
-def test_without_a_key_the_service_makes_one_for_the_first_secret_and_says_so(tmp_path: Path) -> None:
+def test_without_a_key_the_service_creates_one_for_the_first_secret_and_logs_it(tmp_path: Path) -> None:
     found = settings(tmp_path)
     vault = open_vault(found)
     own = found.data_dir / KEY_FILE_NAME

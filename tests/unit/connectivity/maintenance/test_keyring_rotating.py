@@ -104,7 +104,7 @@ def test_an_altered_secret_stops_it_too(folder: Path) -> None:
     assert [Vault([OLD]).unseal(json.loads(str(it.document))) for it in stored(folder)[:1]]
 
 
-def test_without_a_key_there_is_nothing_to_seal_with(folder: Path) -> None:
+def test_sealing_requires_a_key(folder: Path) -> None:
     with pytest.raises(RotationFailed, match=r"found no key, expected secrets\.key"):
         rotate_offline(fill(folder), "ada")
 
@@ -117,7 +117,7 @@ def test_a_service_that_has_the_folder_keeps_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_wherever_the_disk_fails_everything_opens_with_the_keys_that_there_are(
+def test_after_a_disk_failure_at_any_step_everything_opens_with_the_existing_keys(
     folder: Path, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = fill(folder)

@@ -62,7 +62,7 @@ async def pipeline(tmp_path: Path) -> AsyncIterator[PipelineProcess]:
     await made.close(10)
 
 
-def test_the_command_says_where_and_how(tmp_path: Path) -> None:
+def test_the_command_has_the_folder_and_the_settings(tmp_path: Path) -> None:
     retention = {"default": "1d", "acme": "forever", "site": {"days": 0.5, "revisions": 7}}
     spark = {"master": "local[3]", "jars": "/jars", "memory": "2g"}
     found = command(settings(tmp_path, spark=spark, lake={"retention": retention}), "run", "--with-parent")
@@ -77,7 +77,7 @@ def test_the_command_says_where_and_how(tmp_path: Path) -> None:
     assert decoded == PipelineSettings(answers_queries=False, mirror="https://maven.example")
 
 
-def test_times_are_reported_as_they_are_however_long(tmp_path: Path) -> None:
+def test_times_of_any_length_are_reported_unchanged(tmp_path: Path) -> None:
     found = command(settings(tmp_path, lake={"vacuum_every": "999999999d", "interval": "0.25s"}), "run")
     decoded = decode_settings(found[7])
     assert (decoded.vacuum_every, decoded.interval) == (timedelta(days=999_999_999), 0.25)
@@ -97,7 +97,7 @@ def up(pipeline: PipelineProcess) -> bool:
 
 
 async def until_ended(pipeline: PipelineProcess, times: int) -> Sequence[Mapping[str, Any]]:
-    """Start it, and stop it once its process has ended so often; what was logged."""
+    """Start it, stop it after its process has ended so often, and return the log."""
     with capture_logs() as lines:
         pipeline.start()
         await wait_until(lambda: sum(line["event"] == "pipeline ended" for line in lines) >= times)
@@ -282,7 +282,7 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
         publish_watermark(made._lake.watermark, Watermark(3))
         assert b"connectivity_lake_lag_events 2.0" in await monitor.scrape()
         assert b"connectivity_lake_lag_seconds" in generate_latest(monitor.registry)
-        made._lake.watermark.write_bytes(b"spoilt")
+        made._lake.watermark.write_bytes(b"corrupt")
         assert b"connectivity_lake_lag" not in await monitor.scrape()
     finally:
         await made.close(1)
@@ -323,7 +323,7 @@ async def test_the_status_of_the_pipeline_is_exported_as_metrics(tmp_path: Path)
     by_hand = msgspec.structs.replace(published.retention, by_hand="2030-01-15T00:01:00.000000Z")
     publish_watermark(made._lake.watermark, msgspec.structs.replace(published, retention=by_hand))
     assert b'timestamp_seconds{kind="retention"} 1.89466566e+09' in await monitor.scrape()
-    made._lake.watermark.write_bytes(b"spoilt")
+    made._lake.watermark.write_bytes(b"corrupt")
     assert b"connectivity_lake_table" not in await monitor.scrape()
     await made.close(1)
 
@@ -362,7 +362,7 @@ async def test_a_scrape_reads_the_journal_beside_the_loop(tmp_path: Path, monkey
     await made.close(1)
 
 
-async def test_closing_waits_for_a_look_beside_the_loop(tmp_path: Path) -> None:
+async def test_closing_waits_for_a_status_check_in_a_thread(tmp_path: Path) -> None:
     made = PipelineProcess(settings(tmp_path))
     made._looking.acquire()
     rescue = threading.Timer(10, made._looking.release)
@@ -438,7 +438,7 @@ def test_the_process_is_not_given_the_secrets_of_the_service(monkeypatch: pytest
     assert module.environment()["JAVA_HOME"] == "x"
 
 
-def test_nor_is_a_process_that_is_asked_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_process_does_not_get_the_secret_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = settings(tmp_path)
     monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", "x")
     script(monkeypatch, "import os; say('verified', key=os.environ.get('CONNECTIVITY_SECRETS__KEY'))")

@@ -39,7 +39,7 @@ POLICY = named("pol-7")
 
 
 class ExpirySetup:
-    """A store, its clock, and what was announced."""
+    """A store, its clock, and the announcements."""
 
     def __init__(self, journal: Any) -> None:
         self.now = START
@@ -126,7 +126,7 @@ async def test_an_earlier_expiry_is_not_missed(setup: ExpirySetup) -> None:
     assert setup.history()[-1].action == "deleted"
 
 
-async def test_a_policy_that_is_deleted_meanwhile_rests(setup: ExpirySetup) -> None:
+async def test_a_policy_deleted_meanwhile_is_not_changed(setup: ExpirySetup) -> None:
     await setup.write()
     await setup.send("delete", "/")
     setup.at(8, 0)
@@ -202,10 +202,10 @@ async def test_an_event_that_is_wrong_costs_its_own_policy_alone(monkeypatch: py
     await setup.store.close()
 
 
-async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn(
+async def test_failing_policies_do_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many as one round takes; they are looked at again a minute later."""
+    """A full round of failing policies; they are checked again a minute later."""
     setup = ExpirySetup(Disk())
     bad = [named(f"bad{number}") for number in range(MOST_POLICIES)]
     await asyncio.gather(*(setup.write(policy) for policy in [*bad, POLICY]))

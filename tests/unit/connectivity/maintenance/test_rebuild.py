@@ -1,4 +1,4 @@
-"""Both halves of a rebuild, as an operator starts it. No Spark here: the pipeline's process is a script."""
+"""Both halves of a rebuild, as an operator starts it, without Spark: the pipeline process is a script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_store.journal.schema import STEPS, migrate
 from spark_store.lake.tables import Lake
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import add_events, write_lake
-from tests.support.lake.twin_changes import eventful, states, tamper
+from tests.support.lake.twin_changes import states, tamper, write_eventful_past
 from tests.support.oracles import search_index as indexed
 
 FOLDED = """
@@ -35,7 +35,7 @@ print("Java has something to say")
 @pytest.fixture
 def data_folder(tmp_path: Path) -> DataFolder:
     data_folder = DataFolder(tmp_path / "data")
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     return data_folder
 
 

@@ -58,7 +58,7 @@ def test_a_source_receives_with_its_quality_of_service() -> None:
     assert operation["channel"] == {"$ref": "#/channels/site-source-0-address-0"}
 
 
-def test_a_reply_goes_where_the_message_says() -> None:
+def test_a_reply_goes_to_the_reply_address_of_the_message() -> None:
     """MQTT 3.1.1 has no headers: it is the Ditto message that holds the address."""
     document = of(mqtt())
     reply = document["operations"]["site-source-0-address-0-receive"]["reply"]

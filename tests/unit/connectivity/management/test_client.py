@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("runs")
     ],
     ids=lambda value: value.detail.value if isinstance(value, LinkError) else None,
 )
-async def test_the_status_says_why_a_connection_was_not_made(error: LinkError, status: Status) -> None:
+async def test_the_status_has_the_reason_why_a_connection_was_not_made(error: LinkError, status: Status) -> None:
     running = Running(pauses=Backoff(60, 60))
     running.broker.refusal = error
     running.supervisor.open()
@@ -107,7 +107,7 @@ async def test_a_client_that_is_stopped_while_it_waits_does_not_try_again() -> N
         running.supervisor.open()
         await until(lambda: client.lifecycle.state is ConnectionState.WAITING)
         client.stop_consuming()
-        # Others of its connection may drain meanwhile.
+        # Other clients of the connection may still be draining.
         await until(lambda: not client.is_running)
         await running.supervisor.close()
     assert running.supervisor.status is Status.CLOSED

@@ -1,4 +1,4 @@
-"""Connection tests with a fake broker, whose findings are preset. Real brokers have tests of their own.
+"""Connection tests with a fake broker, whose findings are preset. Others use real brokers.
 
 Case numbers are those of the cases for connections.
 """
@@ -104,7 +104,7 @@ async def test_the_report_shows_the_status_of_each_address(broker: Broker) -> No
 
 
 async def test_7_1_the_connection_test_has_a_name_of_its_own_each_time(broker: Broker) -> None:
-    """The connection's own id counts where its broker and its templates ask for it."""
+    """The connection's own ID is used only if its broker and its templates require it."""
     await report_of()
     await report_of()
     (known, first), (again, second) = broker.requests
@@ -145,7 +145,7 @@ async def test_case_48_a_broker_that_does_not_let_us_in(
     assert refused.report["sources"] == []
 
 
-async def test_7_6_a_broker_that_says_nothing_has_ten_seconds(broker: Broker) -> None:
+async def test_7_6_a_silent_broker_has_ten_seconds(broker: Broker) -> None:
     broker.answers.clear()
     refused = await refusal(DOCUMENT, patience=0.05)
     assert (refused.fault.status, refused.fault.error) == (504, "connectivity:connection.failed")
@@ -261,7 +261,7 @@ async def test_7_6_a_silent_server_ends_the_connection_test_with_a_timeout(kind:
     refused = await refusal(document, patience=0.5)
     assert refused.fault.message == "Failed to open requested connection within <0.5> seconds!"
     if kind == "kafka":
-        # Its greeting blocks in a thread, which looks at the clock every ten seconds: here the other side hangs up.
+        # Its handshake blocks a thread that checks the time every ten seconds, so the server disconnects.
         for link in links:
             link.close()
     await wait_until(lambda: not links)

@@ -1,4 +1,4 @@
-"""A message on trial: what comes out is what a delivery would become, and where its answers would go."""
+"""A dry run of a message: the report has its signals and their reply addresses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, act
 SENT = {"line": "north", "reply-to": "answers"}
 
 
-async def rehearsed(
+async def dry_run_report(
     payload: bytes, headers: Mapping[str, str] = SENT, address: str | None = None, **source: Any
 ) -> dict[str, Any]:
     """Return the dry-run report of a message at a source with these changed members."""
@@ -61,7 +61,7 @@ async def rehearsed(
 
 
 async def test_a_dry_run_of_a_command_shows_its_signal_and_its_reply_addresses() -> None:
-    shown = await rehearsed(command("modify", "/attributes/on", True, correlation_id="c-7"))
+    shown = await dry_run_report(command("modify", "/attributes/on", True, correlation_id="c-7"))
     assert (shown["source"], shown["address"], shown["subjects"]) == (0, "site/up", ["acme:north"])
     [signal] = shown["signals"]
     assert (signal["topic"], signal["path"]) == ("acme.site/lamp-7/things/twin/commands/modify", "/attributes/on")
@@ -77,7 +77,7 @@ async def test_a_dry_run_of_a_command_shows_its_signal_and_its_reply_addresses()
 
 
 async def test_a_dry_run_of_an_unreadable_payload_shows_the_error_and_its_reply_address() -> None:
-    shown = await rehearsed(b"{ no json", {**SENT, "correlation-id": "c-8"})
+    shown = await dry_run_report(b"{ no json", {**SENT, "correlation-id": "c-8"})
     assert shown["signals"] == []
     assert (shown["error"]["status"], shown["error"]["error"]) == (400, "json.invalid")
     [message] = shown["error"]["replies"]["error"]["messages"]
@@ -95,13 +95,13 @@ async def test_a_dry_run_of_an_unreadable_payload_shows_the_error_and_its_reply_
 async def test_a_dry_run_refuses_a_forbidden_command_with_the_error_of_a_delivery(
     more: dict[str, Any], code: str
 ) -> None:
-    shown = await rehearsed(command("delete"), **more)
+    shown = await dry_run_report(command("delete"), **more)
     assert shown["signals"] == []
     assert shown["error"]["error"].endswith(code)
 
 
 async def test_a_dry_run_refuses_a_payload_that_is_too_large() -> None:
-    assert (await rehearsed(b"x" * 1001))["error"]["status"] == 413
+    assert (await dry_run_report(b"x" * 1001))["error"]["status"] == 413
 
 
 @pytest.mark.parametrize(
@@ -116,31 +116,31 @@ async def test_a_dry_run_refuses_a_payload_that_is_too_large() -> None:
 async def test_why_an_answer_is_not_sent_is_reported(
     more: dict[str, Any], headers: dict[str, Any], reason: str
 ) -> None:
-    [signal] = (await rehearsed(command("delete", **headers), **more))["signals"]
+    [signal] = (await dry_run_report(command("delete", **headers), **more))["signals"]
     assert signal["replies"]["response"] == {"nothing": WHY_NOT[reason]}
 
 
-async def test_an_answer_that_cannot_be_written_says_why() -> None:
-    [signal] = (await rehearsed(command("delete"), {**SENT, "reply-to": "up/#"}))["signals"]
+async def test_an_answer_that_cannot_be_written_is_reported_with_its_reason() -> None:
+    [signal] = (await dry_run_report(command("delete"), {**SENT, "reply-to": "up/#"}))["signals"]
     assert "connectivity:message.sending.failed" in signal["replies"]["response"]["nothing"]
 
 
 @pytest.mark.extra("javascript")
-async def test_scripts_have_their_say_both_ways() -> None:
+async def test_scripts_map_incoming_and_outgoing_messages() -> None:
     definitions = {
         "device": {"mappingEngine": "JavaScript", "options": {"incomingScript": DEVICE, "outgoingScript": SHORT}}
     }
-    shown = await rehearsed(b"17", payloadMapping=["device", "Ditto"], mappingDefinitions=definitions)
+    shown = await dry_run_report(b"17", payloadMapping=["device", "Ditto"], mappingDefinitions=definitions)
     [signal] = shown["signals"]
     assert (signal["mapper"], signal["value"]) == ("device", 17)
     [message] = signal["replies"]["response"]["messages"]
     assert (message["payload"], message["headers"]["x-short"]) == (204, "yes")
-    # The other mapper cannot read it, and what one cannot read does not touch what another has read.
+    # The other mapper fails, which does not affect the signal of the first one.
     assert shown["error"]["status"] == 400
 
 
 async def test_a_subscription_shows_its_query_and_its_events() -> None:
-    shown = await rehearsed(streaming("subscribeForPersistedEvents", {"fromHistoricalRevision": 3}))
+    shown = await dry_run_report(streaming("subscribeForPersistedEvents", {"fromHistoricalRevision": 3}))
     [signal] = shown["signals"]
     assert signal["topic"].endswith("/streaming/subscribeForPersistedEvents")
     assert signal["value"]["from_revision"] == 3
@@ -150,7 +150,7 @@ async def test_a_subscription_shows_its_query_and_its_events() -> None:
 
 async def test_a_request_and_a_cancel_name_their_subscription() -> None:
     for action, value in (("request", {"subscriptionId": "s-1", "demand": 5}), ("cancel", {"subscriptionId": "s-1"})):
-        [signal] = (await rehearsed(streaming(action, value)))["signals"]
+        [signal] = (await dry_run_report(streaming(action, value)))["signals"]
         assert signal["value"] == value
         assert set(signal["replies"]) == ({"failed"} if action == "request" else set())
 
@@ -164,18 +164,18 @@ async def test_a_request_and_a_cancel_name_their_subscription() -> None:
     ],
 )
 async def test_a_dry_run_shows_the_replies_of_live_signals(topic: str, path: str, replies: set[str]) -> None:
-    [signal] = (await rehearsed(document(topic, path, 1)))["signals"]
+    [signal] = (await dry_run_report(document(topic, path, 1)))["signals"]
     assert (signal["topic"], set(signal["replies"])) == (topic, replies)
 
 
-async def test_a_diverted_answer_says_where_to() -> None:
+async def test_a_diverted_answer_names_its_target() -> None:
     mapping = {**SOURCE["headerMapping"], "divert-response-to-connection": "other"}  # type: ignore[dict-item]
-    [signal] = (await rehearsed(command("delete"), headerMapping=mapping))["signals"]
+    [signal] = (await dry_run_report(command("delete"), headerMapping=mapping))["signals"]
     assert signal["divertedTo"] == "other"
 
 
 async def test_frames_of_a_session_are_shown_as_bytes_and_answered_by_a_goodbye() -> None:
-    shown = await rehearsed(bytes.fromhex("01 00 00"), payloadMapping=["ReactiveStreamsIO"])
+    shown = await dry_run_report(bytes.fromhex("01 00 00"), payloadMapping=["ReactiveStreamsIO"])
     [signal] = shown["signals"]
     assert signal["value"] == {"bytes": "01 00 00"}
     [message] = signal["replies"]["error"]["messages"]
@@ -198,7 +198,7 @@ def test_a_payload_is_shown_as_json_text_or_base64(written: bytes, shown: object
 
 
 async def test_an_address_may_be_given() -> None:
-    assert (await rehearsed(command("delete"), address="site/up/7"))["address"] == "site/up/7"
+    assert (await dry_run_report(command("delete"), address="site/up/7"))["address"] == "site/up/7"
 
 
 ONE_DEVICE: dict[str, Any] = {
@@ -214,13 +214,13 @@ SAY_AN_ADDRESS = (
 
 async def test_a_sample_refused_at_a_filter_requires_an_address() -> None:
     sent = command("modify", "/attributes/on", True, name="mixer-7")
-    at_filter = (await rehearsed(sent, **ONE_DEVICE))["error"]
+    at_filter = (await dry_run_report(sent, **ONE_DEVICE))["error"]
     assert at_filter["error"] == "connectivity:connection.id.enforcement.failed"
     assert at_filter["description"].endswith(f"or change that enforcement. {SAY_AN_ADDRESS}")
-    elsewhere = (await rehearsed(sent, address="mixers/mixer-8/up", **ONE_DEVICE))["error"]
+    elsewhere = (await dry_run_report(sent, address="mixers/mixer-8/up", **ONE_DEVICE))["error"]
     assert elsewhere["description"].endswith("or change that enforcement.")
-    assert (await rehearsed(b"{ no json"))["error"].get("description") != SAY_AN_ADDRESS, "site/up is an address"
-    assert "error" not in await rehearsed(sent, address="mixers/mixer-7/up", **ONE_DEVICE)
+    assert (await dry_run_report(b"{ no json"))["error"].get("description") != SAY_AN_ADDRESS, "site/up is an address"
+    assert "error" not in await dry_run_report(sent, address="mixers/mixer-7/up", **ONE_DEVICE)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("mqtt", "mqtt.topic"), ("mqtt-5", "mqtt.topic"), ("kafka", "kafka.topic")])
@@ -244,7 +244,7 @@ async def test_a_sample_has_the_header_that_the_transport_sets_from_the_address(
         assert (shown["subjects"], "error" in shown) == ([subject], False)
 
 
-async def test_a_source_that_is_not_there_is_refused() -> None:
+async def test_a_missing_source_is_refused() -> None:
     connection = parse(
         {
             "id": "site",
@@ -262,7 +262,7 @@ async def test_a_source_that_is_not_there_is_refused() -> None:
 async def test_a_dry_run_of_a_streamr_request_shows_the_request_without_its_key() -> None:
     definitions = {"tanks": {"mappingEngine": "Streamr", "options": {}}}
     request = json.dumps({"type": "resend", "stream": "tank", "sub": "a", "resend_last": 2, "authKey": "secret"})
-    report = await rehearsed(request.encode(), payloadMapping=["tanks"], mappingDefinitions=definitions)
+    report = await dry_run_report(request.encode(), payloadMapping=["tanks"], mappingDefinitions=definitions)
     (signal,) = report["signals"]
     assert signal["value"] == {
         "type": "resend",

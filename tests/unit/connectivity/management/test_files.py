@@ -58,7 +58,7 @@ def test_an_empty_list_is_no_connection_and_no_problem(tmp_path: Path) -> None:
     assert (loaded.connections, loaded.problems) == ({}, [])
 
 
-def test_a_problem_within_a_list_says_where(tmp_path: Path) -> None:
+def test_a_problem_within_a_list_has_its_path(tmp_path: Path) -> None:
     write(tmp_path, "all.json", [document(id="a"), 5, document(id="b", clientCount=0, targets=[{}])])
     loaded = load([tmp_path])
     assert places(loaded) == [
@@ -130,7 +130,7 @@ def test_a_file_that_is_not_utf_8_and_a_folder_with_the_name_of_a_file(tmp_path:
     assert (places(loaded), list(loaded.connections)) == ([("a.json", "$"), ("b.yaml", "$")], ["c"])
 
 
-def test_a_name_written_twice_is_a_problem_and_the_rest_is_checked_too(tmp_path: Path) -> None:
+def test_a_duplicate_name_is_a_problem_and_the_rest_is_checked_too(tmp_path: Path) -> None:
     text = json.dumps(document(id="a", clientCount=0))
     write(tmp_path, "a.json", text[:-1] + ', "clientCount": 0, "uri": "amqp://h:1"}')
     assert places(load([tmp_path])) == [("a.json", "uri"), ("a.json", "clientCount"), ("a.json", "clientCount")]

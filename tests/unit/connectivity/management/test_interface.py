@@ -1,4 +1,4 @@
-"""The words of operators: what a definition says of itself."""
+"""The operators' view of a definition."""
 
 from datetime import UTC, datetime
 

@@ -21,93 +21,100 @@ from mappings.model.signals import SubscriptionKind
 from spark_store.errors import StoreUnavailable
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 from tests.support.failing_sqlite import Fragile
-from tests.support.in_process.connection_management import NOW, Bench, agree, document, error_of, only, put, refused
+from tests.support.in_process.connection_management import (
+    NOW,
+    ManagementHarness,
+    agree,
+    document,
+    error_of,
+    only,
+    put,
+    refused,
+)
 from tests.support.in_process.service import pause
 from tests.support.wait import PATIENCE, wait_until
 
 
 @pytest.fixture
-async def bench(make: Callable[[], Any]) -> Bench:
-    bench: Bench = await make()
-    return bench
+async def harness(make: Callable[[], Any]) -> ManagementHarness:
+    harness: ManagementHarness = await make()
+    return harness
 
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Callable[[], Any]]:
     """A service on the folder; one made later takes up what an earlier one has stored."""
-    made: list[Bench] = []
+    made: list[ManagementHarness] = []
     keys = (new_key(),)
 
-    async def make() -> Bench:
-        made.append(bench := Bench(tmp_path, keys))
-        return await bench.started()
+    async def make() -> ManagementHarness:
+        made.append(harness := ManagementHarness(tmp_path, keys))
+        return await harness.started()
 
     yield make
-    for bench in made:
-        await bench.store.close()
+    for harness in made:
+        await harness.store.close()
 
 
-# --- one after the other ------------------------------------------------------------------------------------------------
+# --- consecutive changes -------------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_is_created_shown_and_opened(bench: Bench) -> None:
-    made = await bench.manager.create(document(), "ada")
+async def test_a_connection_is_created_shown_and_opened(harness: ManagementHarness) -> None:
+    made = await harness.manager.create(document(), "ada")
     assert (made.revision, made.owner, made.modified) == (1, Owner.API, NOW)
     assert made.document == {**document(), "id": made.id}
-    assert await bench.settled() == [f"open {made.id}"]
-    assert await bench.manager.definition(made.id) == made
-    assert bench.manager.ids() == [made.id]
-    assert list(await bench.manager.definitions()) == [made]
+    assert await harness.settled() == [f"open {made.id}"]
+    assert await harness.manager.definition(made.id) == made
+    assert harness.manager.ids() == [made.id]
+    assert list(await harness.manager.definitions()) == [made]
 
 
-async def test_a_connection_that_does_not_say_whether_it_is_to_be_open_is_not(bench: Bench) -> None:
+async def test_a_connection_without_a_status_is_not_opened(harness: ManagementHarness) -> None:
     written = document()
     del written["connectionStatus"]
-    made = await bench.manager.create({**written, "id": "depot"}, "ada")
+    made = await harness.manager.create({**written, "id": "depot"}, "ada")
     assert (made.id, made.document["connectionStatus"]) == ("depot", "unknown")
-    assert await bench.settled() == []
+    assert await harness.settled() == []
 
 
-async def test_a_change_and_a_connection_test_have_to_say_whether_it_is_to_be_open_beside_all_the_rest(
-    bench: Bench,
-) -> None:
-    for asked in (bench.manager.put("depot", {}, "ada", agree), bench.manager.test({})):
+async def test_a_change_and_a_connection_test_require_the_connection_status(harness: ManagementHarness) -> None:
+    for asked in (harness.manager.put("depot", {}, "ada", agree), harness.manager.test({})):
         with pytest.raises(OperationRefused) as refusal:
             await asked
         assert refusal.value.fault.status == 400
         assert {it.path for it in refusal.value.problems} >= {"connectionType", "connectionStatus", "uri"}
-    assert bench.manager.ids() == []
+    assert harness.manager.ids() == []
 
 
-async def test_creating_says_nothing_about_the_broker(bench: Bench) -> None:
-    bench.broker = None
-    await bench.manager.create(document(id="depot"), "ada")
-    assert await bench.settled() == ["open depot"]
+async def test_a_connection_is_created_without_its_broker(harness: ManagementHarness) -> None:
+    harness.broker = None
+    await harness.manager.create(document(id="depot"), "ada")
+    assert await harness.settled() == ["open depot"]
 
 
-async def test_an_id_that_exists_is_a_conflict(bench: Bench) -> None:
-    await bench.manager.create(document(id="depot"), "ada")
-    assert error_of(await refused(bench.manager.create(document(id="depot"), "ada"))) == (
+async def test_an_id_that_exists_is_a_conflict(harness: ManagementHarness) -> None:
+    await harness.manager.create(document(id="depot"), "ada")
+    assert error_of(await refused(harness.manager.create(document(id="depot"), "ada"))) == (
         409,
         "connectivity:connection.conflict",
     )
 
 
-async def test_case_46_putting_an_unknown_id_creates_it(bench: Bench) -> None:
-    found, is_new = await bench.manager.put("depot", document(), "ada", only(None))
+async def test_case_46_putting_an_unknown_id_creates_it(harness: ManagementHarness) -> None:
+    found, is_new = await harness.manager.put("depot", document(), "ada", only(None))
     assert (found.id, found.revision, is_new) == ("depot", 1, True)
-    found, is_new = await bench.manager.put("depot", document("other"), "ada", only(1))
+    found, is_new = await harness.manager.put("depot", document("other"), "ada", only(1))
     assert (found.revision, is_new) == (2, False)
-    assert bench.done() == ["open depot", "close depot", "open depot"]
+    assert harness.done() == ["open depot", "close depot", "open depot"]
 
 
 @pytest.mark.parametrize("named", ["other", None, 7])
-async def test_a_document_with_another_id_than_its_address_is_refused(bench: Bench, named: object) -> None:
-    fault = await refused(bench.manager.put("depot", document(id=named), "ada", agree))
+async def test_a_document_with_another_id_than_its_path_is_refused(harness: ManagementHarness, named: object) -> None:
+    fault = await refused(harness.manager.put("depot", document(id=named), "ada", agree))
     assert error_of(fault) == (400, "connectivity:id.notsettable")
 
 
-async def test_case_44_two_targets_with_the_same_label_are_a_conflict(bench: Bench) -> None:
+async def test_case_44_two_targets_with_the_same_label_are_a_conflict(harness: ManagementHarness) -> None:
     target = {
         "address": "events",
         "topics": ["_/_/things/twin/events"],
@@ -115,121 +122,121 @@ async def test_case_44_two_targets_with_the_same_label_are_a_conflict(bench: Ben
         "issuedAcknowledgementLabel": "depot:done",
     }
     twice = document(targets=[target, {**target, "address": "others"}])
-    assert error_of(await refused(bench.manager.put("depot", twice, "ada", agree))) == (
+    assert error_of(await refused(harness.manager.put("depot", twice, "ada", agree))) == (
         409,
         "acknowledgement:label.not.unique",
     )
 
 
-async def test_case_45_a_label_of_another_connection_is_invalid(bench: Bench) -> None:
+async def test_case_45_a_label_of_another_connection_is_invalid(harness: ManagementHarness) -> None:
     target = {
         "address": "events",
         "topics": ["_/_/things/twin/events"],
         "authorizationContext": ["acme:x"],
         "issuedAcknowledgementLabel": "other:done",
     }
-    fault = await refused(bench.manager.put("depot", document(targets=[target]), "ada", agree))
+    fault = await refused(harness.manager.put("depot", document(targets=[target]), "ada", agree))
     assert error_of(fault) == (400, "acknowledgement:label.invalid")
 
 
-async def test_every_problem_of_a_document_is_reported_and_nothing_is_stored(bench: Bench) -> None:
+async def test_every_problem_of_a_document_is_reported_and_nothing_is_stored(harness: ManagementHarness) -> None:
     with pytest.raises(OperationRefused) as caught:
-        await bench.manager.create(document(uri="nowhere", sources=[{"addresses": []}]), "ada")
+        await harness.manager.create(document(uri="nowhere", sources=[{"addresses": []}]), "ada")
     assert caught.value.fault.status == 400
     assert len(caught.value.problems) > 1
-    assert (bench.manager.ids(), await bench.manager.audit()) == ([], [])
+    assert (harness.manager.ids(), await harness.manager.audit()) == ([], [])
 
 
-async def test_the_type_of_a_connection_stays(bench: Bench) -> None:
-    await put(bench, "depot")
-    fault = await refused(bench.manager.put("depot", document(connectionType="mqtt-5"), "ada", agree))
+async def test_the_type_of_a_connection_stays(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    fault = await refused(harness.manager.put("depot", document(connectionType="mqtt-5"), "ada", agree))
     assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
     assert fault.message == "ConnectionType <mqtt> of existing connection <depot> cannot be changed!"
 
 
-async def test_a_change_is_stored_and_returns_504_when_the_broker_does_not_answer(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.broker = Status.MISCONFIGURED, "bad credentials: not authorized"
-    fault = await refused(bench.manager.put("depot", document("other"), "ada", agree))
+async def test_a_change_is_stored_and_returns_504_when_the_broker_does_not_answer(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.broker = Status.MISCONFIGURED, "bad credentials: not authorized"
+    fault = await refused(harness.manager.put("depot", document("other"), "ada", agree))
     assert error_of(fault) == (504, "connectivity:connection.failed")
     assert fault.description == "bad credentials: not authorized"
-    assert (await bench.manager.definition("depot")).document["sources"][0]["addresses"] == ["other"]
-    bench.broker = None
-    fault = await refused(bench.manager.put("depot", document("third"), "ada", agree))
+    assert (await harness.manager.definition("depot")).document["sources"][0]["addresses"] == ["other"]
+    harness.broker = None
+    fault = await refused(harness.manager.put("depot", document("third"), "ada", agree))
     assert (fault.status, fault.description) == (504, "no connection attempt completed within 0.05 s")
 
 
-async def test_another_name_makes_no_link_again(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.done()
-    found = await put(bench, "depot", name="Depot 7")
-    assert (bench.done(), found.revision, bench.registry["depot"].connection.name) == ([], 2, "Depot 7")
+async def test_another_name_makes_no_link_again(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.done()
+    found = await put(harness, "depot", name="Depot 7")
+    assert (harness.done(), found.revision, harness.registry["depot"].connection.name) == ([], 2, "Depot 7")
 
 
-async def test_closing_and_opening_are_revisions(bench: Bench) -> None:
-    await put(bench, "depot")
-    await bench.manager.close("depot", "ada")
-    assert bench.done() == ["open depot", "close depot"]
-    closed = await bench.manager.definition("depot")
+async def test_closing_and_opening_are_revisions(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    await harness.manager.close("depot", "ada")
+    assert harness.done() == ["open depot", "close depot"]
+    closed = await harness.manager.definition("depot")
     assert (closed.revision, closed.document["connectionStatus"]) == (2, "closed")
-    await bench.manager.close("depot", "ada")
-    assert (await bench.manager.definition("depot")).revision == 2, "nothing has changed"
-    await bench.manager.open("depot", "eve")
-    assert bench.done() == ["open depot"]
-    assert [(it["revision"], it["by"], it["action"]) for it in await bench.manager.revisions("depot")] == [
+    await harness.manager.close("depot", "ada")
+    assert (await harness.manager.definition("depot")).revision == 2, "nothing has changed"
+    await harness.manager.open("depot", "eve")
+    assert harness.done() == ["open depot"]
+    assert [(it["revision"], it["by"], it["action"]) for it in await harness.manager.revisions("depot")] == [
         (3, "eve", "open"),
         (2, "ada", "close"),
         (1, "ada", "create"),
     ]
 
 
-async def test_opening_again_tries_a_connection_without_link_at_once(bench: Bench) -> None:
-    bench.broker = Status.FAILED, "connection refused"
-    await put(bench, "depot")
-    assert error_of(await refused(bench.manager.open("depot", "ada"))) == (504, "connectivity:connection.failed")
-    bench.broker = Status.OPEN, "connected"
-    await bench.manager.open("depot", "ada")
-    await bench.manager.open("depot", "ada")
-    assert bench.done() == ["open depot", *(["close depot", "open depot"] * 2)]
+async def test_opening_again_tries_a_connection_without_link_at_once(harness: ManagementHarness) -> None:
+    harness.broker = Status.FAILED, "connection refused"
+    await put(harness, "depot")
+    assert error_of(await refused(harness.manager.open("depot", "ada"))) == (504, "connectivity:connection.failed")
+    harness.broker = Status.OPEN, "connected"
+    await harness.manager.open("depot", "ada")
+    await harness.manager.open("depot", "ada")
+    assert harness.done() == ["open depot", *(["close depot", "open depot"] * 2)]
 
 
-async def test_a_deleted_connection_is_not_found_and_its_id_continues_its_revisions(bench: Bench) -> None:
-    await put(bench, "depot")
-    assert error_of(await refused(bench.manager.delete("depot", "ada", only(7)))) == (
+async def test_a_deleted_connection_is_not_found_and_its_id_continues_its_revisions(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    assert error_of(await refused(harness.manager.delete("depot", "ada", only(7)))) == (
         412,
         "connectivity:precondition.failed",
     )
-    await bench.manager.delete("depot", "ada", only(1))
-    assert bench.done() == ["open depot", "close depot"]
+    await harness.manager.delete("depot", "ada", only(1))
+    assert harness.done() == ["open depot", "close depot"]
     not_found = (404, "connectivity:connection.notfound")
-    assert error_of(await refused(bench.manager.definition("depot"))) == not_found
-    assert error_of(await refused(bench.manager.delete("depot", "ada", agree))) == not_found
-    assert error_of(await refused(bench.manager.open("depot", "ada"))) == not_found
+    assert error_of(await refused(harness.manager.definition("depot"))) == not_found
+    assert error_of(await refused(harness.manager.delete("depot", "ada", agree))) == not_found
+    assert error_of(await refused(harness.manager.open("depot", "ada"))) == not_found
     with pytest.raises(OperationRefused, match="notfound"):
-        bench.manager.status("depot")
-    assert (await put(bench, "depot")).revision == 3
+        harness.manager.status("depot")
+    assert (await put(harness, "depot")).revision == 3
 
 
-async def test_a_deleted_connection_leaves_no_places_though_a_file_is_broken(bench: Bench) -> None:
+async def test_a_deleted_connection_leaves_no_cursors_despite_an_invalid_file(harness: ManagementHarness) -> None:
     """The broken file cannot contain the deleted connection."""
-    await put(bench, "depot")
-    bench.write("annex.json", "{")
+    await put(harness, "depot")
+    harness.write("annex.json", "{")
     with capture_logs():
-        await bench.registry.refresh()
-    assert bench.may_be_open("depot")
-    assert bench.may_be_open("annex")
-    await bench.manager.delete("depot", "ada", agree)
-    assert not bench.may_be_open("depot")
-    assert bench.may_be_open("annex")
+        await harness.registry.refresh()
+    assert harness.may_be_open("depot")
+    assert harness.may_be_open("annex")
+    await harness.manager.delete("depot", "ada", agree)
+    assert not harness.may_be_open("depot")
+    assert harness.may_be_open("annex")
 
 
-async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(bench: Bench) -> None:
-    await put(bench, "depot", topic="one")
-    bench.time += timedelta(minutes=1)
-    await put(bench, "depot", topic="two")
+async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(harness: ManagementHarness) -> None:
+    await put(harness, "depot", topic="one")
+    harness.time += timedelta(minutes=1)
+    await put(harness, "depot", topic="two")
 
     async def topic(at: RevisionSelector) -> str:
-        found = await bench.manager.definition("depot", at)
+        found = await harness.manager.definition("depot", at)
         address: str = found.document["sources"][0]["addresses"][0]
         return address
 
@@ -238,81 +245,81 @@ async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(bench: 
     assert await topic(RevisionSelector(time=NOW + timedelta(seconds=30))) == "one"
     assert await topic(RevisionSelector(time=NOW + timedelta(days=1))) == "two"
     for moment in (RevisionSelector(revision=3), RevisionSelector(time=NOW - timedelta(seconds=1))):
-        fault = await refused(bench.manager.definition("depot", moment))
+        fault = await refused(harness.manager.definition("depot", moment))
         assert error_of(fault) == (404, "connectivity:connection.history.notfound")
 
 
-async def test_the_audit_log_records_user_action_connection_and_revision(bench: Bench) -> None:
-    await put(bench, "depot")
-    await bench.manager.close("depot", "eve")
-    await bench.manager.reset_metrics("depot", "eve")
-    found = [(it["by"], it["action"], it["connection"], it["revision"]) for it in await bench.manager.audit()]
+async def test_the_audit_log_records_user_action_connection_and_revision(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    await harness.manager.close("depot", "eve")
+    await harness.manager.reset_metrics("depot", "eve")
+    found = [(it["by"], it["action"], it["connection"], it["revision"]) for it in await harness.manager.audit()]
     assert found == [("eve", "reset metrics", "depot", 2), ("eve", "close", "depot", 2), ("ada", "create", "depot", 1)]
-    (newest,) = await bench.manager.audit(1)
+    (newest,) = await harness.manager.audit(1)
     assert newest["at"] == NOW
 
 
-async def test_logs_are_kept_and_reset_where_something_runs(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.logs.clear()
-    await bench.manager.enable_logs("depot", "eve")
-    await bench.manager.reset_logs("depot", "eve")
-    assert bench.logs == ["enable depot", "reset depot"]
-    await bench.manager.close("depot", "eve")
-    await bench.manager.enable_logs("depot", "eve")
-    await bench.manager.reset_logs("depot", "eve")
-    assert bench.logs == ["enable depot", "reset depot"]
-    assert bench.manager.logs("depot") == {"connectionId": "depot", "connectionLogs": []}
+async def test_logs_are_kept_and_reset_where_something_runs(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.logs.clear()
+    await harness.manager.enable_logs("depot", "eve")
+    await harness.manager.reset_logs("depot", "eve")
+    assert harness.logs == ["enable depot", "reset depot"]
+    await harness.manager.close("depot", "eve")
+    await harness.manager.enable_logs("depot", "eve")
+    await harness.manager.reset_logs("depot", "eve")
+    assert harness.logs == ["enable depot", "reset depot"]
+    assert harness.manager.logs("depot") == {"connectionId": "depot", "connectionLogs": []}
 
 
-async def test_metrics_of_a_closed_connection_are_kept_and_can_be_reset(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.monitor.meter("depot").source(["in"])["in"].acknowledged.note(None)
-    await bench.manager.close("depot", "eve")
+async def test_metrics_of_a_closed_connection_are_kept_and_can_be_reset(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.monitor.meter("depot").source(["in"])["in"].acknowledged.note(None)
+    await harness.manager.close("depot", "eve")
     for expected in (1, 0):
-        inbound = bench.manager.metrics("depot")["connectionMetrics"]["inbound"]
+        inbound = harness.manager.metrics("depot")["connectionMetrics"]["inbound"]
         assert inbound["acknowledged"]["success"]["PT1M"] == expected
-        await bench.manager.reset_metrics("depot", "eve")
+        await harness.manager.reset_metrics("depot", "eve")
 
 
-async def test_deleting_a_connection_removes_its_counts(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.monitor.meter("depot").inbound("refused")
-    await bench.manager.delete("depot", "eve", agree)
-    assert bench.monitor.find_meter("depot").deliveries() == {}
+async def test_deleting_a_connection_removes_its_counts(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.monitor.meter("depot").inbound("refused")
+    await harness.manager.delete("depot", "eve", agree)
+    assert harness.monitor.find_meter("depot").deliveries() == {}
 
 
-async def test_subscriptions_are_those_of_the_table(bench: Bench) -> None:
-    assert list(bench.manager.subscriptions()) == []
-    assert error_of(await refused(bench.manager.cancel_subscription("ab", "ada"))) == (
+async def test_subscriptions_are_those_of_the_table(harness: ManagementHarness) -> None:
+    assert list(harness.manager.subscriptions()) == []
+    assert error_of(await refused(harness.manager.cancel_subscription("ab", "ada"))) == (
         404,
         "connectivity:subscription.notfound",
     )
-    assert await bench.manager.audit() == []
+    assert await harness.manager.audit() == []
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_secret_is_stored_sealed_shown_masked_and_kept(bench: Bench, make: Callable[[], Any]) -> None:
-    made = await put(bench, "depot", uri="tcp://ada:tulip-37@127.0.0.1:1883")
+async def test_a_secret_is_sealed_shown_masked_and_kept(harness: ManagementHarness, make: Callable[[], Any]) -> None:
+    made = await put(harness, "depot", uri="tcp://ada:tulip-37@127.0.0.1:1883")
     assert made.document["uri"] == f"tcp://ada:{MASK}@127.0.0.1:1883"
-    await bench.manager.put("depot", {**made.document, "name": "Depot"}, "ada", agree)
-    await bench.store.close()
-    assert b"tulip-37" not in (bench.folder.parent / "journal.db").read_bytes()
+    await harness.manager.put("depot", {**made.document, "name": "Depot"}, "ada", agree)
+    await harness.store.close()
+    assert b"tulip-37" not in (harness.folder.parent / "journal.db").read_bytes()
     again = await make()
     uri = again.registry["depot"].connection.uri.get_secret_value()
     assert uri == "tcp://ada:tulip-37@127.0.0.1:1883"
 
 
 async def test_a_stored_connection_that_cannot_be_used_any_more_stops_no_other(
-    bench: Bench, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    harness: ManagementHarness, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPOT_PASSWORD", "tulip")
-    made = await put(bench, "depot", uri="tcp://ada:${env:DEPOT_PASSWORD}@127.0.0.1:1883")
+    made = await put(harness, "depot", uri="tcp://ada:${env:DEPOT_PASSWORD}@127.0.0.1:1883")
     assert made.document["uri"] == "tcp://ada:${env:DEPOT_PASSWORD}@127.0.0.1:1883"
-    await put(bench, "other")
-    await bench.store.close()
+    await put(harness, "other")
+    await harness.store.close()
     monkeypatch.delenv("DEPOT_PASSWORD")
     with capture_logs() as lines:
         again = await make()
@@ -329,77 +336,77 @@ async def test_a_stored_connection_that_cannot_be_used_any_more_stops_no_other(
     assert again.manager.status("depot")["liveStatus"] == "open"
 
 
-# --- several at once ----------------------------------------------------------------------------------------------------
+# --- concurrent changes --------------------------------------------------------------------------------------------------
 
 
-async def test_of_two_operators_at_once_one_is_refused(bench: Bench) -> None:
-    await put(bench, "depot")
-    changes = [bench.manager.put("depot", document(name), name, only(1)) for name in ("ada", "eve")]
+async def test_of_two_operators_at_once_one_is_refused(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    changes = [harness.manager.put("depot", document(name), name, only(1)) for name in ("ada", "eve")]
     found = await asyncio.gather(*changes, return_exceptions=True)
     (lost,) = [it for it in found if isinstance(it, OperationRefused)]
     assert lost.fault.status == 412
-    assert [it["revision"] for it in await bench.manager.revisions("depot")] == [2, 1]
+    assert [it["revision"] for it in await harness.manager.revisions("depot")] == [2, 1]
 
 
-async def test_commands_on_one_connection_wait_for_each_other_and_others_do_not(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.may_close.clear()
-    closing = asyncio.ensure_future(bench.manager.close("depot", "ada"))
-    await wait_until(lambda: "close depot" in bench.reported)
-    opening = asyncio.ensure_future(bench.manager.open("depot", "eve"))
-    await put(bench, "other")
-    assert bench.manager.status("depot")["connectionStatus"] == "closed", "questions are answered from the present"
+async def test_commands_on_one_connection_wait_for_each_other_and_others_do_not(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.may_close.clear()
+    closing = asyncio.ensure_future(harness.manager.close("depot", "ada"))
+    await wait_until(lambda: "close depot" in harness.reported)
+    opening = asyncio.ensure_future(harness.manager.open("depot", "eve"))
+    await put(harness, "other")
+    assert harness.manager.status("depot")["connectionStatus"] == "closed", "questions are answered from the present"
     assert not opening.done()
-    bench.may_close.set()
+    harness.may_close.set()
     await closing
     await opening
-    assert bench.done() == ["open depot", "close depot", "open other", "open depot"]
+    assert harness.done() == ["open depot", "close depot", "open other", "open depot"]
 
 
-async def test_a_command_finishes_after_its_caller_is_cancelled(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.may_close.clear()
-    changing = asyncio.ensure_future(put(bench, "depot", topic="other"))
-    await wait_until(lambda: "close depot" in bench.reported)
+async def test_a_command_finishes_after_its_caller_is_cancelled(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.may_close.clear()
+    changing = asyncio.ensure_future(put(harness, "depot", topic="other"))
+    await wait_until(lambda: "close depot" in harness.reported)
     changing.cancel()
     await pause()
-    bench.may_close.set()
-    await wait_until(lambda: bench.reported[-1] == "open depot")
-    assert bench.registry["depot"].connection.sources[0].addresses == ("other",)
+    harness.may_close.set()
+    await wait_until(lambda: harness.reported[-1] == "open depot")
+    assert harness.registry["depot"].connection.sources[0].addresses == ("other",)
 
 
 # --- files and API together ---------------------------------------------------------------------------------------------
 
 
-async def test_the_manager_does_not_change_a_connection_owned_by_a_file(bench: Bench) -> None:
-    bench.write("depot.json", document())
-    await bench.registry.refresh()
+async def test_the_manager_does_not_change_a_connection_owned_by_a_file(harness: ManagementHarness) -> None:
+    harness.write("depot.json", document())
+    await harness.registry.refresh()
     for asked in (
-        bench.manager.create(document(id="depot"), "ada"),
-        bench.manager.put("depot", document(), "ada", agree),
-        bench.manager.delete("depot", "ada", agree),
+        harness.manager.create(document(id="depot"), "ada"),
+        harness.manager.put("depot", document(), "ada", agree),
+        harness.manager.delete("depot", "ada", agree),
     ):
         fault = await refused(asked)
         assert error_of(fault) == (409, "connectivity:connection.conflict")
-        assert str(bench.folder / "depot.json") in fault.message
-    found = await bench.manager.definition("depot")
-    assert (found.owner, found.file, found.revision) == (Owner.FILE, bench.folder / "depot.json", 1)
+        assert str(harness.folder / "depot.json") in fault.message
+    found = await harness.manager.definition("depot")
+    assert (found.owner, found.file, found.revision) == (Owner.FILE, harness.folder / "depot.json", 1)
 
 
 async def test_a_connection_of_a_file_is_closed_in_spite_of_it_until_the_file_changes(
-    bench: Bench, make: Callable[[], Any]
+    harness: ManagementHarness, make: Callable[[], Any]
 ) -> None:
-    bench.write("depot.json", document())
-    await bench.registry.refresh()
-    await bench.manager.close("depot", "ada")
-    assert bench.done() == ["open depot", "close depot"]
-    found = await bench.manager.definition("depot")
+    harness.write("depot.json", document())
+    await harness.registry.refresh()
+    await harness.manager.close("depot", "ada")
+    assert harness.done() == ["open depot", "close depot"]
+    found = await harness.manager.definition("depot")
     assert (found.override, found.document["connectionStatus"], found.revision) == ("closed", "closed", 2)
-    assert bench.manager.status("depot")["override"] == "closed"
-    await bench.store.close()
+    assert harness.manager.status("depot")["override"] == "closed"
+    await harness.store.close()
     again = await make()
     assert again.done() == [], "it outlives the service"
-    bench.write("depot.json", " " + json.dumps(document()))
+    harness.write("depot.json", " " + json.dumps(document()))
     assert await again.settled() == [], "the same meaning is no change"
     again.write("depot.json", document("other"))
     assert await again.settled() == ["open depot"]
@@ -408,184 +415,184 @@ async def test_a_connection_of_a_file_is_closed_in_spite_of_it_until_the_file_ch
 
 
 async def test_an_operator_override_of_a_file_survives_file_notes_that_are_stored_later(
-    bench: Bench, make: Callable[[], Any]
+    harness: ManagementHarness, make: Callable[[], Any]
 ) -> None:
-    bench.write("depot.json", document())
+    harness.write("depot.json", document())
     Fragile.arm(1)
     with capture_logs():
-        await bench.registry.refresh()
-    await bench.store.wait_available()
-    await bench.manager.close("depot", "ada")
-    await bench.registry.refresh()
-    await bench.store.close()
+        await harness.registry.refresh()
+    await harness.store.wait_available()
+    await harness.manager.close("depot", "ada")
+    await harness.registry.refresh()
+    await harness.store.close()
     again = await make()
     assert (await again.manager.definition("depot")).override == "closed"
 
 
-async def test_an_operator_can_end_their_override_of_a_file(bench: Bench) -> None:
-    bench.write("depot.json", document(connectionStatus="closed"))
-    await bench.registry.refresh()
-    await bench.manager.open("depot", "ada")
-    assert (await bench.manager.definition("depot")).override == "open"
-    await bench.manager.close("depot", "ada")
-    assert (await bench.manager.definition("depot")).override is None
-    assert bench.done() == ["open depot", "close depot"]
+async def test_an_operator_can_end_their_override_of_a_file(harness: ManagementHarness) -> None:
+    harness.write("depot.json", document(connectionStatus="closed"))
+    await harness.registry.refresh()
+    await harness.manager.open("depot", "ada")
+    assert (await harness.manager.definition("depot")).override == "open"
+    await harness.manager.close("depot", "ada")
+    assert (await harness.manager.definition("depot")).override is None
+    assert harness.done() == ["open depot", "close depot"]
 
 
-async def test_a_file_with_an_id_of_the_api_is_a_problem_and_the_api_continues(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.write("depot.json", document("elsewhere"))
+async def test_a_file_with_an_id_of_the_api_is_a_problem_and_the_api_continues(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.write("depot.json", document("elsewhere"))
     with capture_logs() as lines:
-        await bench.registry.refresh()
+        await harness.registry.refresh()
     assert [line["path"] for line in lines] == ["id"]
-    found = await bench.manager.definition("depot")
+    found = await harness.manager.definition("depot")
     assert (found.owner, found.document["sources"][0]["addresses"]) == (Owner.API, ["in"])
-    assert bench.done() == ["open depot"]
-    await bench.manager.delete("depot", "ada", agree)
-    await bench.registry.refresh()
-    found = await bench.manager.definition("depot")
+    assert harness.done() == ["open depot"]
+    await harness.manager.delete("depot", "ada", agree)
+    await harness.registry.refresh()
+    found = await harness.manager.definition("depot")
     assert (found.owner, found.document["sources"][0]["addresses"], found.revision) == (Owner.FILE, ["elsewhere"], 3)
-    assert bench.done() == ["close depot", "open depot"]
+    assert harness.done() == ["close depot", "open depot"]
 
 
-async def test_a_file_that_becomes_unusable_is_reported_with_its_connection(bench: Bench) -> None:
-    bench.write("depot.json", document())
-    await bench.registry.refresh()
-    bench.write("depot.json", "{")
+async def test_a_file_that_becomes_unusable_is_reported_with_its_connection(harness: ManagementHarness) -> None:
+    harness.write("depot.json", document())
+    await harness.registry.refresh()
+    harness.write("depot.json", "{")
     with capture_logs():
-        await bench.registry.refresh()
-    found = await bench.manager.definition("depot")
+        await harness.registry.refresh()
+    found = await harness.manager.definition("depot")
     assert found.document == {**document(), "id": "depot"}
     assert "line 1" in found.problems[0]
-    bench.write("depot.json", document())
-    await bench.registry.refresh()
-    assert (await bench.manager.definition("depot")).problems == ()
+    harness.write("depot.json", document())
+    await harness.registry.refresh()
+    assert (await harness.manager.definition("depot")).problems == ()
 
 
 # --- trouble ------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_action_that_cannot_be_written_to_the_audit_log_is_not_done(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+async def test_an_action_without_an_audit_line_is_not_done(
+    harness: ManagementHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer says that nothing was changed."""
-    await put(bench, "depot")
-    bench.monitor.meter("depot").replies.published.note(None)
+    """The error says that nothing was changed."""
+    await put(harness, "depot")
+    harness.monitor.meter("depot").replies.published.note(None)
     live = type(
         "Live", (), {"key": "abcd", "kind": SubscriptionKind.SEARCH, "connection_id": "depot", "entity": None}
     )()
-    monkeypatch.setattr(type(bench.streams), "__iter__", lambda _: iter([live]))
+    monkeypatch.setattr(type(harness.streams), "__iter__", lambda _: iter([live]))
     revoked: list[Any] = []
-    monkeypatch.setattr(bench.streams, "revoke", lambda *given: revoked.append(given))
+    monkeypatch.setattr(harness.streams, "revoke", lambda *given: revoked.append(given))
     actions: tuple[Callable[[], Awaitable[object]], ...] = (
-        lambda: bench.manager.reset_metrics("depot", "ada"),
-        lambda: bench.manager.cancel_subscription("ab", "ada"),
+        lambda: harness.manager.reset_metrics("depot", "ada"),
+        lambda: harness.manager.cancel_subscription("ab", "ada"),
     )
     for ask in actions:
         Fragile.arm(1)
         with capture_logs():
             assert error_of(await refused(ask())) == (503, "api:store.unavailable")
-        await bench.store.wait_available()
+        await harness.store.wait_available()
     assert revoked == []
-    assert bench.manager.metrics("depot")["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
-    await bench.manager.cancel_subscription("ab", "ada")
-    assert [(entry["action"], entry["details"]) for entry in await bench.manager.audit(1)] == [
+    assert harness.manager.metrics("depot")["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
+    await harness.manager.cancel_subscription("ab", "ada")
+    assert [(entry["action"], entry["details"]) for entry in await harness.manager.audit(1)] == [
         ("cancel subscription", "ab")
     ]
     assert [given[0] for given in revoked] == [live]
 
 
-async def test_a_command_that_cannot_be_stored_has_no_effect(bench: Bench) -> None:
-    await put(bench, "depot")
-    bench.done()
-    await bench.store.close()
+async def test_a_command_that_cannot_be_stored_has_no_effect(harness: ManagementHarness) -> None:
+    await put(harness, "depot")
+    harness.done()
+    await harness.store.close()
     for asked in (
-        bench.manager.create(document(id="other"), "ada"),
-        bench.manager.put("depot", document("other"), "ada", agree),
-        bench.manager.close("depot", "ada"),
-        bench.manager.delete("depot", "ada", agree),
+        harness.manager.create(document(id="other"), "ada"),
+        harness.manager.put("depot", document("other"), "ada", agree),
+        harness.manager.close("depot", "ada"),
+        harness.manager.delete("depot", "ada", agree),
     ):
         assert error_of(await refused(asked)) == (503, "api:store.unavailable")
-    assert (bench.done(), bench.manager.ids()) == ([], ["depot"])
-    assert (await bench.manager.definition("depot")).revision == 1
+    assert (harness.done(), harness.manager.ids()) == ([], ["depot"])
+    assert (await harness.manager.definition("depot")).revision == 1
 
 
 @pytest.mark.parametrize("is_asked", [False, True], ids=["by itself", "before the next command"])
 async def test_a_change_stored_despite_a_store_error_is_applied(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+    harness: ManagementHarness, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
     """After a restart it would be there too."""
-    await put(bench, "depot")
-    await put(bench, "annex")
-    bench.done()
-    adding = bench.definitions.add
+    await put(harness, "depot")
+    await put(harness, "annex")
+    harness.done()
+    adding = harness.definitions.add
 
     async def add(revision: StoredRevision, entry: AuditEntry) -> None:
         await adding(revision, entry)
         raise StoreUnavailable("the disk did not answer")
 
-    monkeypatch.setattr(bench.definitions, "add", add)
+    monkeypatch.setattr(harness.definitions, "add", add)
     for asked in (
-        bench.manager.put("depot", document("other"), "ada", agree),
-        bench.manager.delete("annex", "ada", agree),
+        harness.manager.put("depot", document("other"), "ada", agree),
+        harness.manager.delete("annex", "ada", agree),
     ):
         assert error_of(await refused(asked)) == (503, "api:store.unavailable")
-    assert (bench.done(), bench.manager.ids()) == ([], ["annex", "depot"])
-    monkeypatch.setattr(bench.definitions, "add", adding)
+    assert (harness.done(), harness.manager.ids()) == ([], ["annex", "depot"])
+    monkeypatch.setattr(harness.definitions, "add", adding)
     if is_asked:
-        assert (await put(bench, "depot", topic="third")).revision == 3
-        assert bench.done() == ["close depot", "open depot"] * 2
+        assert (await put(harness, "depot", topic="third")).revision == 3
+        assert harness.done() == ["close depot", "open depot"] * 2
     else:
-        async with bench.registry.turn("annex"):
+        async with harness.registry.turn("annex"):
             # Files are looked at in the same rounds: they do not wait for a command that waits for its broker.
-            await asyncio.wait_for(bench.manager.recover(), PATIENCE)
-            assert bench.manager.ids() == ["annex", "depot"]
-        await bench.manager.recover()
-        assert bench.manager.ids() == ["depot"]
-        assert (await bench.manager.definition("depot")).revision == 2
-        assert sorted(bench.done()) == ["close annex", "close depot", "open depot"]
+            await asyncio.wait_for(harness.manager.recover(), PATIENCE)
+            assert harness.manager.ids() == ["annex", "depot"]
+        await harness.manager.recover()
+        assert harness.manager.ids() == ["depot"]
+        assert (await harness.manager.definition("depot")).revision == 2
+        assert sorted(harness.done()) == ["close annex", "close depot", "open depot"]
 
 
-async def test_a_file_override_stored_despite_a_store_error_is_applied(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+async def test_a_file_override_stored_despite_an_error_is_applied(
+    harness: ManagementHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.write("depot.json", document())
-    await bench.registry.refresh()
-    bench.done()
-    overriding = bench.definitions.override
+    harness.write("depot.json", document())
+    await harness.registry.refresh()
+    harness.done()
+    overriding = harness.definitions.override
 
     async def override(note: FileNote, entry: AuditEntry) -> None:
         await overriding(note, entry)
         raise StoreUnavailable("the disk did not answer")
 
-    monkeypatch.setattr(bench.definitions, "override", override)
-    assert error_of(await refused(bench.manager.close("depot", "ada"))) == (503, "api:store.unavailable")
-    assert (bench.done(), (await bench.manager.definition("depot")).override) == ([], None)
-    await bench.manager.recover()
-    assert (bench.done(), (await bench.manager.definition("depot")).override) == (["close depot"], "closed")
-    await bench.manager.recover()
-    assert (bench.done(), (await bench.manager.definition("depot")).revision) == ([], 2)
+    monkeypatch.setattr(harness.definitions, "override", override)
+    assert error_of(await refused(harness.manager.close("depot", "ada"))) == (503, "api:store.unavailable")
+    assert (harness.done(), (await harness.manager.definition("depot")).override) == ([], None)
+    await harness.manager.recover()
+    assert (harness.done(), (await harness.manager.definition("depot")).override) == (["close depot"], "closed")
+    await harness.manager.recover()
+    assert (harness.done(), (await harness.manager.definition("depot")).revision) == ([], 2)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out without saying so"])
-async def test_wherever_the_disk_fails_nothing_is_half_done(bench: Bench, late: bool) -> None:
+async def test_a_disk_failure_at_any_step_leaves_nothing_half_done(harness: ManagementHarness, late: bool) -> None:
     """The shown state is the stored one, and every change reported as stored is there."""
-    await put(bench, "depot")
+    await put(harness, "depot")
     outcomes: set[object] = set()
     for number in range(1, 16):
         Fragile.arm(number, late)
-        (answer,) = await asyncio.gather(put(bench, "depot", topic=f"t{number}"), return_exceptions=True)
+        (answer,) = await asyncio.gather(put(harness, "depot", topic=f"t{number}"), return_exceptions=True)
         outcomes.add(error_of(answer.fault) if isinstance(answer, OperationRefused) else type(answer).__name__)
         was_stored = Fragile.count < number
         Fragile.arm(0)
-        await bench.store.wait_available()
-        await bench.manager.recover()
-        (stored,) = bench.definitions.current()
-        shown = await bench.manager.definition("depot")
+        await harness.store.wait_available()
+        await harness.manager.recover()
+        (stored,) = harness.definitions.current()
+        shown = await harness.manager.definition("depot")
         assert shown.revision == stored.revision
         assert json.loads(stored.document or "")["sources"] == shown.document["sources"]
         assert (
-            bench.registry["depot"].connection.sources[0].addresses[0] == shown.document["sources"][0]["addresses"][0]
+            harness.registry["depot"].connection.sources[0].addresses[0] == shown.document["sources"][0]["addresses"][0]
         )
         if was_stored:
             assert shown.document["sources"][0]["addresses"] == [f"t{number}"]

@@ -13,13 +13,13 @@ from connectivity.connections.model import Connection
 from connectivity.management.interface import SampleMessage
 from connectivity.management.manager import TESTS_AT_ONCE
 from connectivity.security.keys import new_key
-from tests.support.in_process.connection_management import Bench, document, error_of, refused
+from tests.support.in_process.connection_management import ManagementHarness, document, error_of, refused
 from tests.support.wait import wait_until
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = await Bench(tmp_path, (new_key(),)).started()
+async def harness(tmp_path: Path) -> AsyncIterator[ManagementHarness]:
+    made = await ManagementHarness(tmp_path, (new_key(),)).started()
     yield made
     await made.store.close()
 
@@ -28,7 +28,7 @@ TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "aut
 
 
 class RecordingTest:
-    """Notes what it is given to try out."""
+    """A connection test that records the connections that it is called with."""
 
     def __init__(self) -> None:
         self.connections: list[Connection] = []
@@ -39,25 +39,25 @@ class RecordingTest:
 
 
 @pytest.fixture
-def recording(bench: Bench) -> RecordingTest:
-    bench.manager._connection_test = made = RecordingTest()
+def recording(harness: ManagementHarness) -> RecordingTest:
+    harness.manager._connection_test = made = RecordingTest()
     return made
 
 
-async def test_case_16_a_target_that_issues_a_label_of_its_connection_may_be_tried_out(
-    bench: Bench, recording: RecordingTest
+async def test_case_16_a_target_that_issues_a_label_of_its_connection_can_be_tested(
+    harness: ManagementHarness, recording: RecordingTest
 ) -> None:
     for label in ("depot-7:delivered", "{{ connection:id }}:delivered"):
         given = document(targets=[{**TARGET, "issuedAcknowledgementLabel": label}], id="depot-7")
-        assert await bench.manager.test(given) == {"connection": "open"}
+        assert await harness.manager.test(given) == {"connection": "open"}
     assert [each.id for each in recording.connections] == ["depot-7", "depot-7"]
-    assert await bench.manager.definitions() == []
+    assert await harness.manager.definitions() == []
 
 
 async def test_7_1_a_connection_test_of_a_document_without_an_id_uses_an_unused_id(
-    bench: Bench, recording: RecordingTest
+    harness: ManagementHarness, recording: RecordingTest
 ) -> None:
-    await bench.manager.test(document())
+    await harness.manager.test(document())
     [connection] = recording.connections
     assert connection.id.endswith("-dry-run")
 
@@ -70,21 +70,21 @@ async def test_7_1_a_connection_test_of_a_document_without_an_id_uses_an_unused_
     ],
     ids=["case_44", "case_45"],
 )
-async def test_case_44_45_labels_are_judged_before_anybody_is_asked(
-    bench: Bench, recording: RecordingTest, targets: list[str], status: int, code: str
+async def test_case_44_45_labels_are_checked_before_any_request(
+    harness: ManagementHarness, recording: RecordingTest, targets: list[str], status: int, code: str
 ) -> None:
     given = [
         {**TARGET, "address": f"out/{index}", "issuedAcknowledgementLabel": it} for index, it in enumerate(targets)
     ]
-    assert error_of(await refused(bench.manager.test(document(targets=given, id="depot-7")))) == (status, code)
+    assert error_of(await refused(harness.manager.test(document(targets=given, id="depot-7")))) == (status, code)
     assert recording.connections == []
 
 
-async def test_few_are_tried_at_the_same_time_and_the_others_wait(bench: Bench) -> None:
+async def test_few_are_tried_at_the_same_time_and_the_others_wait(harness: ManagementHarness) -> None:
     at_once: list[int] = []
     running, gate = 0, asyncio.Event()
 
-    async def trial(connection: Connection, sample: SampleMessage | None) -> dict[str, Any]:
+    async def connection_test(connection: Connection, sample: SampleMessage | None) -> dict[str, Any]:
         nonlocal running
         running += 1
         at_once.append(running)
@@ -92,9 +92,9 @@ async def test_few_are_tried_at_the_same_time_and_the_others_wait(bench: Bench) 
         running -= 1
         return {}
 
-    bench.manager._connection_test = trial
-    trials = [asyncio.create_task(bench.manager.test(document())) for _ in range(3 * TESTS_AT_ONCE)]
+    harness.manager._connection_test = connection_test
+    tests = [asyncio.create_task(harness.manager.test(document())) for _ in range(3 * TESTS_AT_ONCE)]
     await wait_until(lambda: running == TESTS_AT_ONCE)
     gate.set()
-    await asyncio.gather(*trials)
+    await asyncio.gather(*tests)
     assert (max(at_once), len(at_once)) == (TESTS_AT_ONCE, 3 * TESTS_AT_ONCE)

@@ -11,18 +11,18 @@ from connectivity.connections.model import Connection
 from connectivity.errors import OperationRefused
 from connectivity.security.keys import new_key
 from mappings.errors import Fault
-from tests.support.in_process.connection_management import Bench, agree, document, error_of, put, refused
+from tests.support.in_process.connection_management import ManagementHarness, agree, document, error_of, put, refused
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    bench = await Bench(tmp_path, (new_key(),)).started()
-    yield bench
-    await bench.store.close()
+async def harness(tmp_path: Path) -> AsyncIterator[ManagementHarness]:
+    harness = await ManagementHarness(tmp_path, (new_key(),)).started()
+    yield harness
+    await harness.store.close()
 
 
 async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variables(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: ManagementHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTHER_PASSWORD", "tulip")
     (tmp_path / "settings.yaml").write_text("api: {token: tulip}", encoding="utf-8")
@@ -33,13 +33,13 @@ async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variabl
         f"${{file:{tmp_path}/nowhere}}": "a file outside the folders in secrets.folders",
         f"${{file:{tmp_path}/secrets/../settings.yaml}}": "a file outside the folders in secrets.folders",
     }
-    await put(bench, "depot")
+    await put(harness, "depot")
     for reference, reason in references.items():
         sent = document(specificConfig={"clientId": reference})
         for asked in (
-            bench.manager.create({"id": "new", **sent}, "ada"),
-            bench.manager.put("depot", sent, "ada", agree),
-            bench.manager.test(sent),
+            harness.manager.create({"id": "new", **sent}, "ada"),
+            harness.manager.put("depot", sent, "ada", agree),
+            harness.manager.test(sent),
         ):
             fault = await refused(asked)
             assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
@@ -48,42 +48,42 @@ async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variabl
 
 
 async def test_connection_files_can_name_other_files_and_variables_than_documents_sent_to_the_api(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    harness: ManagementHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTHER_PASSWORD", "tulip")
-    bench.write("a.json", document(uri="tcp://ada:${env:OTHER_PASSWORD}@127.0.0.1:1883"))
-    await bench.registry.refresh()
-    assert bench.registry["a"].connection.uri.get_secret_value() == "tcp://ada:tulip@127.0.0.1:1883"
+    harness.write("a.json", document(uri="tcp://ada:${env:OTHER_PASSWORD}@127.0.0.1:1883"))
+    await harness.registry.refresh()
+    assert harness.registry["a"].connection.uri.get_secret_value() == "tcp://ada:tulip@127.0.0.1:1883"
 
 
-async def test_a_connection_that_is_not_permitted_is_neither_stored_nor_tested(bench: Bench) -> None:
+async def test_a_connection_that_is_not_permitted_is_neither_stored_nor_tested(harness: ManagementHarness) -> None:
     def permit(connection: Connection | None, _known: Iterable[Connection]) -> None:
         raise OperationRefused(Fault(403, "api:subject.forbidden", f"not {connection.id if connection else None}"))
 
     for asked in (
-        bench.manager.create(document(id="depot"), "ada", permit),
-        bench.manager.put("depot", document(), "ada", agree, permit),
-        bench.manager.test(document(id="depot"), None, permit),
+        harness.manager.create(document(id="depot"), "ada", permit),
+        harness.manager.put("depot", document(), "ada", agree, permit),
+        harness.manager.test(document(id="depot"), None, permit),
     ):
         assert (await refused(asked)).message == "not depot"
-    assert (list(bench.manager.ids()), bench.done()) == ([], [])
-    await put(bench, "depot", name="Depot")
-    await refused(bench.manager.put("depot", document(name="Other"), "ada", agree, permit))
-    assert (await bench.manager.definition("depot")).document["name"] == "Depot"
+    assert (list(harness.manager.ids()), harness.done()) == ([], [])
+    await put(harness, "depot", name="Depot")
+    await refused(harness.manager.put("depot", document(name="Other"), "ada", agree, permit))
+    assert (await harness.manager.definition("depot")).document["name"] == "Depot"
 
 
-async def test_a_connection_of_others_can_be_neither_replaced_nor_controlled(bench: Bench) -> None:
+async def test_a_connection_of_others_can_be_neither_replaced_nor_controlled(harness: ManagementHarness) -> None:
     """Its secrets would go along: a document with masks keeps them."""
-    await put(bench, "depot", uri="tcp://ada:tulip@127.0.0.1:1883", name="Depot")
-    await put(bench, "own", name="Own")
-    bench.done()
+    await put(harness, "depot", uri="tcp://ada:tulip@127.0.0.1:1883", name="Depot")
+    await put(harness, "own", name="Own")
+    harness.done()
 
     def permit(connection: Connection | None, known: Iterable[Connection]) -> None:
         assert {each.id for each in known} == {"depot", "own"}
         if connection is None or connection.name == "Depot":
             raise OperationRefused(Fault(403, "api:subject.forbidden", "not this one"))
 
-    manager, masked = bench.manager, document(uri="tcp://ada:*****@127.0.0.1:1883", name="Taken")
+    manager, masked = harness.manager, document(uri="tcp://ada:*****@127.0.0.1:1883", name="Taken")
     for asked in (
         manager.put("depot", masked, "eve", agree, permit),
         manager.test({"id": "depot", **masked}, None, permit),
@@ -96,6 +96,6 @@ async def test_a_connection_of_others_can_be_neither_replaced_nor_controlled(ben
     ):
         assert error_of(await refused(asked)) == (403, "api:subject.forbidden")
     assert (await manager.definition("depot")).document["name"] == "Depot"
-    assert bench.done() == []
+    assert harness.done() == []
     await manager.put("own", document(name="Other"), "eve", agree, permit)
     await manager.delete("own", "eve", agree, permit)

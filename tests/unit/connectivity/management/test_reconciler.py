@@ -92,7 +92,7 @@ def shown(found: FolderReading) -> tuple[int, str | None, str, datetime] | None:
         "one that changed ends what the operator wanted",
         "one that says closed itself",
         "one that is gone",
-        "one that is broken keeps what it said",
+        "an invalid file keeps the last valid connection",
         "one that is gone beside another that is broken",
     ],
 )

@@ -22,7 +22,7 @@ from tests.support.wait import wait_until
 
 
 class FakeSupervisor:
-    """Notes what is done with a connection."""
+    """Records the actions on a connection."""
 
     def __init__(self, connection: Connection, actions: list[str]) -> None:
         self.connection = connection
@@ -35,7 +35,7 @@ class FakeSupervisor:
         self._actions.append(f"close {self.connection.id}")
 
 
-class Bench:
+class RegistryHarness:
     def __init__(self, folder: Path) -> None:
         self.folder, self.reported = folder, list[str]()
         self.may_be_open: Callable[[str], bool] = lambda _id: True
@@ -67,8 +67,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def harness(tmp_path: Path) -> RegistryHarness:
+    return RegistryHarness(tmp_path)
 
 
 def document(topic: str = "in", **more: Any) -> str:
@@ -83,165 +83,169 @@ def document(topic: str = "in", **more: Any) -> str:
     )
 
 
-async def test_every_open_connection_of_the_folder_is_opened(bench: Bench) -> None:
-    bench.write("one.json", document())
-    bench.write("two.json", document(connectionStatus="closed"))
-    assert await bench.changes() == ["open one"]
-    assert [supervisor.connection.id for supervisor in bench.registry] == ["one"], "one that is closed costs nothing"
-    assert sorted(bench.registry.known) == ["one", "two"]
+async def test_every_open_connection_of_the_folder_is_opened(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    harness.write("two.json", document(connectionStatus="closed"))
+    assert await harness.changes() == ["open one"]
+    assert [supervisor.connection.id for supervisor in harness.registry] == ["one"], "one that is closed costs nothing"
+    assert sorted(harness.registry.known) == ["one", "two"]
 
 
-async def test_a_connection_that_is_closed_is_reported_also_while_another_file_is_broken(bench: Bench) -> None:
+async def test_a_connection_that_is_closed_is_reported_also_while_another_file_is_broken(
+    harness: RegistryHarness,
+) -> None:
     """A missing connection may be in the unreadable file, and open."""
-    bench.write("one.json", document())
-    bench.write("two.json", document(connectionStatus="closed"))
-    await bench.changes()
-    assert [bench.may_be_open(id) for id in ("one", "two", "other")] == [True, False, False]
-    bench.write("three.json", "{")
+    harness.write("one.json", document())
+    harness.write("two.json", document(connectionStatus="closed"))
+    await harness.changes()
+    assert [harness.may_be_open(id) for id in ("one", "two", "other")] == [True, False, False]
+    harness.write("three.json", "{")
     with capture_logs():
-        await bench.changes()
-    assert [bench.may_be_open(id) for id in ("one", "two", "other")] == [True, False, True]
-    bench.write("one.json", document(connectionStatus="closed"))
+        await harness.changes()
+    assert [harness.may_be_open(id) for id in ("one", "two", "other")] == [True, False, True]
+    harness.write("one.json", document(connectionStatus="closed"))
     with capture_logs():
-        await bench.changes()
-    assert [bench.may_be_open(id) for id in ("one", "two", "other")] == [False, False, True]
+        await harness.changes()
+    assert [harness.may_be_open(id) for id in ("one", "two", "other")] == [False, False, True]
 
 
-async def test_an_unchanged_folder_changes_nothing(bench: Bench) -> None:
-    bench.write("one.json", document())
-    await bench.changes()
-    assert await bench.changes() == []
+async def test_an_unchanged_folder_changes_nothing(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+    assert await harness.changes() == []
 
 
-async def test_only_the_connection_that_differs_is_made_again(bench: Bench) -> None:
-    bench.write("one.json", document())
-    bench.write("two.json", document())
-    await bench.changes()
-    bench.write("two.json", document("elsewhere"))
-    assert await bench.changes() == ["close two", "ended two", "open two"]
+async def test_only_the_connection_that_differs_is_made_again(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    harness.write("two.json", document())
+    await harness.changes()
+    harness.write("two.json", document("elsewhere"))
+    assert await harness.changes() == ["close two", "ended two", "open two"]
 
 
-async def test_a_file_written_again_with_the_same_meaning_touches_nothing(bench: Bench) -> None:
-    bench.write("one.json", document())
-    await bench.changes()
-    bench.write("one.json", " " + document())
-    assert await bench.changes() == []
+async def test_a_file_written_again_with_the_same_meaning_touches_nothing(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+    harness.write("one.json", " " + document())
+    assert await harness.changes() == []
 
 
-async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its_own(bench: Bench) -> None:
-    bench.write("one.json", document())
-    await bench.changes()
-    bench.write("two.json", document())
-    assert await bench.changes() == ["open two"]
-    (bench.folder / "one.json").unlink()
+async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its_own(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+    harness.write("two.json", document())
+    assert await harness.changes() == ["open two"]
+    (harness.folder / "one.json").unlink()
     with capture_logs() as lines:
-        assert await bench.changes() == ["close one", "ended one"]
-        bench.write("two.json", document("elsewhere"))
-        await bench.changes()
+        assert await harness.changes() == ["close one", "ended one"]
+        harness.write("two.json", document("elsewhere"))
+        await harness.changes()
     assert [(line["event"], line["reason"], line["connection"]) for line in lines] == [
         ("connection closed", "document deleted", "one"),
         ("connection closed", "document or secret changed", "two"),
     ]
 
 
-async def test_a_file_that_becomes_unusable_stops_nothing(bench: Bench) -> None:
-    bench.write("one.json", document())
-    bench.write("two.json", document())
-    await bench.changes()
-    bench.write("one.json", "{")
-    assert await bench.changes() == []
-    assert bench.registry["one"].connection.id == "one"
-    bench.write("one.json", document("mended"))
-    assert await bench.changes() == ["close one", "ended one", "open one"]
+async def test_a_file_that_becomes_unusable_stops_nothing(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    harness.write("two.json", document())
+    await harness.changes()
+    harness.write("one.json", "{")
+    assert await harness.changes() == []
+    assert harness.registry["one"].connection.id == "one"
+    harness.write("one.json", document("repaired"))
+    assert await harness.changes() == ["close one", "ended one", "open one"]
 
 
-async def test_a_folder_that_vanishes_stops_nothing(bench: Bench) -> None:
-    bench.write("one.json", document())
-    await bench.changes()
-    (bench.folder / "one.json").rename(bench.folder.parent / "kept.json")
-    bench.folder.rmdir()
-    assert await bench.changes() == []
-    assert bench.registry["one"].connection.id == "one"
-    assert bench.registry.folder_problem == f"{bench.folder}: No such file or directory"
-    bench.folder.mkdir()
-    await bench.changes()
-    assert bench.registry.folder_problem == ""
+async def test_a_folder_that_vanishes_stops_nothing(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+    (harness.folder / "one.json").rename(harness.folder.parent / "kept.json")
+    harness.folder.rmdir()
+    assert await harness.changes() == []
+    assert harness.registry["one"].connection.id == "one"
+    assert harness.registry.folder_problem == f"{harness.folder}: No such file or directory"
+    harness.folder.mkdir()
+    await harness.changes()
+    assert harness.registry.folder_problem == ""
 
 
-async def test_a_link_that_leads_nowhere_hides_no_other_file(bench: Bench) -> None:
+async def test_a_link_that_leads_nowhere_hides_no_other_file(harness: RegistryHarness) -> None:
     """Editors leave such links while a file is being edited."""
-    bench.write("one.json", document())
-    (bench.folder / "two.json").symlink_to(bench.folder / "nowhere.json")
-    (bench.folder / ".#one.json").symlink_to("somebody@somewhere")
-    assert await bench.changes() == ["open one"]
-    bench.write("three.json", document())
-    assert await bench.changes() == ["open three"]
+    harness.write("one.json", document())
+    (harness.folder / "two.json").symlink_to(harness.folder / "nowhere.json")
+    (harness.folder / ".#one.json").symlink_to("somebody@somewhere")
+    assert await harness.changes() == ["open one"]
+    harness.write("three.json", document())
+    assert await harness.changes() == ["open three"]
 
 
-async def test_a_connection_can_be_found_until_it_is_closed(bench: Bench) -> None:
+async def test_a_connection_can_be_found_until_it_is_closed(harness: RegistryHarness) -> None:
     """Stopping the service while a connection closes must drain that one too."""
-    bench.write("one.json", document())
-    await bench.changes()
+    harness.write("one.json", document())
+    await harness.changes()
     found: list[list[str]] = []
 
     async def close(drain: float = 0.0) -> None:
-        found.append([supervisor.connection.id for supervisor in bench.registry])
+        found.append([supervisor.connection.id for supervisor in harness.registry])
 
-    bench.registry["one"].close = close  # type: ignore[method-assign]
-    (bench.folder / "one.json").unlink()
-    await bench.changes()
+    harness.registry["one"].close = close  # type: ignore[method-assign]
+    (harness.folder / "one.json").unlink()
+    await harness.changes()
     assert found == [["one"]]
-    assert list(bench.registry) == []
+    assert list(harness.registry) == []
 
 
-async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_again(bench: Bench) -> None:
-    bench.write("one.json", document())
-    await bench.changes()
+async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_again(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
 
     async def fail(_drain: float) -> None:
         raise OSError("the link does not answer")
 
-    bench.registry["one"].close = fail  # type: ignore[method-assign, assignment]
-    bench.write("one.json", document("elsewhere"))
+    harness.registry["one"].close = fail  # type: ignore[method-assign, assignment]
+    harness.write("one.json", document("elsewhere"))
     with capture_logs() as lines:
-        assert await bench.changes() == ["ended one", "open one"]
+        assert await harness.changes() == ["ended one", "open one"]
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["connection not closed cleanly"]
 
 
-async def test_an_id_that_the_api_did_not_take_after_all_is_the_file_s(bench: Bench) -> None:
+async def test_an_id_that_the_api_did_not_take_after_all_is_the_file_s(harness: RegistryHarness) -> None:
     """The file is seen while the API stores a connection under its id, and that fails."""
-    bench.write("one.json", document())
-    with bench.registry.claim("one"), capture_logs():
-        assert await bench.changes() == []
-    assert await bench.changes() == ["open one"]
+    harness.write("one.json", document())
+    with harness.registry.claim("one"), capture_logs():
+        assert await harness.changes() == []
+    assert await harness.changes() == ["open one"]
 
 
-async def test_another_name_or_tag_makes_no_link_again(bench: Bench) -> None:
-    bench.write("one.json", document())
-    await bench.changes()
-    bench.write("one.json", document(name="Ground floor", tags=["site"]))
-    assert await bench.changes() == []
-    assert bench.registry["one"].connection.name == "Ground floor"
+async def test_another_name_or_tag_makes_no_link_again(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+    harness.write("one.json", document(name="Ground floor", tags=["site"]))
+    assert await harness.changes() == []
+    assert harness.registry["one"].connection.name == "Ground floor"
 
 
-async def test_a_changed_secret_opens_the_connections_again_that_refer_to_it(bench: Bench) -> None:
+async def test_a_changed_secret_opens_the_connections_again_that_refer_to_it(harness: RegistryHarness) -> None:
     """The document does not have to change."""
-    bench.write("password", "first")
-    bench.write("a.json", document(uri="tcp://ada:${file:password}@127.0.0.1:1883"))
-    bench.write("b.json", document())
-    assert sorted(await bench.changes()) == ["open a", "open b"]
-    assert await bench.changes() == []
-    bench.write("password", "second")
-    assert await bench.changes() == ["close a", "ended a", "open a"]
-    assert await bench.changes() == []
-    (bench.folder / "password").unlink()
-    assert await bench.changes() == [], "what runs goes on with what it has"
-    bench.write("password", "third")
-    assert await bench.changes() == ["close a", "ended a", "open a"]
+    harness.write("password", "first")
+    harness.write("a.json", document(uri="tcp://ada:${file:password}@127.0.0.1:1883"))
+    harness.write("b.json", document())
+    assert sorted(await harness.changes()) == ["open a", "open b"]
+    assert await harness.changes() == []
+    harness.write("password", "second")
+    assert await harness.changes() == ["close a", "ended a", "open a"]
+    assert await harness.changes() == []
+    (harness.folder / "password").unlink()
+    assert await harness.changes() == [], "what runs goes on with what it has"
+    harness.write("password", "third")
+    assert await harness.changes() == ["close a", "ended a", "open a"]
 
 
-async def test_document_checks_do_not_block_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts in documents are loaded on trial, which takes its time."""
+async def test_validation_does_not_block_the_event_loop(
+    harness: RegistryHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation loads the scripts of documents, which takes long."""
     begun, may_end = threading.Event(), threading.Event()
 
     def read_slowly(file: Path, **named: Any) -> ReadFile:
@@ -250,10 +254,10 @@ async def test_document_checks_do_not_block_the_event_loop(bench: Bench, monkeyp
         return read_file(file, **named)
 
     monkeypatch.setattr("connectivity.management.watcher.read_file", read_slowly)
-    bench.write("one.json", document())
-    changes = asyncio.ensure_future(bench.changes())
+    harness.write("one.json", document())
+    changes = asyncio.ensure_future(harness.changes())
     await wait_until(begun.is_set, 60)
-    assert (changes.done(), bench.registry.has_looked) == (False, False)
+    assert (changes.done(), harness.registry.has_looked) == (False, False)
     may_end.set()
     assert await changes == ["open one"]
-    assert bench.registry.has_looked
+    assert harness.registry.has_looked

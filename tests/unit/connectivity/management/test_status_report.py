@@ -70,7 +70,7 @@ async def test_status_7_3_of_an_open_connection_names_every_part_with_the_time_s
     }
 
 
-async def test_status_7_3_every_client_says_how_every_address_is_with_it() -> None:
+async def test_status_7_3_every_client_reports_the_status_of_every_address() -> None:
     running = Running(source("in", addresses=["in", "also"]), source("more"), clientCount=2)
     running.supervisor.open()
     await running.open_again()
@@ -80,7 +80,7 @@ async def test_status_7_3_every_client_says_how_every_address_is_with_it() -> No
     assert found == [(f"connectivity-{client}", address) for client in (0, 1) for address in ("in", "also", "more")]
 
 
-async def test_status_7_3_a_target_with_a_placeholder_is_unknown_and_the_connection_open_all_the_same() -> None:
+async def test_status_7_3_a_target_with_a_placeholder_is_unknown_while_the_connection_is_open() -> None:
     running = await Running.opened(targets=[target(EVENTS, address="events/{{ thing:name }}")])
     report = running.supervisor.status_report()
     part = only(report, "target")
@@ -168,7 +168,7 @@ async def test_status_7_8_a_queue_that_is_missing_makes_its_source_misconfigured
     assert report["liveStatus"] == "misconfigured"
 
 
-async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_something_gets_there(
+async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_a_message_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("connectivity.targets.event_cursor.SHORTEST_PAUSE", 0.01)
@@ -202,7 +202,7 @@ async def test_status_details_of_a_target_include_its_backlog_and_missed_events(
     assert part["statusDetails"] == ("Producer waits for the client; is 1 events behind, for 0 s; has missed 3 events")
 
 
-async def test_status_details_of_a_client_say_that_the_store_is_away() -> None:
+async def test_status_details_of_a_client_report_an_unavailable_store() -> None:
     running = await Running.opened()
     running.harness.disk.full = True
     with capture_logs():

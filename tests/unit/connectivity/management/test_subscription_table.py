@@ -151,7 +151,7 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_reported(
 
 
 async def test_cancelling_a_subscription_without_demand_ends_it_immediately() -> None:
-    """Otherwise it would stay until its client says something."""
+    """Otherwise it would stay until its client sends a request."""
     setup = SubscriptionsSetup()
     key = setup.subscribe()
     setup.cancel(key[:SHOWN])

@@ -85,7 +85,7 @@ async def test_a_connection_that_is_closed_while_its_places_wait_is_not_opened()
     running.supervisor.open()
     await pause()
     await asyncio.wait_for(running.supervisor.close(), PATIENCE)
-    assert running.supervisor.attempted.is_set(), "whoever waits for its clients waits in vain"
+    assert running.supervisor.attempted.is_set(), "a wait for its clients ends"
     assert running.supervisor.status_report()["liveStatus"] == "closed"
     running.harness.disk.release()
     await pause()
@@ -206,7 +206,7 @@ async def test_a_client_that_cannot_connect_does_not_keep_the_others_from_it() -
 
 
 async def test_a_subscription_continues_when_the_link_that_carried_it_dies() -> None:
-    """Every event once or twice, in order; none is missing."""
+    """Every event arrives once or twice, in order; none is missing."""
     running = await several(2, pauses=Backoff(60, 60))
     running.send(*numbered(*range(400)))
     await running.answered(400)
@@ -299,8 +299,8 @@ async def test_deliveries_that_wait_for_acknowledgements_are_shown_and_left_to_t
 
 async def test_a_running_connection_publishes_signals_of_other_connections_at_its_targets() -> None:
     messages = "_/_/things/live/messages"
-    running = await Running.opened(id="hears", targets=[target(messages)])
-    other = ConnectionHarness(beside=running.harness, id="asks")
+    running = await Running.opened(id="receiver", targets=[target(messages)])
+    other = ConnectionHarness(beside=running.harness, id="sender")
     other.deliver(document("acme.site/lamp-7/things/live/messages/x", "/inbox/messages/x", response_required=False))
     await until(lambda: running.answers("events"))
     assert running.answers("events")[0]["topic"] == "acme.site/lamp-7/things/live/messages/x"

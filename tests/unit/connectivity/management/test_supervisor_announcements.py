@@ -78,7 +78,7 @@ async def test_a_connection_that_is_opened_again_announces_it_again() -> None:
 
 @pytest.mark.extra("javascript")
 async def test_case_21_and_56_the_last_announcement_is_mapped_like_any_signal() -> None:
-    """With the target's header mapping and address, and through its payload mapping, also where that is a script."""
+    """With the target's header mapping, address and payload mapping, which may be a script."""
     mapped = target(
         ANNOUNCED,
         address="events/{{ topic:subject }}",

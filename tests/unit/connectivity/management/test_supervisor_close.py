@@ -1,4 +1,4 @@
-"""Closing a connection: messages on their way arrive, no new ones are read, and it ends in bounded time."""
+"""Closing a connection: current messages are delivered, no new ones are read, within bounded time."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_closing_ends_the_subscriptions_and_does_not_wait_for_their_elemen
     await asyncio.wait_for(closing, PATIENCE)
 
 
-async def test_closing_while_the_store_is_away_leaves_everything_to_the_broker() -> None:
+async def test_closing_while_the_store_is_unavailable_requeues_everything() -> None:
     running = await Running.opened()
     running.harness.disk.full = True
     with capture_logs():
@@ -137,7 +137,7 @@ async def test_closing_while_the_store_is_away_leaves_everything_to_the_broker()
     assert (running.answers(), running.harness.values(), running.unsettled()) == ([], [], 2)
 
 
-async def test_closing_when_the_last_commit_fails_ends_all_the_same() -> None:
+async def test_closing_ends_even_if_the_last_commit_fails() -> None:
     running = await Running.opened()
     running.harness.disk.hold()
     with capture_logs():

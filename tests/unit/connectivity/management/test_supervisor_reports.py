@@ -85,7 +85,7 @@ async def test_case_50_an_unreadable_payload_without_a_reply_address_is_acknowle
     assert running.supervisor.metrics_report()["containsFailures"] is True
 
 
-async def test_the_log_says_why_a_link_was_lost_and_when_the_next_try_is() -> None:
+async def test_the_log_has_the_reason_of_a_lost_link_and_the_time_of_the_next_attempt() -> None:
     running = await Running.opened(pauses=Backoff(60, 60))
     with capture_logs():
         running.broker.cut("the cable was cut")
@@ -107,7 +107,7 @@ async def test_the_log_says_that_a_connection_without_failover_is_not_tried_agai
     ]
 
 
-async def test_of_several_clients_the_log_names_the_one_it_speaks_of() -> None:
+async def test_the_log_names_the_client_of_a_connection_with_several() -> None:
     running = Running(clientCount=2)
     running.supervisor.open()
     await running.open_again()

@@ -1,4 +1,4 @@
-"""A folder that is looked at again and again: what has changed is read, and nothing half-written is taken at its word."""
+"""Watching a folder: changed files are read, and files that are being written are not read yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def document(**more: Any) -> dict[str, Any]:
 
 
 class Folder:
-    """A folder and its watcher; `meanwhile` is done while the watcher waits for files to come to rest."""
+    """A folder and its watcher; `meanwhile` is called while the watcher waits for unchanged files."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path / "connections"
@@ -101,7 +101,7 @@ def test_a_reload_reports_unchanged_files_without_reading_them(folder: Folder) -
     assert (list(found.connections), folder.read) == (["a"], [])
 
 
-def test_a_file_that_is_being_written_is_read_when_it_rests(folder: Folder) -> None:
+def test_a_file_that_is_being_written_is_read_when_it_no_longer_changes(folder: Folder) -> None:
     folder.look()
     folder.write("a.json", "[")
     folder.meanwhile = lambda: folder.write("a.json", [document(id="a"), document(id="b")])
@@ -110,7 +110,7 @@ def test_a_file_that_is_being_written_is_read_when_it_rests(folder: Folder) -> N
     assert folder.ids() == ["a", "b"]
 
 
-def test_a_file_that_is_away_for_a_moment_is_not_gone(folder: Folder) -> None:
+def test_a_briefly_missing_file_is_not_deleted(folder: Folder) -> None:
     """So do some editors write."""
     folder.write("a.json", document())
     folder.look()
@@ -123,8 +123,8 @@ def test_a_file_that_is_away_for_a_moment_is_not_gone(folder: Folder) -> None:
     assert found.connections["a"].name == "Anew"
 
 
-def test_a_file_that_never_rests_is_read_every_few_rounds_and_loses_nothing(folder: Folder) -> None:
-    """The last state wins when it rests; until then what is missing in it may be about to come."""
+def test_a_file_that_always_changes_is_read_every_few_rounds_without_loss(folder: Folder) -> None:
+    """The last state applies when the file no longer changes; until then missing parts may follow."""
     folder.write("a.json", [document(id="a"), document(id="b")])
     folder.look()
     numbers = iter(range(1000))
@@ -216,8 +216,8 @@ def test_a_link_that_leads_nowhere_is_a_problem_of_its_own(folder: Folder) -> No
     assert folder.look() is None
 
 
-def test_thousands_of_files_are_looked_at_cheaply(folder: Folder) -> None:
-    """A round that finds nothing new takes some microseconds a file, and reads none."""
+def test_thousands_of_files_are_checked_cheaply(folder: Folder) -> None:
+    """A round without changes takes some microseconds per file, and reads no file."""
     for number in range(1000):
         (folder.path / f"c{number}.json").write_text(json.dumps(document(connectionStatus="closed")), encoding="utf-8")
     assert len(folder.ids()) == 1000

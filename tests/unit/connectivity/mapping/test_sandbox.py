@@ -82,7 +82,7 @@ def test_results_of_every_size_are_complete(size: int) -> None:
 @pytest.mark.parametrize(
     "declaration", ["function F(m) {B}", "const F = (m) => {B}", "let F = (m) => {B}", "F = (m) => {B}"]
 )
-def test_the_wrapper_may_be_replaced_however_it_is_declared(declaration: str) -> None:
+def test_the_wrapper_may_be_replaced_for_any_declaration(declaration: str) -> None:
     source = declaration.replace("F", "mapToDittoProtocolMsgWrapper").replace("B", "return {whole: Object.keys(m)}")
     assert incoming(source) == [{"whole": ["headers", "textPayload", "bytePayload", "contentType"]}]
 

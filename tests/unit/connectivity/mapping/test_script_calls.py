@@ -49,89 +49,89 @@ class Conversation:
 
 
 def test_nothing_is_sent_before_the_process_is_ready() -> None:
-    talk = Conversation("a", is_ready=False)
-    assert talk.sent() == []
-    talk.calls.handle_answer(WorkerReady())
-    assert talk.sent() == ["+1", "a"]
+    conversation = Conversation("a", is_ready=False)
+    assert conversation.sent() == []
+    conversation.calls.handle_answer(WorkerReady())
+    assert conversation.sent() == ["+1", "a"]
 
 
 def test_scripts_are_sent_once_to_each_process() -> None:
-    talk = Conversation("a", "b")
-    talk.add("c", Load(2, ("b",), ()))
-    assert talk.sent() == ["+1", "a", "b", "+2", "c"]
-    talk.calls.process_ended("killed", is_to_blame=False)
-    talk.calls.handle_answer(WorkerReady())
-    assert talk.sent() == ["+1", "a", "b", "+2", "c"]
+    conversation = Conversation("a", "b")
+    conversation.add("c", Load(2, ("b",), ()))
+    assert conversation.sent() == ["+1", "a", "b", "+2", "c"]
+    conversation.calls.process_ended("killed", is_to_blame=False)
+    conversation.calls.handle_answer(WorkerReady())
+    assert conversation.sent() == ["+1", "a", "b", "+2", "c"]
 
 
 def test_no_more_calls_than_the_window_are_sent() -> None:
-    talk = Conversation(*map(str, range(WINDOW + 2)))
-    assert len(talk.sent()) == WINDOW + 1
-    talk.calls.handle_answer(CallResult("[]"))
-    assert talk.sent() == [str(WINDOW)]
+    conversation = Conversation(*map(str, range(WINDOW + 2)))
+    assert len(conversation.sent()) == WINDOW + 1
+    conversation.calls.handle_answer(CallResult("[]"))
+    assert conversation.sent() == [str(WINDOW)]
 
 
 def test_answers_belong_to_the_calls_in_their_order() -> None:
-    talk = Conversation("a", "b")
-    talk.sent()
-    talk.calls.handle_answer(CallResult("1"))
-    talk.calls.handle_answer(CallFailure("2"))
-    assert talk.answers == [("a", CallResult("1")), ("b", CallFailure("2"))]
-    assert not talk.calls
+    conversation = Conversation("a", "b")
+    conversation.sent()
+    conversation.calls.handle_answer(CallResult("1"))
+    conversation.calls.handle_answer(CallFailure("2"))
+    assert conversation.answers == [("a", CallResult("1")), ("b", CallFailure("2"))]
+    assert not conversation.calls
 
 
 def test_a_call_that_ended_the_process_fails_and_the_others_are_sent_again_in_order() -> None:
-    talk = Conversation("a", "b", "c")
-    talk.sent()
-    talk.add("d")
-    talk.calls.process_ended("too long", is_to_blame=True)
-    assert talk.answers == [("a", CallFailure("too long"))]
-    talk.calls.handle_answer(WorkerReady())
-    assert talk.sent() == ["+1", "b", "c", "d"]
+    conversation = Conversation("a", "b", "c")
+    conversation.sent()
+    conversation.add("d")
+    conversation.calls.process_ended("too long", is_to_blame=True)
+    assert conversation.answers == [("a", CallFailure("too long"))]
+    conversation.calls.handle_answer(WorkerReady())
+    assert conversation.sent() == ["+1", "b", "c", "d"]
 
 
 def test_a_call_is_tried_twice_if_the_process_ended_for_another_reason() -> None:
-    talk = Conversation("a", "b")
+    conversation = Conversation("a", "b")
     for _ in range(2):
-        assert talk.answers == []
-        talk.sent()
-        talk.calls.process_ended("killed", is_to_blame=False)
-        talk.calls.handle_answer(WorkerReady())
-    assert talk.answers == [("a", CallFailure("killed"))]
-    assert talk.sent() == ["+1", "b"]
+        assert conversation.answers == []
+        conversation.sent()
+        conversation.calls.process_ended("killed", is_to_blame=False)
+        conversation.calls.handle_answer(WorkerReady())
+    assert conversation.answers == [("a", CallFailure("killed"))]
+    assert conversation.sent() == ["+1", "b"]
 
 
 def test_a_process_that_never_was_ready_fails_every_call() -> None:
-    talk = Conversation("a", "b", is_ready=False)
-    talk.calls.process_ended("no such file", is_to_blame=False)
-    assert [name for name, _ in talk.answers] == ["a", "b"]
-    assert not talk.calls
+    conversation = Conversation("a", "b", is_ready=False)
+    conversation.calls.process_ended("no such file", is_to_blame=False)
+    assert [name for name, _ in conversation.answers] == ["a", "b"]
+    assert not conversation.calls
 
 
 def test_a_cancelled_call_is_not_sent_and_its_answer_is_ignored() -> None:
-    talk = Conversation("a")
-    talk.sent()
-    talk.add("b").is_over = True
-    talk.add("c")
-    assert talk.sent() == ["c"]
-    talk.calls.handle_answer(CallResult("1"))
-    talk.calls.handle_answer(CallResult("2"))
-    assert talk.answers == [("a", CallResult("1")), ("c", CallResult("2"))]
+    conversation = Conversation("a")
+    conversation.sent()
+    conversation.add("b").is_over = True
+    conversation.add("c")
+    assert conversation.sent() == ["c"]
+    conversation.calls.handle_answer(CallResult("1"))
+    conversation.calls.handle_answer(CallResult("2"))
+    assert conversation.answers == [("a", CallResult("1")), ("c", CallResult("2"))]
 
 
 def test_an_answer_without_a_call_is_a_bad_frame() -> None:
-    talk = Conversation()
+    conversation = Conversation()
     with pytest.raises(BadFrame):
-        talk.calls.handle_answer(CallResult("[]"))
+        conversation.calls.handle_answer(CallResult("[]"))
     with pytest.raises(BadFrame):
-        talk.calls.handle_answer(WorkerReady())
+        conversation.calls.handle_answer(WorkerReady())
 
 
-def test_the_process_owes_an_answer_until_it_is_ready_and_while_calls_are_sent() -> None:
-    talk = Conversation(is_ready=False)
-    assert talk.calls.is_working
-    talk.calls.handle_answer(WorkerReady())
-    assert not talk.calls.is_working
-    talk.add("a")
-    talk.sent()
-    assert talk.calls.is_working
+def test_the_process_is_busy_until_it_is_ready_and_while_calls_are_sent() -> None:
+    conversation = Conversation(is_ready=False)
+    assert conversation.calls.is_working
+    conversation.calls.handle_answer(WorkerReady())
+    assert not conversation.calls.is_working
+    conversation.add("a")
+    conversation.sent()
+    assert conversation.calls.is_working

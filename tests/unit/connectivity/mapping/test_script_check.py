@@ -63,7 +63,7 @@ def test_a_script_that_makes_a_forbidden_system_call_is_a_problem(monkeypatch: p
     assert "forbidden system call" in str(script_problem(("function g() {}",), (), "incoming"))
 
 
-def test_what_does_not_isolate_script_processes_is_noted_for_connections_with_scripts(
+def test_missing_isolation_of_script_processes_is_logged_for_connections_with_scripts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ready = subprocess.CompletedProcess([], 0, frame(WorkerReady(("their system calls are not limited",))))

@@ -34,7 +34,7 @@ def test_a_context_of_a_later_version_has_its_trace_at_the_same_place() -> None:
 
 
 SYNONYMS = frozenset({"connection_id", "conn", "correlation", "correlation_id", "trace", "trace_id", "traceparent"})
-"""Field names that must not be used in log calls: `connection` and the fields of `log_context` are used instead."""
+"""Field names that log calls must not use, because `connection` and `log_context` provide them."""
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
 

@@ -127,7 +127,7 @@ def test_a_reopened_connection_continues_its_counts() -> None:
 
 
 def test_a_closed_connection_keeps_its_counts_of_every_step() -> None:
-    """A signal that a filter excludes counts as dispatched only."""
+    """A signal that a filter excludes is only in the number of dispatched ones."""
     monitor = PrometheusRegistry()
     monitor.meter("site").target("out").dispatched.note(None, 3)
     monitor.forget("site")

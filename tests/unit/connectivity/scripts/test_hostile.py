@@ -28,7 +28,10 @@ ENDS = 30.0
 """Seconds in which a script with a limit of 0.15 has ended on the busiest machine."""
 
 MOST_RESIDENT = 160 << 10
-"""KiB that the process of a script with 16 MiB may ever have held: the interpreter, the engine, copies on the way."""
+"""The most KiB that the process of a script with 16 MiB may hold.
+
+Interpreter, engine and copies included.
+"""
 
 GOOD = Envelope(b"good")
 BAD = Envelope(b"bad")
@@ -73,7 +76,7 @@ HOSTILE = {
         f"{TOO_LONG}|{NO_MEMORY}",
     ),
 }
-"""Scripts that take time, stack or memory: each has a process of its own, whose memory is looked at."""
+"""Scripts that use much time, stack or memory: each has its own process, whose memory is checked."""
 
 ODD = {
     # output
@@ -144,7 +147,7 @@ async def test_a_hostile_script_ends_as_a_typed_error_and_the_next_message_is_ma
 
 
 async def test_an_odd_result_or_error_is_a_typed_error_and_the_next_message_is_mapped(host: ScriptHost) -> None:
-    """One process for all of them: none costs it anything."""
+    """They share one process, which none of them ends."""
     with Table() as table:
         for name, (body, reason) in ODD.items():
             with table.row(name):
@@ -193,7 +196,7 @@ async def test_a_message_that_pollutes_the_script_environment_does_not_affect_th
     expected = [b'{"topic":"good","path":"/","headers":{},"value":"1+2"}']
     assert await mapped(scripts) == expected
     with contextlib.suppress(DecodeError):
-        # What it says itself in a world of its own making is its own affair.
+        # A hostile script may return any result for its own message.
         assert len(await mapped(scripts, BAD)) <= 10
     assert await mapped(scripts) == expected
 

@@ -14,7 +14,7 @@ from connectivity.security.descriptors import is_reserved, raise_limit
 
 @contextmanager
 def limits(soft: int, hard: int) -> Iterator[list[tuple[int, int]]]:
-    """A system with these limits; the block gets what is set."""
+    """A system with these limits; yields the limits that are set."""
     found: list[tuple[int, int]] = []
     with (
         patch.object(resource, "getrlimit", lambda _: (soft, hard)),

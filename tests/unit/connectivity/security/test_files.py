@@ -35,7 +35,7 @@ def test_a_folder_or_file_that_became_a_link_after_it_was_checked_is_not_followe
     assert refusal(real / "link") == "a file that cannot be read: Too many levels of symbolic links"
 
 
-def test_what_is_not_a_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+def test_an_irregular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/"), tmp_path / "missing"):
         assert refusal(path.resolve()) == "a path without a regular file"

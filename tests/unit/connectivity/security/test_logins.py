@@ -42,7 +42,7 @@ def test_wrong_tokens_are_reported_in_the_log_and_do_not_fill_it() -> None:
     ]
 
 
-def test_many_addresses_that_guess_at_once_wait_all_the_same() -> None:
+def test_many_addresses_that_guess_concurrently_wait_too() -> None:
     delays = FailedLoginDelays(lambda: 0.0, most_delayed=8)
     assert {delays.record_failure(f"10.0.{number // 250}.{number % 250}") for number in range(1000)} == {0.1}
 

@@ -42,7 +42,7 @@ def knowing(*secrets: str) -> SecretRedactor:
         repr(CANARY)[1:-1],
     ],
 )
-def test_a_secret_is_hidden_however_it_is_written(written: str) -> None:
+def test_a_secret_is_hidden_in_any_notation(written: str) -> None:
     assert knowing(CANARY).hide(f"before {written}, after") == f"before {MASK}, after"
 
 
@@ -117,7 +117,7 @@ def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:
     for number in range(10_000):
         known.remember(f"connection-{number}", [f"{number:05}-kanarienvogel"])
     line = "connection lost " * 20 + "00042-kanarienvogel"
-    with at_most(2):  # 20 ms for a line, a hundred times what it takes
+    with at_most(2):  # 20 ms per line, a hundred times the usual time
         for _ in range(100):
             hidden = known.hide(line)
         assert hidden.endswith(MASK)

@@ -69,7 +69,7 @@ def test_a_key_is_no_certificate_and_the_other_way_round(pair: tuple[str, str]) 
 
 
 def test_a_certificate_of_white_space_without_an_end_is_refused_at_once() -> None:
-    with at_most(1):  # hours, where each line may be the first one of the content
+    with at_most(1):  # hours if each line could begin the content
         assert not is_certificates("-----BEGIN CERTIFICATE-----" + "\n" * 1_000_000)
 
 
@@ -118,7 +118,7 @@ def files_in_memory() -> list[str]:
 
 @given(st.text(st.sampled_from("-BEGIN CERTFADO\nMIA=")) | st.text())
 @settings(max_examples=examples(50))
-def test_any_text_is_judged(text: str) -> None:
+def test_any_text_is_refused_as_a_certificate(text: str) -> None:
     wrapped = f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----"
     assert not is_certificates(text)
     assert not is_certificates(wrapped)

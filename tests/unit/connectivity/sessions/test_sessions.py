@@ -1,4 +1,4 @@
-"""Desks are found by the names of their codecs' modules."""
+"""Session handlers are found by the names of their codecs' modules."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_two_failures_of_one_delivery_count_once() -> None:
 
 
 async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_with_the_first() -> None:
-    """The link of the first delivery has ended, or a client has sent it again: each is settled at its link."""
+    """The first delivery's link has ended, or a client has sent it again: each is settled at its link."""
     deliveries = Deliveries()
     ended = deliveries.inbound("x").respond()
     acknowledged: list[Delivery] = []

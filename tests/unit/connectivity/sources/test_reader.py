@@ -26,7 +26,7 @@ POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 
 
 PARTS = "{{ header:list | fn:split(',') }}"
-"""Joined with itself it has more values than an expression may have, for a list of some hundred entries."""
+"""Concatenated with itself it exceeds the values of an expression, for a list of some hundred entries."""
 
 
 def reader(max_payload: int = 1 << 20, *, type: str = "memory", **more: Any) -> SourceReader:

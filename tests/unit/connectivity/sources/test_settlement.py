@@ -20,7 +20,7 @@ LATER = TIMEOUT + 1
 
 
 async def reject_overdue(running: Running, after: float = LATER) -> list[Any]:
-    """Look for overdue deliveries so many seconds from now; return what is logged."""
+    """Check for overdue deliveries so many seconds later; return the log."""
     with capture_logs() as lines:
         running.supervisor.deliveries.reject_overdue(time.monotonic() + after, TIMEOUT)
         await pause()

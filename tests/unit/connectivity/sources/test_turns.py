@@ -14,8 +14,8 @@ from spark_store.records import Change
 from tests.support.cpu_budget import at_most
 
 
-class World:
-    """A clock, and changes that become durable when the test says so."""
+class TurnsHarness:
+    """A clock, and changes that become durable at a call of `commit`."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -57,89 +57,89 @@ async def waiting(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 async def test_a_user_alone_never_waits() -> None:
-    world, user = World(), UserTurns()
-    assert all(world.turn(user, seconds=0.05, weight=BACKLOG) for _ in range(10))
+    harness, user = TurnsHarness(), UserTurns()
+    assert all(harness.turn(user, seconds=0.05, weight=BACKLOG) for _ in range(10))
 
 
 async def test_a_user_alone_competes_from_the_first_turn_of_another_one_on() -> None:
-    world, busy, other = World(), UserTurns(), UserTurns()
-    world.turns.begin(busy)
-    assert world.turns.alone is busy, "its turns need not be noted"
-    world.submit(BACKLOG)
-    assert world.turn(other)
-    assert world.turns.alone is None
-    assert world.progress.is_shared
+    harness, busy, other = TurnsHarness(), UserTurns(), UserTurns()
+    harness.turns.begin(busy)
+    assert harness.turns.alone is busy, "its turns need not be noted"
+    harness.submit(BACKLOG)
+    assert harness.turn(other)
+    assert harness.turns.alone is None
+    assert harness.progress.is_shared
     await passes()
-    assert not world.turns.begin(busy), "all undurable changes are taken for its own"
-    world.commit()
-    assert world.turn(busy)
+    assert not harness.turns.begin(busy), "all undurable changes are taken for its own"
+    harness.commit()
+    assert harness.turn(busy)
     await passes()
-    world.now += 2 * RECENT
-    assert world.turns.begin(other)
-    assert world.turns.alone is other
-    assert not world.progress.is_shared
+    harness.now += 2 * RECENT
+    assert harness.turns.begin(other)
+    assert harness.turns.alone is other
+    assert not harness.progress.is_shared
 
 
-async def test_a_user_alone_holds_no_turn_though_it_had_to_wait_when_another_one_competed() -> None:
+async def test_a_single_user_holds_no_turn_after_earlier_competition() -> None:
     """Turns of a user alone are not ended, so that one which is held would never be passed on."""
-    world, busy, other = World(), UserTurns(), UserTurns()
-    assert world.turn(other)
+    harness, busy, other = TurnsHarness(), UserTurns(), UserTurns()
+    assert harness.turn(other)
     await passes()
-    assert world.turn(busy, seconds=0.001)
+    assert harness.turn(busy, seconds=0.001)
     await passes()
-    world.submit(BACKLOG)
-    busy.submitted = world.progress.submits
-    resting = await waiting(world.turns.wait(busy))
-    world.now += 2 * RECENT
-    assert world.turns.begin(busy), "a second source of the same user"
-    assert world.turns.alone is busy
-    world.commit()
+    harness.submit(BACKLOG)
+    busy.submitted = harness.progress.submits
+    resting = await waiting(harness.turns.wait(busy))
+    harness.now += 2 * RECENT
+    assert harness.turns.begin(busy), "a second source of the same user"
+    assert harness.turns.alone is busy
+    harness.commit()
     await resting
-    assert world.turns.alone is busy, "nothing is to be ended"
-    assert world.turn(other)
+    assert harness.turns.alone is busy, "nothing is to be ended"
+    assert harness.turn(other)
     await passes()
-    assert world.turn(busy)
+    assert harness.turn(busy)
 
 
-async def test_a_user_who_competes_rests_after_a_turn_as_long_as_it_took() -> None:
-    world, busy, other = World(), UserTurns(), UserTurns()
-    assert world.turn(other)
+async def test_a_competing_user_pauses_after_a_turn_as_long_as_it_took() -> None:
+    harness, busy, other = TurnsHarness(), UserTurns(), UserTurns()
+    assert harness.turn(other)
     await passes()
-    assert world.turn(busy, seconds=0.02)
+    assert harness.turn(busy, seconds=0.02)
     await passes()
-    world.now += 0.019
-    assert not world.turns.begin(busy)
-    assert world.turn(other)
+    harness.now += 0.019
+    assert not harness.turns.begin(busy)
+    assert harness.turn(other)
     await passes()
-    world.now += 0.002
-    assert world.turn(busy)
+    harness.now += 0.002
+    assert harness.turn(busy)
 
 
 async def test_a_source_competes_no_more_when_the_others_had_no_turn_for_a_while() -> None:
-    world, busy, other = World(), UserTurns(), UserTurns()
-    assert world.turn(other)
+    harness, busy, other = TurnsHarness(), UserTurns(), UserTurns()
+    assert harness.turn(other)
     await passes()
-    assert world.turn(busy, seconds=0.05)
+    assert harness.turn(busy, seconds=0.05)
     await passes()
-    assert not world.turns.begin(busy)
+    assert not harness.turns.begin(busy)
     other.ended -= RECENT
-    assert world.turn(busy)
+    assert harness.turn(busy)
 
 
 async def test_users_who_compete_have_one_turn_in_each_pass_of_the_event_loop_and_alternate() -> None:
-    world, order = World(), []
+    harness, order = TurnsHarness(), []
     users = {name: UserTurns() for name in ("bad", "good")}
     for user in users.values():
-        world.turn(user)
+        harness.turn(user)
         await passes()
 
     async def work(name: str) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
-            if not world.turns.begin(users[name]):
-                await world.turns.wait(users[name])
+            if not harness.turns.begin(users[name]):
+                await harness.turns.wait(users[name])
             order.append(name)
-            world.turns.end(users[name], 1)
+            harness.turns.end(users[name], 1)
 
     await asyncio.gather(*map(work, ["bad"] * 4 + ["good"]))
     assert len(order) == 15
@@ -147,67 +147,67 @@ async def test_users_who_compete_have_one_turn_in_each_pass_of_the_event_loop_an
 
 
 async def test_a_user_with_undurable_changes_waits_for_a_commit_while_the_backlog_is_large() -> None:
-    world, busy, other = World(), UserTurns(), UserTurns()
-    world.turn(other)
+    harness, busy, other = TurnsHarness(), UserTurns(), UserTurns()
+    harness.turn(other)
     await passes()
-    assert world.turn(busy, weight=BACKLOG)
+    assert harness.turn(busy, weight=BACKLOG)
     await passes()
-    assert not world.turns.begin(busy)
-    task = await waiting(world.turns.wait(busy))
+    assert not harness.turns.begin(busy)
+    task = await waiting(harness.turns.wait(busy))
     assert not task.done()
-    assert world.turn(other, weight=1), "a user without undurable changes does not wait"
-    world.commit()
+    assert harness.turn(other, weight=1), "a user without undurable changes does not wait"
+    harness.commit()
     await task
-    world.turns.end(busy, 1)
+    harness.turns.end(busy, 1)
 
 
 async def test_a_turn_gets_as_many_deliveries_as_fit_in_its_time() -> None:
-    world, user, other = World(), UserTurns(), UserTurns()
-    assert world.turn(other)
+    harness, user, other = TurnsHarness(), UserTurns(), UserTurns()
+    assert harness.turn(other)
     found = []
     for seconds in (3.9, 10, *[0.05] * 6):
         await passes()
-        world.now += 0.1
-        assert world.turns.begin(user)
+        harness.now += 0.1
+        assert harness.turns.begin(user)
         found.append(user.most)
-        world.now += seconds * TURN_SECONDS
-        world.turns.end(user, user.most)
+        harness.now += seconds * TURN_SECONDS
+        harness.turns.end(user, user.most)
     assert found == [MOST_DELIVERIES, MOST_DELIVERIES // 4, 1, 2, 4, 8, 16, 16]
     await passes()
-    world.now += 2 * RECENT
+    harness.now += 2 * RECENT
     user.fitting = 1
-    assert world.turns.begin(user)
+    assert harness.turns.begin(user)
     assert user.most == MOST_DELIVERIES, "a user alone gets as many as always"
 
 
 async def test_a_turn_that_was_given_to_a_cancelled_task_goes_to_the_next() -> None:
-    world, first, second, other = World(), UserTurns(), UserTurns(), UserTurns()
+    harness, first, second, other = TurnsHarness(), UserTurns(), UserTurns(), UserTurns()
     for user in (first, second, other):
-        world.turn(user)
+        harness.turn(user)
         await passes()
-    assert world.turns.begin(other)
-    gone = await waiting(world.turns.wait(first))
-    heir = await waiting(world.turns.wait(second))
-    world.turns.end(other, 1)
+    assert harness.turns.begin(other)
+    gone = await waiting(harness.turns.wait(first))
+    heir = await waiting(harness.turns.wait(second))
+    harness.turns.end(other, 1)
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.wait_for(heir, 5)
     with pytest.raises(asyncio.CancelledError):
         await gone
-    world.turns.end(second, 1)
+    harness.turns.end(second, 1)
     await passes()
-    assert world.turn(other)
+    assert harness.turn(other)
 
 
 async def test_thousands_of_users_in_line_cost_each_turn_little() -> None:
-    world, users = World(), [UserTurns() for _ in range(3)]
-    assert world.turn(users[0])
-    assert world.turn(users[1])
+    harness, users = TurnsHarness(), [UserTurns() for _ in range(3)]
+    assert harness.turn(users[0])
+    assert harness.turn(users[1])
     await passes()
-    assert world.turns.begin(users[2])
-    line = [asyncio.create_task(world.turns.wait(UserTurns())) for _ in range(10_000)]
+    assert harness.turns.begin(users[2])
+    line = [asyncio.create_task(harness.turns.wait(UserTurns())) for _ in range(10_000)]
     await passes()
     with at_most(0.5):
         for task in line:
-            world.turns._pass_on()
+            harness.turns._pass_on()
             await task

@@ -1,4 +1,4 @@
-"""The newest events for those who follow them: from memory where they keep up, from the journal where they lag."""
+"""The newest events for followers: from memory if they keep up, from the journal if they lag."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_events_in_memory_are_limited_by_number_and_bytes() -> None:
 
 
 def test_the_tail_keeps_only_the_events_after_a_gap_in_memory(it: FollowedTail) -> None:
-    """After trouble with the disk: what was committed in between is read."""
+    """After a disk failure: the events committed meanwhile are read from the journal."""
     it.commit(change(LAMP, 4))
     it.journal.append([change(LAMP, 5)])
     it.commit(change(LAMP, 6))

@@ -38,7 +38,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return child
 
 
-def test_a_folder_that_is_made_is_for_its_owner_alone_and_one_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_new_folder_is_private_and_an_existing_one_is_unchanged(tmp_path: Path) -> None:
     with lock_folder(tmp_path / "new" / "data"):
         assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
     shared = tmp_path / "shared"

@@ -1,4 +1,4 @@
-"""Retrieving an entity as it was. The row numbers are those of the decision table of historical retrieve.
+"""Retrieving past states. Row numbers are those of the decision table of historical retrieve.
 
 The lamp has revisions 1 (created) to 5, ten seconds apart: 2 to 5 set `/attributes/on` to 2 … 5.
 """
@@ -70,7 +70,7 @@ class PastSite:
         return answer["value"].get("attributes", {}).get("on")
 
     async def move(self, last: int, *, forgotten: int = 0) -> None:
-        """Write the whole history to the lake, trim the journal up to a number, and remove revisions from the lake."""
+        """Write the whole history to the lake, trim the journal up to a number, and delete lake revisions."""
         things, policies = self.harness.history(LAMP), self.harness.history(POLICY)
         append_events(self.lake, list(enumerate([*policies, *things], 1)))
         await self.harness.store.trim(last, LATER)
@@ -147,7 +147,7 @@ async def test_row_03_parts_and_fields_of_the_past(moved_lamp: PastSite) -> None
 async def test_row_04_a_revision_deleted_by_retention_is_not_found(lamp: PastSite) -> None:
     await lamp.move(99, forgotten=3)
     assert await lamp.status(at_historical_revision=2) == HISTORY_NOT_FOUND
-    # Of revision 4 there is the event, but not what it changed.
+    # The event of revision 4 exists, but the state before it does not.
     assert await lamp.status(at_historical_revision=4) == HISTORY_NOT_FOUND
     assert await lamp.on(at_historical_revision=5) == 5
 
@@ -172,7 +172,7 @@ async def test_row_06_an_instant_to_come_is_not_found(lamp: PastSite) -> None:
     assert "at timestamp '2031-01-01T00:00:00Z'" in answer["value"]["message"]
 
 
-async def test_row_07_before_the_first_event_nothing_was_there(moved_lamp: PastSite) -> None:
+async def test_row_07_before_the_first_event_nothing_existed(moved_lamp: PastSite) -> None:
     assert await moved_lamp.status(at_historical_timestamp=WHEN[0]) == HISTORY_NOT_FOUND
     assert await moved_lamp.status(at_historical_timestamp=WHEN[1]) == HISTORY_NOT_FOUND
 

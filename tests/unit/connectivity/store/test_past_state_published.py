@@ -1,4 +1,4 @@
-"""The first message from an instant on, wherever in journal and lake it is."""
+"""The first message from an instant on, in the journal or in the lake."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_the_search_by_time_finds_the_same_message_as_a_full_scan(
     assert await retrieve_published(times, instant, min(trimmed, len(times)), first) == (wanted[0] if wanted else None)
 
 
-async def test_long_streams_are_looked_at_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_streams_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past_state, "LEAST", 4)
     monkeypatch.setattr(past_state, "COLD", 16)
     assert await retrieve_published([1] * 199 + [5], 5, 90) == 200
@@ -122,7 +122,7 @@ async def test_the_search_by_time_skips_erased_and_expired_messages(tmp_path: Pa
 
 
 class Trims(Journal):
-    """Lets go of what is just about to be looked at, once."""
+    """Trims the journal once, immediately before it is read."""
 
     has_trimmed = False
 

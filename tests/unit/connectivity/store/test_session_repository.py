@@ -1,4 +1,4 @@
-"""Session state of a protocol: known at once, in the file with the next commit, never behind a response."""
+"""Session state of a protocol: readable at once, stored with the next commit, no wait for a response."""
 
 from __future__ import annotations
 

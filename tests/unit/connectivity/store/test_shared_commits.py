@@ -1,4 +1,4 @@
-"""A commit begins soon, whatever others submit meanwhile."""
+"""A commit begins soon, for any concurrent changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ async def store() -> AsyncIterator[Store]:
 
 
 async def passes_before_the_commit(store: Store, meanwhile: Callable[[int], object]) -> int:
-    """Submit a change, and in each pass of the event loop something else, until the change is being committed."""
+    """Submit a change, then call `meanwhile` in each pass of the event loop until the commit begins.
+
+    Returns the number of passes.
+    """
     begun = False
 
     def begin(*arguments: object) -> asyncio.Future[object]:
@@ -58,7 +61,7 @@ async def test_changes_that_keep_coming_delay_no_commit_while_several_users_send
     store.progress.is_shared = True
 
     def submit(number: int) -> None:
-        # What several users have in the queue is bounded by their turns.
+        # The turns of several users bound the number of their queued changes.
         if number < 5:
             store.submit([change(LAMP, 1 + number)])
 

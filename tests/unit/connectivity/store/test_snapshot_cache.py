@@ -51,7 +51,7 @@ def test_the_state_that_was_not_used_for_longest_goes_first() -> None:
 
 
 def test_the_size_of_the_cache_follows_its_states() -> None:
-    """Growth is counted at once; what was replaced over and over is not counted for ever."""
+    """Growth is added at once, and a replaced state is subtracted."""
     cache = SnapshotCache(10, 1 << 20)
     cache.update([Change((), (state("a", 10),))])
     small = cache.size

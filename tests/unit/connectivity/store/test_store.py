@@ -1,4 +1,4 @@
-"""The store's async face: group commit, what is decided but not durable, what happens when the disk fails."""
+"""The store's async interface: group commit, decided changes that are not durable, and disk failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.failing_sqlite import Fragile
-from tests.support.gated_journal import Gate
+from tests.support.gated_journal import GatedJournal
 from tests.support.journal_entries import (
     ALL,
     LAMP,
@@ -42,15 +42,15 @@ HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate()
+def gated_journal() -> GatedJournal:
+    return GatedJournal()
 
 
 @pytest.fixture
-async def store(gate: Gate) -> AsyncIterator[Store]:
-    made = Store(gate, HASTY)
+async def store(gated_journal: GatedJournal) -> AsyncIterator[Store]:
+    made = Store(gated_journal, HASTY)
     yield made
-    gate.is_open.set()
+    gated_journal.is_open.set()
     await made.close()
 
 
@@ -62,7 +62,7 @@ def fragile(tmp_path: Path) -> Journal:
 # following
 
 
-async def test_subscribers_are_woken_after_the_waiters_of_the_commit(store: Store, gate: Gate) -> None:
+async def test_subscribers_are_woken_after_the_waiters_of_the_commit(store: Store, gated_journal: GatedJournal) -> None:
     await store.submit([change(LAMP, 1)])
     notifications: list[object] = []
     store.tail.follow(lambda: notifications.append(store.tail.newest))
@@ -72,10 +72,10 @@ async def test_subscribers_are_woken_after_the_waiters_of_the_commit(store: Stor
     await wait_until(lambda: len(notifications) == 2)
     assert notifications == ["durable", 3]
     assert [found.event.revision for found in store.tail.after(1)] == [2, 1]
-    gate.trouble = StoreUnavailable("the disk is full")
+    gated_journal.trouble = StoreUnavailable("the disk is full")
     with pytest.raises(StoreUnavailable):
         await store.submit([change(LAMP, 3)])
-    gate.trouble = None
+    gated_journal.trouble = None
     await store.wait_available()
     assert notifications == ["durable", 3, 3]
     await store.submit([change(LAMP, 3)])
@@ -83,7 +83,9 @@ async def test_subscribers_are_woken_after_the_waiters_of_the_commit(store: Stor
     assert [found.seq for found in store.tail.after(1)] == [2, 3, 4]
 
 
-async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribers(store: Store, gate: Gate) -> None:
+async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribers(
+    store: Store, gated_journal: GatedJournal
+) -> None:
     notifications: list[object] = []
 
     def record(found: object, _: str) -> None:
@@ -96,10 +98,10 @@ async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribe
     await wait_until(lambda: len(notifications) == 3)
     assert notifications == [{POLICY}, "durable", "followers"]
     notifications.clear()
-    gate.trouble = StoreUnavailable("the disk is full")
+    gated_journal.trouble = StoreUnavailable("the disk is full")
     with pytest.raises(StoreUnavailable):
         await store.submit([change(POLICY, 2)])
-    gate.trouble = None
+    gated_journal.trouble = None
     await store.wait_available()
     assert {POLICY} not in notifications, "what is not durable has not happened"
     await store.execute(lambda _: None, forgets=LAMP)
@@ -112,57 +114,65 @@ async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribe
 # group commit
 
 
-async def test_a_change_is_durable_when_its_future_is_done(store: Store, gate: Gate) -> None:
-    gate.is_open.clear()
+async def test_a_change_is_durable_when_its_future_is_done(store: Store, gated_journal: GatedJournal) -> None:
+    gated_journal.is_open.clear()
     durable = store.submit([change(LAMP, 1)])
-    await wait_until(lambda: gate.threads)
+    await wait_until(lambda: gated_journal.threads)
     assert not durable.done()
-    assert gate.latest(LAMP) == 0
-    gate.is_open.set()
+    assert gated_journal.latest(LAMP) == 0
+    gated_journal.is_open.set()
     await durable
-    assert gate.latest(LAMP) == 1
+    assert gated_journal.latest(LAMP) == 1
 
 
-async def test_a_step_leaves_changes_after_it_to_the_next_commit_and_not_other_steps(store: Store, gate: Gate) -> None:
-    gate.is_open.clear()
+async def test_a_step_leaves_changes_after_it_to_the_next_commit_and_not_other_steps(
+    store: Store, gated_journal: GatedJournal
+) -> None:
+    gated_journal.is_open.clear()
     store.submit([change(LAMP, 1)])
-    await wait_until(lambda: gate.threads)
+    await wait_until(lambda: gated_journal.threads)
     store.submit([change(LAMP, 2)])
     steps = [store.execute(lambda _: None) for _ in range(3)]
     behind = store.submit([change(LAMP, 3)])
-    gate.is_open.set()
+    gated_journal.is_open.set()
     await asyncio.gather(*steps, behind)
-    assert [len(batch) for batch in gate.commits] == [1, 1, 1]
+    assert [len(batch) for batch in gated_journal.commits] == [1, 1, 1]
 
 
-async def test_commits_run_in_a_worker_and_writes_on_the_loop(store: Store, gate: Gate) -> None:
+async def test_commits_run_in_a_worker_and_writes_on_the_loop(store: Store, gated_journal: GatedJournal) -> None:
     await store.submit([change(LAMP, 1)])
-    assert gate.threads
-    assert threading.main_thread().name not in gate.threads
+    assert gated_journal.threads
+    assert threading.main_thread().name not in gated_journal.threads
 
 
-async def test_changes_submitted_in_one_event_loop_turn_share_a_commit(store: Store, gate: Gate) -> None:
+async def test_changes_submitted_in_one_event_loop_turn_share_a_commit(
+    store: Store, gated_journal: GatedJournal
+) -> None:
     await asyncio.gather(*[store.submit([change(LAMP, revision)]) for revision in range(1, 6)])
-    assert gate.commits == [[1, 2, 3, 4, 5]]
+    assert gated_journal.commits == [[1, 2, 3, 4, 5]]
 
 
-async def test_changes_submitted_during_a_commit_go_into_the_next_commit(store: Store, gate: Gate) -> None:
-    gate.is_open.clear()
+async def test_changes_submitted_during_a_commit_go_into_the_next_commit(
+    store: Store, gated_journal: GatedJournal
+) -> None:
+    gated_journal.is_open.clear()
     first = store.submit([change(LAMP, 1)])
-    await wait_until(lambda: gate.threads)
+    await wait_until(lambda: gated_journal.threads)
     others = [store.submit([change(LAMP, revision)]) for revision in (2, 3, 4)]
-    gate.is_open.set()
+    gated_journal.is_open.set()
     await asyncio.gather(first, *others)
-    assert gate.commits == [[1], [2, 3, 4]]
+    assert gated_journal.commits == [[1], [2, 3, 4]]
 
 
-async def test_changes_of_event_loop_turns_that_follow_each_other_share_a_commit(store: Store, gate: Gate) -> None:
+async def test_changes_of_event_loop_turns_that_follow_each_other_share_a_commit(
+    store: Store, gated_journal: GatedJournal
+) -> None:
     durable = []
     for revision in (1, 2, 3):
         durable.append(store.submit([change(LAMP, revision)]))
         await asyncio.sleep(0)
     await asyncio.gather(*durable)
-    assert gate.commits == [[1, 2, 3]]
+    assert gated_journal.commits == [[1, 2, 3]]
 
 
 async def test_a_large_commit_is_written_and_reported_in_several_turns(store: Store) -> None:
@@ -196,26 +206,26 @@ async def test_a_barrier_does_not_overtake_durable_changes_that_are_not_reported
     assert reported == ["changes"] * 10 + ["barrier"]
 
 
-async def test_a_commit_is_bounded_and_order_is_kept(gate: Gate) -> None:
+async def test_a_commit_is_bounded_and_order_is_kept(gated_journal: GatedJournal) -> None:
     """The changes of one call are never parted."""
-    store = Store(gate, StoreOptions(commit_changes=100))
+    store = Store(gated_journal, StoreOptions(commit_changes=100))
     calls = [[change(LAMP, revision) for revision in range(n, n + 30)] for n in range(1, 301, 30)]
     done: list[int] = []
     for call in calls:
         last = call[-1].events[0].revision
         store.submit(call).add_done_callback(lambda _, last=last: done.append(last))  # type: ignore[misc]
     await store.barrier()
-    assert [number for batch in gate.commits for number in batch] == list(range(1, 301))
-    assert all(len(batch) % 30 == 0 and len(batch) <= 180 for batch in gate.commits)
-    assert len(gate.commits) > 1
+    assert [number for batch in gated_journal.commits for number in batch] == list(range(1, 301))
+    assert all(len(batch) % 30 == 0 and len(batch) <= 180 for batch in gated_journal.commits)
+    assert len(gated_journal.commits) > 1
     await wait_until(lambda: len(done) == 10)
     assert done == list(range(30, 301, 30))
     await store.close()
 
 
-async def test_each_commit_is_timed(gate: Gate) -> None:
+async def test_each_commit_is_timed(gated_journal: GatedJournal) -> None:
     seconds: list[float] = []
-    store = Store(gate, on_commit=seconds.append)
+    store = Store(gated_journal, on_commit=seconds.append)
     await store.submit([change(LAMP, 1)])
     await store.submit([change(LAMP, 2)])
     assert len(seconds) == 2
@@ -223,82 +233,86 @@ async def test_each_commit_is_timed(gate: Gate) -> None:
     await store.close()
 
 
-async def test_a_canceled_waiter_does_not_cancel_the_commit_of_the_others(store: Store, gate: Gate) -> None:
-    gate.is_open.clear()
+async def test_a_canceled_waiter_does_not_cancel_the_commit_of_the_others(
+    store: Store, gated_journal: GatedJournal
+) -> None:
+    gated_journal.is_open.clear()
     first, second = store.submit([change(LAMP, 1)]), store.submit([change(LAMP, 2)])
     first.cancel()
-    gate.is_open.set()
+    gated_journal.is_open.set()
     await second
-    assert gate.latest(LAMP) == 2
+    assert gated_journal.latest(LAMP) == 2
 
 
 # barriers
 
 
-async def test_a_barrier_waits_for_everything_before_it(store: Store, gate: Gate) -> None:
+async def test_a_barrier_waits_for_everything_before_it(store: Store, gated_journal: GatedJournal) -> None:
     assert store.barrier().done()
-    gate.is_open.clear()
+    gated_journal.is_open.clear()
     submitted = store.submit([change(LAMP, 1)])
     waiting = store.barrier()
-    await wait_until(lambda: gate.threads)
+    await wait_until(lambda: gated_journal.threads)
     committing = store.barrier()
     assert not waiting.done()
     assert not committing.done()
-    gate.is_open.set()
+    gated_journal.is_open.set()
     await asyncio.gather(waiting, committing)
     assert submitted.done()
-    assert gate.latest(LAMP) == 1
+    assert gated_journal.latest(LAMP) == 1
 
 
-async def test_a_barrier_passes_when_a_change_before_it_cannot_be_stored(store: Store, gate: Gate) -> None:
+async def test_a_barrier_passes_when_a_change_before_it_cannot_be_stored(
+    store: Store, gated_journal: GatedJournal
+) -> None:
     """The caller that submitted it handles the error."""
     wrong, right = store.submit([change(LAMP, 7)]), store.submit([change(POLICY, 1)])
     await store.barrier()
     assert isinstance(wrong.exception(), RevisionConflict)
     assert right.done()
-    assert gate.latest(POLICY) == 1
+    assert gated_journal.latest(POLICY) == 1
 
 
-async def test_a_barrier_fails_when_the_commit_before_it_fails(store: Store, gate: Gate) -> None:
-    gate.trouble = StoreUnavailable("disk full")
+async def test_a_barrier_fails_when_the_commit_before_it_fails(store: Store, gated_journal: GatedJournal) -> None:
+    gated_journal.trouble = StoreUnavailable("disk full")
     submitted = store.submit([change(LAMP, 1)])
     with pytest.raises(StoreUnavailable):
         await store.barrier()
     with pytest.raises(StoreUnavailable):
         await submitted
     await store.barrier()
-    gate.trouble = None
+    gated_journal.trouble = None
 
 
-# what is decided
+# decided changes
 
 
-async def test_a_state_is_seen_before_it_is_durable(store: Store, gate: Gate) -> None:
-    gate.is_open.clear()
+async def test_a_state_is_seen_before_it_is_durable(store: Store, gated_journal: GatedJournal) -> None:
+    gated_journal.is_open.clear()
     store.stage(change(LAMP, 1))
     assert store.snapshot(LAMP) == snapshot(LAMP, 1)
     durable = store.submit([change(LAMP, 1)])
-    await wait_until(lambda: gate.threads)
+    await wait_until(lambda: gated_journal.threads)
     later = store.submit([change(LAMP, 2)])
     assert store.snapshot(LAMP) == snapshot(LAMP, 2)
-    assert gate.snapshot(LAMP) is None
-    gate.is_open.set()
+    assert gated_journal.snapshot(LAMP) is None
+    gated_journal.is_open.set()
     await durable
     assert store.snapshot(LAMP) == snapshot(LAMP, 2)
     await later
     assert store.snapshot(LAMP) == snapshot(LAMP, 2)
 
 
-async def test_an_answer_is_known_before_it_is_durable(store: Store, gate: Gate) -> None:
-    gate.is_open.clear()
+async def test_an_answer_is_known_before_it_is_durable(store: Store, gated_journal: GatedJournal) -> None:
+    gated_journal.is_open.clear()
     assert store.stored_answer(delivery(1)) is None
     durable = store.submit([change(LAMP, 1, answer=answered(1))])
-    await wait_until(lambda: gate.threads)
+    await wait_until(lambda: gated_journal.threads)
     assert store.stored_answer(delivery(1)) == b"done"
-    assert gate.answer(delivery(1)) is None
-    gate.is_open.set()
+    assert gated_journal.answer(delivery(1)) is None
+    gated_journal.is_open.set()
     await durable
-    assert store.stored_answer(delivery(1)) == gate.answer(delivery(1)) == b"done"
+    assert store.stored_answer(delivery(1)) == gated_journal.answer(delivery(1)) == b"done"
 
 
 async def test_a_name_that_comes_again_has_its_newest_answer(store: Store) -> None:
@@ -309,11 +323,11 @@ async def test_a_name_that_comes_again_has_its_newest_answer(store: Store) -> No
     assert store.stored_answer(delivery(1)) == b"new"
 
 
-async def test_an_answer_beyond_the_redelivery_window_is_not_known(gate: Gate) -> None:
-    """Brokers use their names again: what comes so late is no redelivery."""
+async def test_an_answer_beyond_the_redelivery_window_is_not_known(gated_journal: GatedJournal) -> None:
+    """Brokers reuse message names, so a delivery after so long is a new one."""
     nanoseconds = NanoClock()
-    gate._clock = nanoseconds
-    store = Store(gate, StoreOptions(redelivery_window=10), now=nanoseconds)
+    gated_journal._clock = nanoseconds
+    store = Store(gated_journal, StoreOptions(redelivery_window=10), now=nanoseconds)
     await store.submit([change(LAMP, 1, answer=answered(1))])
     nanoseconds.now += 10 * 10**9
     assert store.stored_answer(delivery(1)) == b"done"
@@ -322,23 +336,23 @@ async def test_an_answer_beyond_the_redelivery_window_is_not_known(gate: Gate) -
     await store.close()
 
 
-async def test_a_state_that_is_not_in_memory_is_read(gate: Gate) -> None:
-    gate.append(history(LAMP, 3))
-    store = Store(gate)
+async def test_a_state_that_is_not_in_memory_is_read(gated_journal: GatedJournal) -> None:
+    gated_journal.append(history(LAMP, 3))
+    store = Store(gated_journal)
     assert store.snapshot(LAMP) == snapshot(LAMP, 3)
     assert store.snapshot(LAMP) is store.snapshot(LAMP)
     assert store.snapshot(POLICY) is None
     await store.close()
 
 
-async def test_old_answers_are_forgotten_as_new_ones_come(gate: Gate) -> None:
+async def test_old_answers_are_forgotten_as_new_ones_come(gated_journal: GatedJournal) -> None:
     nanoseconds = NanoClock()
-    gate._clock = nanoseconds
-    store = Store(gate, StoreOptions(redelivery_window=10), now=nanoseconds)
+    gated_journal._clock = nanoseconds
+    store = Store(gated_journal, StoreOptions(redelivery_window=10), now=nanoseconds)
     for revision in range(1, 401):
         nanoseconds.now += 100_000_000
         await store.submit([change(LAMP, revision, answer=answered(revision))])
-    known = [number for number in range(1, 401) if gate.answer(delivery(number)) is not None]
+    known = [number for number in range(1, 401) if gated_journal.answer(delivery(number)) is not None]
     assert known[-1] == 400
     assert 100 <= len(known) <= 100 + 64
     await store.close()
@@ -351,7 +365,7 @@ async def test_old_answers_are_forgotten_as_new_ones_come(gate: Gate) -> None:
     ("wrong", "error"), [(change(LAMP, 5), RevisionConflict), (Change((), (snapshot(LAMP, 2),)), Unstorable)]
 )
 async def test_a_change_that_cannot_be_stored_fails_alone(
-    store: Store, gate: Gate, wrong: Change, error: type[Exception]
+    store: Store, gated_journal: GatedJournal, wrong: Change, error: type[Exception]
 ) -> None:
     """Changes of the same call fail with it; other calls are stored; its state is forgotten."""
     before = store.submit([change(LAMP, 1)])
@@ -360,7 +374,7 @@ async def test_a_change_that_cannot_be_stored_fails_alone(
     await asyncio.gather(before, after)
     with pytest.raises(error):
         await failing
-    assert (gate.latest(LAMP), gate.latest(POLICY)) == (2, 0)
+    assert (gated_journal.latest(LAMP), gated_journal.latest(POLICY)) == (2, 0)
     assert store.is_available
     assert store.snapshot(POLICY) is None
     await store.submit([change(POLICY, 1), change(LAMP, 3)])
@@ -369,15 +383,15 @@ async def test_a_change_that_cannot_be_stored_fails_alone(
 # trouble
 
 
-async def test_a_failed_commit_never_happened(store: Store, gate: Gate) -> None:
+async def test_a_failed_commit_never_happened(store: Store, gated_journal: GatedJournal) -> None:
     """Waiters are notified, decided states and responses are forgotten, later changes fail at once."""
     await store.submit([change(LAMP, 1)])
-    gate.is_open.clear()
-    gate.trouble = StoreUnavailable("disk full: free space")
+    gated_journal.is_open.clear()
+    gated_journal.trouble = StoreUnavailable("disk full: free space")
     committing = store.submit([change(LAMP, 2, answer=answered(2))])
-    await wait_until(lambda: gate._batch)
+    await wait_until(lambda: gated_journal._batch)
     waiting = store.submit([change(LAMP, 3)])
-    gate.is_open.set()
+    gated_journal.is_open.set()
     for future in (committing, waiting):
         with pytest.raises(StoreUnavailable, match="free space"):
             await future
@@ -389,52 +403,54 @@ async def test_a_failed_commit_never_happened(store: Store, gate: Gate) -> None:
     refused = store.submit([change(LAMP, 2)])
     assert isinstance(refused.exception(), StoreUnavailable)
     assert store.snapshot(LAMP) == snapshot(LAMP, 1)
-    gate.trouble = None
+    gated_journal.trouble = None
 
 
-async def test_a_probe_finds_out_when_writing_works_again(store: Store, gate: Gate) -> None:
-    gate.trouble = StoreUnavailable("disk full")
+async def test_a_probe_finds_out_when_writing_works_again(store: Store, gated_journal: GatedJournal) -> None:
+    gated_journal.trouble = StoreUnavailable("disk full")
     with pytest.raises(StoreUnavailable):
         await store.submit([change(LAMP, 1)])
     back = asyncio.ensure_future(store.wait_available())
-    gate.trouble = StoreUnavailable("still full")
-    await wait_until(lambda: gate.probes >= 3)
+    gated_journal.trouble = StoreUnavailable("still full")
+    await wait_until(lambda: gated_journal.probes >= 3)
     assert not back.done()
     assert store.reason == "still full"
-    gate.trouble = None
+    gated_journal.trouble = None
     await back
     assert store.is_available
     assert store.reason is None
     await store.submit([change(LAMP, 1)])
-    assert gate.latest(LAMP) == 1
+    assert gated_journal.latest(LAMP) == 1
 
 
-async def test_changes_that_do_not_fit_into_one_commit_are_stored_in_smaller_commits(store: Store, gate: Gate) -> None:
+async def test_changes_that_do_not_fit_into_one_commit_are_stored_in_smaller_commits(
+    store: Store, gated_journal: GatedJournal
+) -> None:
     """A caller that was notified of a failed write repeats all of it until it is stored."""
-    gate.room = 3
+    gated_journal.room = 3
     first = 1
     while first <= 20:
         await store.wait_available()
         waiting = [store.submit([change(LAMP, revision)]) for revision in range(first, 21)]
         done = await asyncio.gather(*waiting, return_exceptions=True)
         first += sum(it is None for it in done)
-    assert [revision for commit in gate.commits for revision in commit] == list(range(1, 21))
-    assert max(map(len, gate.commits)) <= 3
-    gate.room = 1_000_000
+    assert [revision for commit in gated_journal.commits for revision in commit] == list(range(1, 21))
+    assert max(map(len, gated_journal.commits)) <= 3
+    gated_journal.room = 1_000_000
     for number in range(12):
         await store.submit([change(LAMP, 21 + number)])
     await asyncio.gather(*(store.submit([change(LAMP, revision)]) for revision in range(33, 133)))
-    assert max(map(len, gate.commits)) > 64, "as many as ever go together again"
+    assert max(map(len, gated_journal.commits)) > 64, "as many as ever go together again"
 
 
 async def test_a_failed_commit_without_a_waiter_logs_no_unretrieved_exception(
-    store: Store, gate: Gate, caplog: pytest.LogCaptureFixture
+    store: Store, gated_journal: GatedJournal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gate.trouble = StoreUnavailable("disk full")
+    gated_journal.trouble = StoreUnavailable("disk full")
     store.submit([change(LAMP, 1)])
     await wait_until(lambda: not store.is_available)
     store.submit([change(LAMP, 1)])
-    gate.trouble = None
+    gated_journal.trouble = None
     await store.wait_available()
     assert "never retrieved" not in caplog.text
 
@@ -469,7 +485,7 @@ async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_repor
     await store.close()
 
 
-async def test_a_full_disk_is_reported_and_work_continues_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_work_continues_with_free_space(tmp_path: Path) -> None:
     """A real SQLITE_FULL, through the file's size limit."""
     journal = Journal.open(tmp_path / "journal.db")
     store = Store(journal, HASTY)
@@ -514,9 +530,9 @@ async def test_closing_the_store_makes_the_submitted_changes_durable(tmp_path: P
     journal.close()
 
 
-async def test_closing_while_the_store_is_unavailable_ends(gate: Gate) -> None:
-    store = Store(gate, HASTY)
-    gate.trouble = StoreUnavailable("disk full")
+async def test_closing_while_the_store_is_unavailable_ends(gated_journal: GatedJournal) -> None:
+    store = Store(gated_journal, HASTY)
+    gated_journal.trouble = StoreUnavailable("disk full")
     durable = store.submit([change(LAMP, 1)])
     await asyncio.wait_for(store.close(), PATIENCE)
     assert isinstance(durable.exception(), StoreUnavailable)
@@ -525,30 +541,34 @@ async def test_closing_while_the_store_is_unavailable_ends(gate: Gate) -> None:
 # histories
 
 
-async def test_a_history_page_waits_for_changes_submitted_before_the_query(store: Store, gate: Gate) -> None:
-    """Also what is not durable yet: the page waits for it."""
-    gate.is_open.clear()
+async def test_a_history_page_waits_for_changes_submitted_before_the_query(
+    store: Store, gated_journal: GatedJournal
+) -> None:
+    """It waits also for changes that are not durable yet."""
+    gated_journal.is_open.clear()
     store.submit(history(LAMP, 5))
     range = store.open_range(HistoryQuery(LAMP, -3), NOW)
     reading = asyncio.ensure_future(store.page(range, 0, 10, MUCH))
-    await wait_until(lambda: gate.threads)
+    await wait_until(lambda: gated_journal.threads)
     assert not reading.done()
-    gate.is_open.set()
+    gated_journal.is_open.set()
     found = await reading
     assert (revisions(found.events), found.ended) == ([3, 4, 5], True)
 
 
-async def test_a_history_page_fails_when_the_commit_that_it_waits_for_fails(store: Store, gate: Gate) -> None:
-    gate.is_open.clear()
-    gate.trouble = StoreUnavailable("disk full")
+async def test_a_history_page_fails_when_the_commit_that_it_waits_for_fails(
+    store: Store, gated_journal: GatedJournal
+) -> None:
+    gated_journal.is_open.clear()
+    gated_journal.trouble = StoreUnavailable("disk full")
     store.submit(history(LAMP, 5))
     range = store.open_range(HistoryQuery(LAMP), NOW)
     reading = asyncio.ensure_future(store.page(range, 0, 10, MUCH))
-    await wait_until(lambda: gate.threads)
-    gate.is_open.set()
+    await wait_until(lambda: gated_journal.threads)
+    gated_journal.is_open.set()
     with pytest.raises(StoreUnavailable):
         await reading
-    gate.trouble = None
+    gated_journal.trouble = None
     await store.wait_available()
     again = await store.page(range, 0, 10, MUCH)
     assert (again.events, again.ended) == ([], True)
@@ -557,11 +577,13 @@ async def test_a_history_page_fails_when_the_commit_that_it_waits_for_fails(stor
 # the search index
 
 
-async def test_a_thing_erased_and_created_again_at_once_has_all_its_rows_in_the_index(store: Store, gate: Gate) -> None:
+async def test_a_thing_erased_and_created_again_at_once_has_all_its_rows_in_the_index(
+    store: Store, gated_journal: GatedJournal
+) -> None:
     await store.submit([to_state(LAMP, 1, {"attributes": {"a": 1, "b": 1}})])
     erased = store.execute(lambda it: erasure.begin(it, "thing", LAMP.id, "", "operator"), forgets=LAMP)
     await store.submit([to_state(LAMP, 2, {"attributes": {"a": 1, "b": 2}}, created=2)])
     await erased
     await store.submit([to_state(LAMP, 3, {"attributes": {"a": 1, "b": 3}}, created=2)])
-    assert gate.read(found) == gate.read(expected)
-    assert len(gate.read(found).values) == 3
+    assert gated_journal.read(found) == gated_journal.read(expected)
+    assert len(gated_journal.read(found).values) == 3

@@ -1,4 +1,4 @@
-"""The store and the lake behind it: steps of trimming, and pages of what was trimmed."""
+"""The store and its lake: trimming steps, and pages of trimmed events."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Aggregations compared with a slow and simple evaluation, over random policies.
 
-Worlds, filters and the evaluation of searches are those of `test_search_feed_oracle`.
+Things, filters and the evaluation of searches are those of `test_search_feed_oracle`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.support.oracles.random_things import (
     MAKERS,
     ReferenceThing,
     a_filter,
-    a_world,
     filled,
+    random_data,
     some_names,
     text_of,
 )
 from tests.support.random_names import in_path
 from tests.support.random_policies import NOWS, SUBJECTS
 
-WORLDS, QUESTIONS = examples(30), 15 if THOROUGH else 6
+SAMPLES, QUESTIONS = examples(30), 15 if THOROUGH else 6
 Answered = TypeVar("Answered")
 
 
@@ -115,21 +115,21 @@ def obvious(
 
 
 @pytest.mark.parametrize(
-    ("maker", "worlds"),
+    ("maker", "samples"),
     [
-        ("slow", WORLDS),
-        ("indexed", WORLDS),
-        pytest.param("indexed", 30 * WORLDS, marks=pytest.mark.soak(shard="properties")),
+        ("slow", SAMPLES),
+        ("indexed", SAMPLES),
+        pytest.param("indexed", 30 * SAMPLES, marks=pytest.mark.soak(shard="properties")),
     ],
 )
-async def test_rows_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_path: Path) -> None:
-    random_source = dice("aggregating", maker, worlds)
+async def test_rows_agree_with_a_simple_evaluation(maker: str, samples: int, tmp_path: Path) -> None:
+    random_source = dice("aggregating", maker, samples)
     number = 0
-    for world in range(worlds):
+    for sample in range(samples):
         names = some_names(random_source)
-        policies, things = a_world(random_source, names)
+        policies, things = random_data(random_source, names)
         open_journal, open_search = MAKERS[maker]
-        journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
+        journal = filled(open_journal(tmp_path / f"{sample}.db"), policies, things)
         pace = ThreadPace(SearchPace())
         search, now = open_search(journal), random_source.choice(NOWS)
         looking = SearchWorker(search, CurrentStateLookup(search.snapshot, lambda now=now: now), pace)  # type: ignore[misc]
@@ -160,4 +160,4 @@ async def test_rows_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_
             number += sum(row["count"] for row in found)
         search.close()
         journal.close()
-    assert number > worlds * QUESTIONS // 2
+    assert number > samples * QUESTIONS // 2

@@ -122,7 +122,10 @@ class PastSearchSite:
         return searcher.failure(key)["status"], searcher.failure(key)["error"]
 
     async def wait_for_open_files(self, count: int) -> None:
-        """Wait for a number of open spools, which a thread may close after the response. There are no other files."""
+        """Wait for a number of open spools, the only open files.
+
+        A thread may close one after the response.
+        """
         spools = f"{self.lake.folder}/"
         await until(lambda: sum(spools in it and it.endswith(" (deleted)") for it in open_files()) == count)
         assert not self.lake.results.exists() or list(self.lake.results.iterdir()) == []
@@ -157,7 +160,7 @@ async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Cal
     assert [[thing["attributes"]["a"] for thing in page] for page in pages] == [[4, 3], [2, 1], [0]]
     assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
     assert past.spark.requests == 1
-    await past.wait_for_open_files(0)  # the last page was the end of it
+    await past.wait_for_open_files(0)  # the last page was complete
 
 
 async def test_the_current_policy_applies_when_collecting_and_for_every_page(
@@ -212,7 +215,7 @@ async def test_states_from_before_a_deletion_are_found_by_those_who_could_read_t
     assert [await found_by(source) for source in range(3)] == [[everything], [_readable("lamp-1", a=1)], []]
 
 
-async def test_other_tasks_run_while_many_policies_are_looked_up(
+async def test_other_tasks_run_while_many_policies_are_read(
     make_past: Callable[..., PastSearchSite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLICE_SECONDS", 0.0)

@@ -37,7 +37,7 @@ def live(harness: ConnectionHarness, after: int | None, *subjects: str) -> Feed 
 
 
 @pytest.mark.parametrize(("after", "expected"), [(1, [4, 5]), (4, [5]), (5, []), (None, [])])
-async def test_a_session_that_continues_misses_what_was_anothers(
+async def test_a_continued_session_skips_events_of_former_owners(
     harness: ConnectionHarness, after: int | None, expected: list[int]
 ) -> None:
     feed = live(harness, after, BOB)

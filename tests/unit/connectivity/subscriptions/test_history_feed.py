@@ -41,7 +41,7 @@ def journal() -> TemporaryJournal:
     return made
 
 
-async def test_pages_follow_each_other_and_the_last_one_says_so(journal: TemporaryJournal) -> None:
+async def test_pages_follow_each_other_and_the_last_one_is_marked(journal: TemporaryJournal) -> None:
     feed = HistoryFeed.open(Store(journal), HistoryQuery(LAMP), NOW)
     first = await feed.page(0, 7, 1 << 20)
     assert ([item.revision for item in first.elements], first.then) == (list(range(1, 8)), PageEnd.MORE)

@@ -11,50 +11,52 @@ from connectivity.transports.base import ReaderStatus
 from mappings.errors import Fault
 from mappings.model.signals import Created, ErrorResponse, HistoryQuery, Subscribe, SubscriptionKind
 from tests.support.in_process.fakes import KeepingReply, ListFeed
-from tests.support.in_process.subscription_setup import LAMP, NOT_FOUND, READER, Bench
+from tests.support.in_process.subscription_harness import LAMP, NOT_FOUND, READER, SubscriptionHarness
 
 
 async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_id() -> None:
-    bench = Bench(max_per_user=2)
-    first = bench.subscribe()
-    bench.subscribe()
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
-    refused = bench.reply.signals[-1]
+    harness = SubscriptionHarness(max_per_user=2)
+    first = harness.subscribe()
+    harness.subscribe()
+    harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), harness.peer)
+    refused = harness.reply.signals[-1]
     assert isinstance(refused, ErrorResponse)
     assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
     assert refused.fault.message == (
         "This user has used up its share: it has 2 open subscriptions at this connection, 2 of them in this session; "
         "all users together have 2 of at most 6."
     )
-    bench.cancel(first)
-    bench.subscribe()
+    harness.cancel(first)
+    harness.subscribe()
 
 
-def subscribe_often(bench: Bench, number: int, subjects: tuple[str, ...], reader: str | None = None) -> int:
+def subscribe_often(
+    harness: SubscriptionHarness, number: int, subjects: tuple[str, ...], reader: str | None = None
+) -> int:
     """Try so many subscriptions; return how many are opened."""
     reply = KeepingReply()
     peer = Subscriber(reply, subjects, "c-1", reader=reader)
     for _ in range(number):
-        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), peer)
+        harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), peer)
     return reply.names.count("Created")
 
 
 async def test_a_user_subscribes_beside_one_with_as_many_subscriptions_as_it_can_have() -> None:
-    bench = Bench(max_per_user=100)
-    assert subscribe_often(bench, 400, ("acme:greedy",)) == 100
-    assert subscribe_often(bench, 400, ("acme:modest",)) == 67
-    assert subscribe_often(bench, 400, ("acme:late",)) > 40
-    bench.streams.closed("c-1")
-    assert subscribe_often(bench, 400, ("acme:greedy",)) == 100
+    harness = SubscriptionHarness(max_per_user=100)
+    assert subscribe_often(harness, 400, ("acme:greedy",)) == 100
+    assert subscribe_often(harness, 400, ("acme:modest",)) == 67
+    assert subscribe_often(harness, 400, ("acme:late",)) > 40
+    harness.streams.closed("c-1")
+    assert subscribe_often(harness, 400, ("acme:greedy",)) == 100
 
 
 async def test_a_peer_of_a_listener_subscribes_beside_others_of_the_same_user() -> None:
-    bench = Bench(max_per_user=100)
-    greedy = [subscribe_often(bench, 400, READER, f"peer-{number}") for number in range(2)]
+    harness = SubscriptionHarness(max_per_user=100)
+    greedy = [subscribe_often(harness, 400, READER, f"peer-{number}") for number in range(2)]
     assert greedy[0] == 100
-    assert subscribe_often(bench, 10, READER, "peer-late") == 10
-    bench.streams.reader("c-1", "peer-0", ReaderStatus.GONE)
-    assert subscribe_often(bench, 50, READER, "peer-late") == 50
+    assert subscribe_often(harness, 10, READER, "peer-late") == 10
+    harness.streams.reader("c-1", "peer-0", ReaderStatus.GONE)
+    assert subscribe_often(harness, 50, READER, "peer-late") == 50
 
 
 @pytest.mark.parametrize(
@@ -68,37 +70,37 @@ async def test_a_peer_of_a_listener_subscribes_beside_others_of_the_same_user() 
     ],
 )
 async def test_subscriptions_beyond_a_quota_are_refused_until_one_ends(rule: QuotaRule, expected: str) -> None:
-    bench = Bench(quotas=[rule])
-    first = bench.subscribe()
-    bench.subscribe()
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
-    refused = bench.reply.signals[-1]
+    harness = SubscriptionHarness(quotas=[rule])
+    first = harness.subscribe()
+    harness.subscribe()
+    harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), harness.peer)
+    refused = harness.reply.signals[-1]
     assert isinstance(refused, ErrorResponse)
     assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
     assert expected in refused.fault.message
-    bench.cancel(first)
-    bench.subscribe()
+    harness.cancel(first)
+    harness.subscribe()
 
 
 async def test_a_subject_that_cannot_read_an_entity_neither_uses_nor_learns_the_quota_of_its_namespace() -> None:
     feeds: list[Feed | Fault] = [*([NOT_FOUND] * 3), ListFeed([]), ListFeed([]), NOT_FOUND, ListFeed([])]
-    bench = Bench(lambda: feeds.pop(0), quotas=[QuotaRule(namespaces=("*",), subscriptions=1)])
+    harness = SubscriptionHarness(lambda: feeds.pop(0), quotas=[QuotaRule(namespaces=("*",), subscriptions=1)])
     signal, reply = Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), KeepingReply()
     stranger = Subscriber(reply, ("acme:stranger",), "c-2")
     for _ in range(3):
-        bench.streams.subscribe(signal, stranger)
-    first = bench.subscribe()
-    bench.streams.subscribe(signal, bench.peer)
-    assert isinstance(bench.reply.signals[-1], ErrorResponse)
-    bench.streams.subscribe(signal, stranger)
+        harness.streams.subscribe(signal, stranger)
+    first = harness.subscribe()
+    harness.streams.subscribe(signal, harness.peer)
+    assert isinstance(harness.reply.signals[-1], ErrorResponse)
+    harness.streams.subscribe(signal, stranger)
     assert reply.names == ["Created"] * 4
-    bench.cancel(first)
-    bench.subscribe()
+    harness.cancel(first)
+    harness.subscribe()
 
 
 async def test_a_subscription_that_replaces_one_needs_no_further_place() -> None:
-    bench = Bench(quotas=[QuotaRule(subjects=("*",), subscriptions=1)], max_per_user=1)
+    harness = SubscriptionHarness(quotas=[QuotaRule(subjects=("*",), subscriptions=1)], max_per_user=1)
     for _ in range(3):
         signal = Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="own")
-        bench.streams.subscribe(signal, bench.peer)
-        assert isinstance(bench.reply.signals[-1], Created)
+        harness.streams.subscribe(signal, harness.peer)
+        assert isinstance(harness.reply.signals[-1], Created)

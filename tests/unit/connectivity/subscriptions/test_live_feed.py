@@ -1,4 +1,4 @@
-"""Live feeds: durable events without gap and in order for many followers; engine rules on a feed without end.
+"""Live feeds: durable events in order and without gaps for many followers; rules for endless feeds.
 
 The store is a real one on a journal in memory; pages are read as the subscription manager reads them.
 """

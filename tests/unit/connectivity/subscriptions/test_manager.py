@@ -32,171 +32,171 @@ from mappings.model.signals import (
 )
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from tests.support.in_process.fakes import KeepingReply, ListFeed, LiveFeed
-from tests.support.in_process.subscription_setup import LAMP, NOT_FOUND, READER, Bench
+from tests.support.in_process.subscription_harness import LAMP, NOT_FOUND, READER, SubscriptionHarness
 from tests.support.wait import wait_until
 
 
 async def test_case_01_the_whole_history_and_then_complete() -> None:
-    bench = Bench()
-    await bench.request(bench.subscribe(), 101)
-    assert bench.reply.elements == list(range(1, 102))
-    assert bench.reply.names[0] == "Created"
-    assert bench.reply.names[-1] == "Complete"
+    harness = SubscriptionHarness()
+    await harness.request(harness.subscribe(), 101)
+    assert harness.reply.elements == list(range(1, 102))
+    assert harness.reply.names[0] == "Created"
+    assert harness.reply.names[-1] == "Complete"
 
 
 async def test_case_28_and_rs_1_01_one_request_brings_one_element_and_no_more() -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    await bench.request(key, 1)
-    assert bench.reply.elements == [1]
-    bench.pass_time(10)
-    await bench.settle()
-    assert bench.reply.elements == [1]
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    await harness.request(key, 1)
+    assert harness.reply.elements == [1]
+    harness.pass_time(10)
+    await harness.settle()
+    assert harness.reply.elements == [1]
 
 
 async def test_case_29_and_rs_3_08_requests_add_up() -> None:
-    bench = Bench()
-    key = bench.subscribe()
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
     for demand in (2, 3):
-        bench.streams.request(Request(SubscriptionKind.HISTORY, key, demand, {}, LAMP), bench.peer)
-    await bench.settle()
-    assert bench.reply.elements == [1, 2, 3, 4, 5]
+        harness.streams.request(Request(SubscriptionKind.HISTORY, key, demand, {}, LAMP), harness.peer)
+    await harness.settle()
+    assert harness.reply.elements == [1, 2, 3, 4, 5]
 
 
 async def test_case_30_and_rs_3_02_one_request_upon_every_element_delivers_everything() -> None:
-    bench = Bench()
-    key = bench.subscribe()
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
     for _ in range(101):
-        await bench.request(key, 1)
-    assert bench.reply.elements == list(range(1, 102))
-    assert bench.reply.names[-1] == "Complete"
+        await harness.request(key, 1)
+    assert harness.reply.elements == list(range(1, 102))
+    assert harness.reply.names[-1] == "Complete"
 
 
 @pytest.mark.parametrize("demands", [(2**63 - 1,), (2**63 - 1, 5)], ids=["case_31", "case_32"])
 async def test_case_31_32_and_rs_3_17_unbounded_demand_delivers_everything(demands: tuple[int, ...]) -> None:
-    bench = Bench()
-    key = bench.subscribe()
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
     for demand in demands:
-        bench.streams.request(Request(SubscriptionKind.HISTORY, key, demand, {}, LAMP), bench.peer)
-    await bench.settle()
-    assert len(bench.reply.elements) == 101
-    assert bench.reply.names[-1] == "Complete"
+        harness.streams.request(Request(SubscriptionKind.HISTORY, key, demand, {}, LAMP), harness.peer)
+    await harness.settle()
+    assert len(harness.reply.elements) == 101
+    assert harness.reply.names[-1] == "Complete"
 
 
 async def test_rs_3_03_unbounded_demand_over_a_long_history_is_served_page_by_page() -> None:
     """Unbounded demand reads one page at a time, and the stack does not grow."""
-    bench = Bench(lambda: ListFeed(range(50_000)), page_items=100)
-    await bench.request(bench.subscribe(), 2**63 - 1)
-    while bench.reply.names[-1] != "Complete":
-        await bench.settle()
-    (feed,) = bench.opened
+    harness = SubscriptionHarness(lambda: ListFeed(range(50_000)), page_items=100)
+    await harness.request(harness.subscribe(), 2**63 - 1)
+    while harness.reply.names[-1] != "Complete":
+        await harness.settle()
+    (feed,) = harness.opened
     assert isinstance(feed, ListFeed)
     assert max(limit for _, limit in feed.pages) == 100
-    assert bench.reply.elements == list(range(50_000))
+    assert harness.reply.elements == list(range(50_000))
 
 
 async def test_case_35_complete_follows_the_last_element_without_another_request() -> None:
-    bench = Bench(lambda: ListFeed([1, 2, 3]))
-    await bench.request(bench.subscribe(), 3)
-    assert bench.reply.names == ["Created", "Next", "Complete"]
+    harness = SubscriptionHarness(lambda: ListFeed([1, 2, 3]))
+    await harness.request(harness.subscribe(), 3)
+    assert harness.reply.names == ["Created", "Next", "Complete"]
 
 
 @pytest.mark.parametrize("feed", [ListFeed([]), NOT_FOUND], ids=["empty", "not found"])
 async def test_case_37_nothing_ends_before_the_first_request(feed: Feed | Fault) -> None:
-    bench = Bench(lambda: feed)
-    bench.subscribe()
-    bench.pass_time(59)
-    await bench.settle()
-    assert bench.reply.names == ["Created"]
+    harness = SubscriptionHarness(lambda: feed)
+    harness.subscribe()
+    harness.pass_time(59)
+    await harness.settle()
+    assert harness.reply.names == ["Created"]
 
 
 async def test_case_38_a_refused_history_fails_at_the_first_request() -> None:
-    bench = Bench(lambda: NOT_FOUND)
-    await bench.request(bench.subscribe(), 1)
-    assert bench.reply.names == ["Created", "Failed"]
-    assert bench.failures() == [NOT_FOUND]
+    harness = SubscriptionHarness(lambda: NOT_FOUND)
+    await harness.request(harness.subscribe(), 1)
+    assert harness.reply.names == ["Created", "Failed"]
+    assert harness.failures() == [NOT_FOUND]
 
 
 async def test_case_12_an_empty_range_completes_at_the_first_request() -> None:
-    bench = Bench(lambda: ListFeed([]))
-    await bench.request(bench.subscribe(), 1)
-    assert bench.reply.names == ["Created", "Complete"]
+    harness = SubscriptionHarness(lambda: ListFeed([]))
+    await harness.request(harness.subscribe(), 1)
+    assert harness.reply.names == ["Created", "Complete"]
 
 
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
 async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_is_treated_as_cancelled(demand: int) -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    await bench.request(key, demand)
-    await bench.request(key, 1)
-    assert bench.failures() == [EndReason.INVALID_DEMAND, EndReason.CANCELLED]
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    await harness.request(key, demand)
+    await harness.request(key, 1)
+    assert harness.failures() == [EndReason.INVALID_DEMAND, EndReason.CANCELLED]
 
 
 async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken() -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(key, 3)
-    elements = bench.reply.postings[-1]
-    await bench.request(key, -1)
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 3)
+    elements = harness.reply.postings[-1]
+    await harness.request(key, -1)
     assert elements.withdrawn
-    assert bench.failures() == [EndReason.INVALID_DEMAND]
+    assert harness.failures() == [EndReason.INVALID_DEMAND]
 
 
 async def test_case_52_a_request_after_cancel_fails_and_after_ten_seconds_is_not_found() -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    bench.cancel(key)
-    assert bench.reply.names == ["Created"]
-    bench.pass_time(9)
-    await bench.request(key, 1)
-    assert bench.failures() == [EndReason.CANCELLED]
-    bench.pass_time(3)
-    await bench.request(key, 1)
-    assert bench.failures() == [EndReason.CANCELLED, EndReason.NOT_FOUND]
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    harness.cancel(key)
+    assert harness.reply.names == ["Created"]
+    harness.pass_time(9)
+    await harness.request(key, 1)
+    assert harness.failures() == [EndReason.CANCELLED]
+    harness.pass_time(3)
+    await harness.request(key, 1)
+    assert harness.failures() == [EndReason.CANCELLED, EndReason.NOT_FOUND]
 
 
 async def test_case_53_cancel_is_silent_until_the_id_is_forgotten() -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    bench.cancel(key)
-    bench.cancel(key)
-    assert bench.failures() == []
-    bench.pass_time(12)
-    bench.cancel(key)
-    assert bench.failures() == [EndReason.NOT_FOUND]
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    harness.cancel(key)
+    harness.cancel(key)
+    assert harness.failures() == []
+    harness.pass_time(12)
+    harness.cancel(key)
+    assert harness.failures() == [EndReason.NOT_FOUND]
 
 
 async def test_case_54_cancel_after_complete_is_silent() -> None:
-    bench = Bench(lambda: ListFeed([1]))
-    key = bench.subscribe()
-    await bench.request(key, 1)
-    bench.cancel(key)
-    assert bench.reply.names == ["Created", "Next", "Complete"]
+    harness = SubscriptionHarness(lambda: ListFeed([1]))
+    key = harness.subscribe()
+    await harness.request(key, 1)
+    harness.cancel(key)
+    assert harness.reply.names == ["Created", "Next", "Complete"]
 
 
 async def test_case_55_and_rs_1_08_after_cancel_no_element_leaves_that_the_broker_had_not_taken() -> None:
-    bench = Bench(page_items=2)
-    key = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(key, 5)
-    bench.cancel(key)
-    posting = bench.reply.postings[-1]
+    harness = SubscriptionHarness(page_items=2)
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 5)
+    harness.cancel(key)
+    posting = harness.reply.postings[-1]
     assert posting.withdrawn
     posting.take()
-    await bench.settle()
-    assert bench.reply.elements == [1, 2]
-    assert bench.reply.names == ["Created", "Next"]
+    await harness.settle()
+    assert harness.reply.elements == [1, 2]
+    assert harness.reply.names == ["Created", "Next"]
 
 
 @pytest.mark.parametrize("command", ["request", "cancel"])
 async def test_case_56_57_an_unknown_id_is_not_found_and_echoed(command: str) -> None:
-    bench = Bench()
+    harness = SubscriptionHarness()
     if command == "request":
-        await bench.request("4711", 1, "r-9")
+        await harness.request("4711", 1, "r-9")
     else:
-        bench.cancel("4711")
-    (failed,) = bench.reply.signals
+        harness.cancel("4711")
+    (failed,) = harness.reply.signals
     assert isinstance(failed, Failed)
     assert (failed.key, failed.reason, failed.entity) == ("4711", EndReason.NOT_FOUND, LAMP)
     assert failed.headers["correlation-id"] in ("r-9", "can")
@@ -209,70 +209,70 @@ async def test_case_58_59_a_stranger_can_neither_use_nor_end_a_subscription(
     scope: str, subjects: tuple[str, ...]
 ) -> None:
     """For another connection, or other subjects on the same one, the ID does not exist."""
-    bench = Bench()
-    key = bench.subscribe()
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
     other = KeepingReply(scope)
     stranger = Subscriber(other, subjects, scope)
-    await bench.request(key, 1, peer=stranger)
-    bench.cancel(key, stranger)
+    await harness.request(key, 1, peer=stranger)
+    harness.cancel(key, stranger)
     assert [signal.reason for signal in other.signals if isinstance(signal, Failed)] == [EndReason.NOT_FOUND] * 2
-    await bench.request(key, 101)
-    assert bench.reply.names[-1] == "Complete"
+    await harness.request(key, 101)
+    assert harness.reply.names[-1] == "Complete"
 
 
 async def test_one_common_subject_is_enough_to_use_a_subscription() -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    await bench.request(key, 1, peer=Subscriber(bench.reply, ("acme:other", "acme:reader"), "c-1"))
-    assert bench.reply.elements == [1]
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    await harness.request(key, 1, peer=Subscriber(harness.reply, ("acme:other", "acme:reader"), "c-1"))
+    assert harness.reply.elements == [1]
 
 
 async def test_case_60_the_entity_of_a_request_is_ignored() -> None:
-    bench = Bench()
-    key = bench.subscribe()
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
     other = EntityId(EntityType.THING, "acme.site", "fan-1")
-    bench.streams.request(Request(SubscriptionKind.HISTORY, key, 1, {}, other), bench.peer)
-    await bench.settle()
-    event = bench.reply.signals[-1]
+    harness.streams.request(Request(SubscriptionKind.HISTORY, key, 1, {}, other), harness.peer)
+    await harness.settle()
+    event = harness.reply.signals[-1]
     assert isinstance(event, Next)
     assert event.entity == LAMP
 
 
-async def test_case_62_an_idle_subscription_ends_by_itself() -> None:
-    bench = Bench()
-    key = bench.subscribe("s-1")
-    bench.pass_time(59)
-    assert bench.reply.names == ["Created"]
-    bench.pass_time(3)
-    (failed,) = [signal for signal in bench.reply.signals if isinstance(signal, Failed)]
+async def test_case_62_an_idle_subscription_expires() -> None:
+    harness = SubscriptionHarness()
+    key = harness.subscribe("s-1")
+    harness.pass_time(59)
+    assert harness.reply.names == ["Created"]
+    harness.pass_time(3)
+    (failed,) = [signal for signal in harness.reply.signals if isinstance(signal, Failed)]
     assert failed.reason is EndReason.IDLE
     assert failed.headers == {"correlation-id": "s-1"}
-    await bench.request(key, 1)
-    assert bench.failures() == [EndReason.IDLE, EndReason.CANCELLED]
+    await harness.request(key, 1)
+    assert harness.failures() == [EndReason.IDLE, EndReason.CANCELLED]
 
 
 async def test_case_63_every_request_restarts_the_idle_timeout() -> None:
-    bench = Bench()
-    key = bench.subscribe()
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
     for _ in range(6):
-        bench.pass_time(50)
-        await bench.request(key, 1)
-    assert bench.failures() == []
-    assert len(bench.reply.elements) == 6
+        harness.pass_time(50)
+        await harness.request(key, 1)
+    assert harness.failures() == []
+    assert len(harness.reply.elements) == 6
 
 
 async def test_case_64_a_store_failure_while_reading_ends_with_an_internal_error() -> None:
-    bench = Bench(lambda: ListFeed(range(1, 11), StoreUnavailable("disk gone"), error_at=3))
-    await bench.request(bench.subscribe(), 10)
-    assert bench.reply.elements == [1, 2, 3]
-    assert bench.failures() == [INTERNAL_ERROR]
+    harness = SubscriptionHarness(lambda: ListFeed(range(1, 11), StoreUnavailable("disk gone"), error_at=3))
+    await harness.request(harness.subscribe(), 10)
+    assert harness.reply.elements == [1, 2, 3]
+    assert harness.failures() == [INTERNAL_ERROR]
 
 
 async def test_an_unavailable_older_part_of_a_history_is_reported_as_such() -> None:
-    """Clients get an internal error whose message names what is missing."""
-    bench = Bench(lambda: ListFeed(range(1, 11), HistoryUnavailable("the lake is gone"), error_at=3))
-    await bench.request(bench.subscribe(), 10)
-    (fault,) = bench.failures()
+    """Clients get an internal error whose message names the missing part."""
+    harness = SubscriptionHarness(lambda: ListFeed(range(1, 11), HistoryUnavailable("the lake is gone"), error_at=3))
+    await harness.request(harness.subscribe(), 10)
+    (fault,) = harness.failures()
     assert isinstance(fault, Fault)
     assert (fault.status, fault.error) == (500, "internalerror")
     assert "older part of this history" in fault.message
@@ -283,63 +283,63 @@ async def test_case_65_a_store_failure_at_opening_fails_at_the_first_request() -
     def broken() -> Feed:
         raise StoreUnavailable("disk gone")
 
-    bench = Bench(broken)
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
-    assert bench.reply.names == ["Created"]
-    created = bench.reply.signals[0]
+    harness = SubscriptionHarness(broken)
+    harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), harness.peer)
+    assert harness.reply.names == ["Created"]
+    created = harness.reply.signals[0]
     assert isinstance(created, Created)
-    await bench.request(created.key, 1)
-    assert bench.failures() == [INTERNAL_ERROR]
+    await harness.request(created.key, 1)
+    assert harness.failures() == [INTERNAL_ERROR]
 
 
 async def test_case_66_and_rs_1_10_identical_subscribes_are_independent() -> None:
-    bench = Bench(lambda: ListFeed([1, 2]))
-    first, second = bench.subscribe(), bench.subscribe()
+    harness = SubscriptionHarness(lambda: ListFeed([1, 2]))
+    first, second = harness.subscribe(), harness.subscribe()
     assert first != second
-    await bench.request(first, 2)
-    await bench.request(second, 2)
-    assert bench.reply.elements == [1, 2, 1, 2]
+    await harness.request(first, 2)
+    await harness.request(second, 2)
+    assert harness.reply.elements == [1, 2, 1, 2]
 
 
 async def test_case_67_events_carry_the_headers_of_the_latest_command() -> None:
-    bench = Bench()
-    key = bench.subscribe("a")
-    await bench.request(key, 2, "b")
-    await bench.request(key, 1, "c")
-    labels = [(signal.headers["correlation-id"], type(signal).__name__) for signal in bench.reply.signals]
+    harness = SubscriptionHarness()
+    key = harness.subscribe("a")
+    await harness.request(key, 2, "b")
+    await harness.request(key, 1, "c")
+    labels = [(signal.headers["correlation-id"], type(signal).__name__) for signal in harness.reply.signals]
     assert labels == [("a", "Created"), ("b", "Next"), ("c", "Next")]
-    last = bench.reply.signals[-1]
+    last = harness.reply.signals[-1]
     assert isinstance(last, Next)
     assert last.subscribed == {"correlation-id": "a"}
 
 
 async def test_case_68_events_go_to_the_source_of_the_latest_command() -> None:
-    bench = Bench()
-    key = bench.subscribe()
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
     second = KeepingReply()
-    await bench.request(key, 1, peer=Subscriber(second, READER, "c-1"))
-    assert bench.reply.names == ["Created"]
+    await harness.request(key, 1, peer=Subscriber(second, READER, "c-1"))
+    assert harness.reply.names == ["Created"]
     assert second.elements == [1]
 
 
 async def test_case_69_the_subscription_of_a_repeated_subscribe_ends_at_its_idle_timeout() -> None:
-    bench = Bench()
-    used, unused = bench.subscribe(), bench.subscribe()
-    bench.pass_time(40)
-    await bench.request(used, 1)
-    bench.pass_time(25)
-    (failed,) = [signal for signal in bench.reply.signals if isinstance(signal, Failed)]
+    harness = SubscriptionHarness()
+    used, unused = harness.subscribe(), harness.subscribe()
+    harness.pass_time(40)
+    await harness.request(used, 1)
+    harness.pass_time(25)
+    (failed,) = [signal for signal in harness.reply.signals if isinstance(signal, Failed)]
     assert (failed.key, failed.reason) == (unused, EndReason.IDLE)
 
 
 async def test_case_70_closing_the_connection_ends_its_subscriptions_silently() -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    bench.streams.closed("c-1")
-    assert bench.reply.names == ["Created"]
-    await wait_until(lambda: list(bench.streams) == [])
-    await bench.request(key, 1)
-    assert bench.failures() == [EndReason.NOT_FOUND]
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    harness.streams.closed("c-1")
+    assert harness.reply.names == ["Created"]
+    await wait_until(lambda: list(harness.streams) == [])
+    await harness.request(key, 1)
+    assert harness.failures() == [EndReason.NOT_FOUND]
 
 
 async def test_rs_3_13_an_ended_subscription_is_not_kept_until_its_idle_timeout() -> None:
@@ -348,71 +348,71 @@ async def test_rs_3_13_an_ended_subscription_is_not_kept_until_its_idle_timeout(
     Open ones are still checked in time.
     """
     gc.freeze()  # Objects of earlier tests are not looked at.
-    bench = Bench(idle_timeout=1000, max_per_user=10)
-    kept = bench.subscribe()
+    harness = SubscriptionHarness(idle_timeout=1000, max_per_user=10)
+    kept = harness.subscribe()
     for _ in range(10):
         for _ in range(500):
-            bench.cancel(bench.subscribe())
-        bench.pass_time(2)
-    bench.pass_time(11)
+            harness.cancel(harness.subscribe())
+        harness.pass_time(2)
+    harness.pass_time(11)
     gc.collect()
-    held = [live for live in gc.get_objects() if isinstance(live, ActiveSubscription) and live.peer is bench.peer]
+    held = [live for live in gc.get_objects() if isinstance(live, ActiveSubscription) and live.peer is harness.peer]
     assert len(held) < 700
-    bench.pass_time(1000)
-    gone = bench.reply.signals[-1]
+    harness.pass_time(1000)
+    gone = harness.reply.signals[-1]
     assert isinstance(gone, Failed)
     assert (gone.key, gone.reason) == (kept, EndReason.IDLE)
 
 
 async def test_rs_3_13_an_ended_subscription_is_forgotten_after_its_after_life() -> None:
-    bench = Bench()
+    harness = SubscriptionHarness()
     for _ in range(20):
-        bench.cancel(bench.subscribe())
-    bench.pass_time(12)
-    assert not bench.streams._scopes
+        harness.cancel(harness.subscribe())
+    harness.pass_time(12)
+    assert not harness.streams._scopes
 
 
 async def test_ids_are_unguessable_and_never_repeat() -> None:
-    bench = Bench()
-    keys = {bench.subscribe() for _ in range(200)}
+    harness = SubscriptionHarness()
+    keys = {harness.subscribe() for _ in range(200)}
     assert len(keys) == 200
     assert min(map(len, keys)) >= 22
 
 
 async def test_the_next_page_is_read_when_the_broker_has_taken_the_last_one() -> None:
-    bench = Bench(page_items=10)
-    key = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(key, 100)
-    (feed,) = bench.opened
+    harness = SubscriptionHarness(page_items=10)
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 100)
+    (feed,) = harness.opened
     assert isinstance(feed, ListFeed)
     assert feed.pages == [(0, 10)]
-    bench.reply.postings[-1].take()
-    await bench.settle()
+    harness.reply.postings[-1].take()
+    await harness.settle()
     assert feed.pages == [(0, 10), (10, 10)]
 
 
 async def test_a_stalled_subscription_never_delays_another() -> None:
     """One subscriber's broker accepts nothing; the other subscriber still gets everything."""
-    bench = Bench(page_items=10)
-    stalled = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(stalled, 100)
+    harness = SubscriptionHarness(page_items=10)
+    stalled = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(stalled, 100)
     reply = KeepingReply("c-2")
     peer = Subscriber(reply, READER, "c-2")
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=101), peer)
-    await bench.settle()
+    harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=101), peer)
+    await harness.settle()
     assert len(reply.elements) == 101
     assert reply.names[-1] == "Complete"
 
 
 async def test_a_subscriber_with_larger_batches_reads_larger_pages() -> None:
-    bench = Bench(lambda: ListFeed(range(500)), page_items=10)
+    harness = SubscriptionHarness(lambda: ListFeed(range(500)), page_items=10)
     replies = [KeepingReply("a"), KeepingReply("b")]
     for reply, at_once in zip(replies, (AT_ONCE, 250), strict=True):
         peer = Subscriber(reply, READER, reply.connection_id, at_once=at_once, page_items=at_once)
-        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=500), peer)
-    await bench.settle()
+        harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=500), peer)
+    await harness.settle()
     assert [[len(each.elements) for each in reply.signals if isinstance(each, Next)] for reply in replies] == [
         [AT_ONCE] * 5,
         [250] * 2,
@@ -421,7 +421,7 @@ async def test_a_subscriber_with_larger_batches_reads_larger_pages() -> None:
 
 async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     """A broker that accepts a whole page at once does not delay other subscriptions."""
-    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    harness = SubscriptionHarness(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
     order: list[str] = []
 
     class RecordingReply(KeepingReply):
@@ -433,19 +433,19 @@ async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     replies = [RecordingReply("a"), RecordingReply("b")]
     for reply in replies:
         peer = Subscriber(reply, READER, reply.connection_id)
-        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
-    await bench.settle()
+        harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
+    await harness.settle()
     assert order == ["a", "b"] * 3
     assert [reply.elements for reply in replies] == [list(range(3 * AT_ONCE))] * 2
 
 
-async def test_few_subscriptions_go_on_in_a_turn_of_the_event_loop() -> None:
+async def test_few_subscriptions_continue_in_a_turn_of_the_event_loop() -> None:
     """Otherwise a hundred replays would together keep the loop from everything else for a hundred parts."""
-    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    harness = SubscriptionHarness(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
     replies = [KeepingReply(str(number)) for number in range(10)]
     for reply in replies:
         peer = Subscriber(reply, READER, reply.connection_id)
-        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
+        harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
     parts = [0]
     while any(reply.names[-1] != "Complete" for reply in replies):
         await asyncio.sleep(0)
@@ -455,80 +455,80 @@ async def test_few_subscriptions_go_on_in_a_turn_of_the_event_loop() -> None:
 
 
 async def test_case_55_the_rest_of_a_page_is_not_sent_after_cancel() -> None:
-    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
-    key = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(key, 3 * AT_ONCE)
-    bench.cancel(key)
-    bench.reply.postings[-1].take()
-    await bench.settle()
-    assert len(bench.reply.elements) == AT_ONCE
-    assert bench.reply.names == ["Created", "Next"]
+    harness = SubscriptionHarness(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 3 * AT_ONCE)
+    harness.cancel(key)
+    harness.reply.postings[-1].take()
+    await harness.settle()
+    assert len(harness.reply.elements) == AT_ONCE
+    assert harness.reply.names == ["Created", "Next"]
 
 
 async def test_waiting_for_an_unavailable_broker_is_not_idleness() -> None:
-    bench = Bench(page_items=10)
-    key = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(key, 101)
-    bench.pass_time(300)
-    assert bench.failures() == []
+    harness = SubscriptionHarness(page_items=10)
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 101)
+    harness.pass_time(300)
+    assert harness.failures() == []
 
 
 async def test_a_live_feed_without_end_is_sent_as_requested() -> None:
     """An empty page is not the end: later elements are sent by demand, in order, without a waiting task."""
     feed = LiveFeed()
-    bench = Bench(lambda: feed)
-    key = bench.subscribe()
+    harness = SubscriptionHarness(lambda: feed)
+    key = harness.subscribe()
     feed.put("a")
-    await bench.request(key, 3)
-    assert bench.reply.elements == ["a"]
+    await harness.request(key, 3)
+    assert harness.reply.elements == ["a"]
     assert feed.is_awaited
-    assert next(iter(bench.streams)).pump is None
+    assert next(iter(harness.streams)).pump is None
     feed.put("b", "c", "d")
-    await bench.settle()
-    assert bench.reply.elements == ["a", "b", "c"]
-    await bench.request(key, 1)
-    assert bench.reply.elements == ["a", "b", "c", "d"]
-    assert "Complete" not in bench.reply.names
-    bench.cancel(key)
+    await harness.settle()
+    assert harness.reply.elements == ["a", "b", "c"]
+    await harness.request(key, 1)
+    assert harness.reply.elements == ["a", "b", "c", "d"]
+    assert "Complete" not in harness.reply.names
+    harness.cancel(key)
     feed.put("e")
-    await bench.settle()
-    assert bench.reply.elements == ["a", "b", "c", "d"]
+    await harness.settle()
+    assert harness.reply.elements == ["a", "b", "c", "d"]
 
 
 async def test_a_client_may_choose_subscription_ids() -> None:
-    """IDs are unique within a session: two sessions may use the same one, and one may reuse it after its end."""
-    bench = Bench(lambda: ListFeed([1, 2]))
+    """IDs are unique within a session: two sessions may use the same one, and one may reuse it later."""
+    harness = SubscriptionHarness(lambda: ListFeed([1, 2]))
     one, two = KeepingReply("c-1"), KeepingReply("c-1")
     first, second = Subscriber(one, READER, ("c-1", "reply/one")), Subscriber(two, READER, ("c-1", "reply/two"))
     for peer in (first, second):
-        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), peer)
-    await bench.request("7", 1, peer=first)
+        harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), peer)
+    await harness.request("7", 1, peer=first)
     assert (one.elements, two.elements) == ([1], [])
-    await bench.request("7", 2, peer=second)
+    await harness.request("7", 2, peer=second)
     assert two.names == ["Created", "Next", "Complete"]
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), second)
-    await bench.request("7", 2, peer=second)
+    harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), second)
+    await harness.request("7", 2, peer=second)
     assert two.elements == [1, 2, 1, 2]
 
 
 async def test_a_subscribe_may_bring_demand() -> None:
     """A subscribe with demand, in a protocol whose end needs no request, gets everything at once."""
-    bench = Bench(lambda: ListFeed([1, 2, 3]))
+    harness = SubscriptionHarness(lambda: ListFeed([1, 2, 3]))
     reply = KeepingReply(terminal_needs_request=False)
     peer = Subscriber(reply, READER, "c-1")
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="1", demand=2), peer)
-    await bench.settle()
+    harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="1", demand=2), peer)
+    await harness.settle()
     assert reply.elements == [1, 2]
-    await bench.request("1", 1, peer=peer)
+    await harness.request("1", 1, peer=peer)
     assert isinstance(reply.signals[-1], Complete)
 
 
-async def test_a_refused_subscribe_of_such_a_protocol_fails_at_once() -> None:
-    bench = Bench(lambda: NOT_FOUND)
+async def test_a_refused_subscribe_fails_at_once_if_terminal_signals_need_no_request() -> None:
+    harness = SubscriptionHarness(lambda: NOT_FOUND)
     reply = KeepingReply(terminal_needs_request=False)
-    bench.streams.subscribe(
+    harness.streams.subscribe(
         Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), Subscriber(reply, READER, "c-1")
     )
     assert reply.names == ["Created", "Failed"]
@@ -537,46 +537,46 @@ async def test_a_refused_subscribe_of_such_a_protocol_fails_at_once() -> None:
 @pytest.mark.parametrize("late", [2, 3, 5, 12, 61])
 async def test_a_late_sweep_ends_all_subscriptions_that_are_due(late: int) -> None:
     """If a sweep skips seconds, idle subscriptions still end and ended ones are still forgotten."""
-    bench = Bench()
-    key = bench.subscribe()
-    bench.jump(2)
-    await bench.request(key, 1)
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    harness.jump(2)
+    await harness.request(key, 1)
     for _ in range(140 // late + 2):
-        bench.jump(late)
-    assert bench.failures() == [EndReason.IDLE]
-    assert not bench.streams._scopes
+        harness.jump(late)
+    assert harness.failures() == [EndReason.IDLE]
+    assert not harness.streams._scopes
 
 
 async def test_elements_that_the_broker_refuses_end_the_subscription() -> None:
     """A refused element leaves a gap that the client cannot see, so only the failure may follow."""
-    bench = Bench(page_items=2)
-    key = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(key, 10)
+    harness = SubscriptionHarness(page_items=2)
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 10)
     refusal = PublishFailed("quota exceeded")
-    bench.reply.postings[-1].confirm(refusal)
-    bench.reply.postings[-1].take()
-    await bench.settle()
-    assert bench.reply.names == ["Created", "Next", "Failed"]
-    assert bench.failures() == [refusal.fault]
+    harness.reply.postings[-1].confirm(refusal)
+    harness.reply.postings[-1].take()
+    await harness.settle()
+    assert harness.reply.names == ["Created", "Next", "Failed"]
+    assert harness.failures() == [refusal.fault]
 
 
 async def test_closing_the_connection_ends_subscriptions_that_wait_for_the_broker() -> None:
-    bench = Bench()
-    key = bench.subscribe()
-    bench.reply.is_stalled = True
-    await bench.request(key, 10)
-    pump = next(iter(bench.streams)).pump
+    harness = SubscriptionHarness()
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 10)
+    pump = next(iter(harness.streams)).pump
     assert pump is not None
-    bench.streams.closed("c-1")
-    await bench.settle()
+    harness.streams.closed("c-1")
+    await harness.settle()
     assert pump.cancelled()
 
 
 async def test_case_71_a_request_immediately_after_the_subscribe_is_served_after_created() -> None:
     """A client that chose or guessed the ID need not wait for `created`."""
-    bench = Bench(lambda: ListFeed([1]))
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), bench.peer)
-    bench.streams.request(Request(SubscriptionKind.HISTORY, "7", 1, {}, LAMP), bench.peer)
-    await bench.settle()
-    assert bench.reply.names == ["Created", "Next", "Complete"]
+    harness = SubscriptionHarness(lambda: ListFeed([1]))
+    harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), harness.peer)
+    harness.streams.request(Request(SubscriptionKind.HISTORY, "7", 1, {}, LAMP), harness.peer)
+    await harness.settle()
+    assert harness.reply.names == ["Created", "Next", "Complete"]

@@ -10,7 +10,7 @@ from connectivity.errors import PublishFailed
 from connectivity.subscriptions.feed import Page, PageEnd
 from mappings.model.signals import EndReason
 from tests.support.in_process.fakes import Element, ListFeed
-from tests.support.in_process.subscription_setup import Bench
+from tests.support.in_process.subscription_harness import SubscriptionHarness
 
 
 class HungFeed(ListFeed):
@@ -39,35 +39,35 @@ class GapFeed(ListFeed):
 async def test_b5_an_empty_last_page_does_not_send_complete_before_the_elements_are_confirmed(
     error: PublishFailed | None,
 ) -> None:
-    bench = Bench(lambda: GapFeed([]))
-    key = bench.subscribe()
-    bench.reply.confirms = False
-    await bench.request(key, 10)
-    assert bench.reply.names == ["Created", "Next"]
-    bench.pass_time(3600)
-    assert bench.reply.names == ["Created", "Next"], "elements that wait for the broker are not idleness"
-    bench.reply.postings[-1].confirm(error)
-    await bench.settle()
-    assert bench.reply.names == ["Created", "Next", "Complete" if error is None else "Failed"]
+    harness = SubscriptionHarness(lambda: GapFeed([]))
+    key = harness.subscribe()
+    harness.reply.confirms = False
+    await harness.request(key, 10)
+    assert harness.reply.names == ["Created", "Next"]
+    harness.pass_time(3600)
+    assert harness.reply.names == ["Created", "Next"], "elements that wait for the broker are not idleness"
+    harness.reply.postings[-1].confirm(error)
+    await harness.settle()
+    assert harness.reply.names == ["Created", "Next", "Complete" if error is None else "Failed"]
 
 
 @pytest.mark.parametrize("feed", [HungFeed, BarrenFeed])
 async def test_b7_a_feed_that_yields_nothing_for_the_idle_time_ends_the_subscription(feed: type[ListFeed]) -> None:
-    bench = Bench(lambda: feed([]))
-    await bench.request(bench.subscribe(), 1)
-    bench.pass_time(59)
-    assert bench.reply.names == ["Created"]
-    bench.pass_time(3)
-    await bench.settle()
-    assert bench.failures() == [EndReason.IDLE]
-    assert all(subscription.pump is None for subscription in bench.streams)
+    harness = SubscriptionHarness(lambda: feed([]))
+    await harness.request(harness.subscribe(), 1)
+    harness.pass_time(59)
+    assert harness.reply.names == ["Created"]
+    harness.pass_time(3)
+    await harness.settle()
+    assert harness.failures() == [EndReason.IDLE]
+    assert all(subscription.pump is None for subscription in harness.streams)
 
 
 async def test_waiting_for_a_page_with_a_timeout_of_its_own_is_not_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HungFeed, "has_timeout", True)
-    bench = Bench(lambda: HungFeed([]))
-    key = bench.subscribe()
-    await bench.request(key, 1)
-    bench.pass_time(3600)
-    assert bench.failures() == []
-    bench.cancel(key)
+    harness = SubscriptionHarness(lambda: HungFeed([]))
+    key = harness.subscribe()
+    await harness.request(key, 1)
+    harness.pass_time(3600)
+    assert harness.failures() == []
+    harness.cancel(key)

@@ -33,7 +33,7 @@ from mappings.model.signals import (
 from mappings.reactive_streams_io.limits import OBJECT
 from tests.support.in_process.fakes import KeepingReply
 from tests.support.in_process.service import LAMP, OWNER, ConnectionHarness, command, pause, until
-from tests.support.in_process.subscription_setup import READER, Bench
+from tests.support.in_process.subscription_harness import READER, SubscriptionHarness
 
 PAGE = 1 << 20
 
@@ -77,7 +77,7 @@ async def test_a_page_is_charged_until_each_of_its_parts_has_ended() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_users_take_turns_however_many_pages_one_of_them_wants() -> None:
+async def test_users_take_turns_for_any_number_of_pages() -> None:
     budget = ReadAheadBudget(ConnectionBudget())
     held = [await charged(budget, "full") for _ in range(8)]
     order: list[str] = []
@@ -123,7 +123,7 @@ async def test_the_reserve_for_small_pages_is_bounded() -> None:
         task.cancel()
 
 
-async def test_a_page_larger_than_the_budget_is_read_when_there_is_no_other() -> None:
+async def test_a_page_larger_than_the_budget_is_read_alone() -> None:
     budget = ReadAheadBudget(ConnectionBudget())
     large = budget.reserve(None, 3 * MOST)
     assert large is not None
@@ -203,83 +203,83 @@ class LargeFeed(Feed):
 HEADERS = b'{"correlation-id":"sub"}'
 
 
-def open_many(bench: Bench, number: int, subscriber: Subscriber, demand: int = 1) -> None:
+def open_many(subscriptions: SubscriptionHarness, number: int, subscriber: Subscriber, demand: int = 1) -> None:
     for _ in range(number):
         subscribe = Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {"correlation-id": "sub"}, demand=demand)
-        bench.streams.subscribe(subscribe, subscriber)
+        subscriptions.streams.subscribe(subscribe, subscriber)
 
 
-def used(bench: Bench) -> int:
-    return bench.streams.budgets["c-1"].used_bytes
+def used(subscriptions: SubscriptionHarness) -> int:
+    return subscriptions.streams.budgets["c-1"].used_bytes
 
 
 async def test_a_user_is_answered_beside_one_with_thousands_of_subscriptions_that_are_not_read() -> None:
-    bench = Bench(LargeFeed)
-    bench.reply.is_stalled = True
-    open_many(bench, 3000, bench.peer, demand=10)
-    await bench.settle()
-    assert used(bench) == MOST
+    subscriptions = SubscriptionHarness(LargeFeed)
+    subscriptions.reply.is_stalled = True
+    open_many(subscriptions, 3000, subscriptions.peer, demand=10)
+    await subscriptions.settle()
+    assert used(subscriptions) == MOST
     reply = KeepingReply()
-    open_many(bench, 1, Subscriber(reply, ("acme:other",), "c-1"), demand=3)
-    await bench.settle()
+    open_many(subscriptions, 1, Subscriber(reply, ("acme:other",), "c-1"), demand=3)
+    await subscriptions.settle()
     assert [len(element) for element in reply.elements] == [LITTLE - OBJECT - len(HEADERS)] * 3
-    assert used(bench) == MOST
-    bench.streams.closed("c-1")
+    assert used(subscriptions) == MOST
+    subscriptions.streams.closed("c-1")
 
 
 async def test_peers_of_a_listener_do_not_wait_for_one_that_does_not_read() -> None:
-    bench = Bench(LargeFeed)
-    bench.reply.is_stalled = True
-    open_many(bench, 100, Subscriber(bench.reply, READER, "c-1", reader="peer-1"), demand=10)
-    await bench.settle()
+    subscriptions = SubscriptionHarness(LargeFeed)
+    subscriptions.reply.is_stalled = True
+    open_many(subscriptions, 100, Subscriber(subscriptions.reply, READER, "c-1", reader="peer-1"), demand=10)
+    await subscriptions.settle()
     reply = KeepingReply()
-    open_many(bench, 1, Subscriber(reply, READER, "c-1", reader="peer-2"), demand=3)
-    await bench.settle()
+    open_many(subscriptions, 1, Subscriber(reply, READER, "c-1", reader="peer-2"), demand=3)
+    await subscriptions.settle()
     assert [len(element) for element in reply.elements] == [PAGE - OBJECT - len(HEADERS)] * 3
-    assert used(bench) == MOST
-    bench.streams.closed("c-1")
+    assert used(subscriptions) == MOST
+    subscriptions.streams.closed("c-1")
 
 
 async def test_cancelled_elements_are_charged_until_the_broker_has_dropped_them() -> None:
     """Otherwise subscribing and cancelling in turn would fill the memory."""
-    bench = Bench(LargeFeed)
-    bench.reply.is_stalled = True
+    subscriptions = SubscriptionHarness(LargeFeed)
+    subscriptions.reply.is_stalled = True
     for _ in range(50):
-        key = bench.subscribe(demand=1)
-        await bench.settle()
-        bench.cancel(key)
-    assert used(bench) == MOST
-    for posting in bench.reply.postings:
+        key = subscriptions.subscribe(demand=1)
+        await subscriptions.settle()
+        subscriptions.cancel(key)
+    assert used(subscriptions) == MOST
+    for posting in subscriptions.reply.postings:
         posting.take()
         posting.confirm(None)
-    assert used(bench) == 0
+    assert used(subscriptions) == 0
 
 
 async def test_waiting_for_the_budget_is_not_idleness() -> None:
-    bench = Bench(LargeFeed)
-    bench.reply.is_stalled = True
-    open_many(bench, 10, bench.peer)
-    await bench.settle()
-    bench.pass_time(3600)
-    assert bench.failures() == []
-    assert {bench.streams.idle(subscription) for subscription in bench.streams} == {0}
-    for posting in [each for each in bench.reply.postings if each.taken < each.count]:
+    subscriptions = SubscriptionHarness(LargeFeed)
+    subscriptions.reply.is_stalled = True
+    open_many(subscriptions, 10, subscriptions.peer)
+    await subscriptions.settle()
+    subscriptions.pass_time(3600)
+    assert subscriptions.failures() == []
+    assert {subscriptions.streams.idle(subscription) for subscription in subscriptions.streams} == {0}
+    for posting in [each for each in subscriptions.reply.postings if each.taken < each.count]:
         posting.take()
         posting.confirm(None)
-    bench.reply.is_stalled = False
-    await bench.settle()
-    bench.pass_time(62)
-    assert bench.failures() == [EndReason.IDLE] * 10
+    subscriptions.reply.is_stalled = False
+    await subscriptions.settle()
+    subscriptions.pass_time(62)
+    assert subscriptions.failures() == [EndReason.IDLE] * 10
 
 
 async def test_the_bytes_of_headers_that_elements_repeat_are_charged() -> None:
     assert size_of([b"12", b"345"], headers=100) == 5 + 2 * (OBJECT + 100)
-    bench = Bench(page_items=100)
-    bench.reply.is_stalled = True
-    key = bench.subscribe()
-    await bench.request(key, 100, correlation="x" * 1000)
-    assert used(bench) > 100 * 1000
-    bench.streams.closed("c-1")
+    subscriptions = SubscriptionHarness(page_items=100)
+    subscriptions.reply.is_stalled = True
+    key = subscriptions.subscribe()
+    await subscriptions.request(key, 100, correlation="x" * 1000)
+    assert used(subscriptions) > 100 * 1000
+    subscriptions.streams.closed("c-1")
 
 
 HISTORY = (SubscriptionKind.HISTORY, HistoryQuery(LAMP))
@@ -320,8 +320,8 @@ async def test_many_subscriptions_of_large_values_hold_the_bytes_of_the_budget_w
 
 
 def test_the_bytes_read_ahead_are_a_metric() -> None:
-    bench = Bench()
-    bench.streams.budgets["c-1"].receiver(None).reserve("user", 1000)
-    (figure,) = bench.streams.figures()
+    subscriptions = SubscriptionHarness()
+    subscriptions.streams.budgets["c-1"].receiver(None).reserve("user", 1000)
+    (figure,) = subscriptions.streams.figures()
     values: Any = figure.values
     assert (figure.name, values) == ("connectivity_read_ahead_bytes", {("c-1",): 1000})

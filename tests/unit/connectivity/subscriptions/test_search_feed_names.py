@@ -1,4 +1,4 @@
-"""Things with names of every script: found, sorted and shown by them, over the journal's index and over all things."""
+"""Things with names in many scripts: found, sorted and shown, by the index and by all things."""
 
 from __future__ import annotations
 

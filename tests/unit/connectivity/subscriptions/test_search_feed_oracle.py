@@ -31,15 +31,15 @@ from tests.support.oracles.random_things import (
     Names,
     ReferenceThing,
     a_filter,
-    a_world,
     filled,
+    random_data,
     some_names,
     text_of,
 )
 from tests.support.random_names import in_path
 from tests.support.random_policies import NAMESPACES, NOWS, SUBJECTS
 
-WORLDS, QUESTIONS = examples(40), 20 if THOROUGH else 8
+SAMPLES, QUESTIONS = examples(40), 20 if THOROUGH else 8
 
 
 # --- the implementation under test --------------------------------------------------------------------------------------
@@ -57,21 +57,21 @@ def found(search: ThingSearch, question: ThingQuery, rights: ThingRights, limit:
 
 
 @pytest.mark.parametrize(
-    ("maker", "worlds"),
+    ("maker", "samples"),
     [
-        ("slow", WORLDS),
-        ("indexed", WORLDS),
-        pytest.param("indexed", 50 * WORLDS, marks=pytest.mark.soak(shard="properties")),
+        ("slow", SAMPLES),
+        ("indexed", SAMPLES),
+        pytest.param("indexed", 50 * SAMPLES, marks=pytest.mark.soak(shard="properties")),
     ],
 )
-def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_path: Path) -> None:
-    random_source = dice("searching", maker, worlds)
+def test_results_agree_with_a_simple_evaluation(maker: str, samples: int, tmp_path: Path) -> None:
+    random_source = dice("searching", maker, samples)
     number = 0
-    for world in range(worlds):
+    for sample in range(samples):
         names = some_names(random_source)
-        policies, things = a_world(random_source, names)
+        policies, things = random_data(random_source, names)
         open_journal, open_search = MAKERS[maker]
-        journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
+        journal = filled(open_journal(tmp_path / f"{sample}.db"), policies, things)
         search = open_search(journal)
         now = random_source.choice(NOWS)
         present = CurrentStateLookup(search.snapshot, lambda now=now: now)  # type: ignore[misc]
@@ -108,18 +108,18 @@ def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_pat
             number += len(answer)
         search.close()
         journal.close()
-    assert number > worlds * QUESTIONS // 2
+    assert number > samples * QUESTIONS // 2
 
 
 def test_random_policies_include_every_kind_of_access() -> None:
     """Full, partial and no access must be frequent enough for a meaningful comparison."""
     random_source, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
     for _ in range(200):
-        policies, things = a_world(random_source, Names())
-        world = CurrentStateLookup(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
+        policies, things = random_data(random_source, Names())
+        lookup = CurrentStateLookup(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
         for thing in things.values():
             namespace = thing["thingId"].partition(":")[0]
-            access = ThingRights(world, random_source.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
+            access = ThingRights(lookup, random_source.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
             is_seen = access is not None and access.view(thing) is not None
             seen["none" if access is None or not is_seen else "whole" if access.is_whole else "part"] += 1
     assert min(seen.values()) > 200 * len(IDS_OF_THINGS) // 10, seen

@@ -40,7 +40,7 @@ class Crowd:
         await pause()
 
 
-async def test_users_take_turns_however_many_searches_one_of_them_starts() -> None:
+async def test_users_take_turns_for_any_number_of_searches() -> None:
     crowd = Crowd(SearchQueue(2, 2, 100))
     crowd.start(*[BAD] * 10)
     await pause()
@@ -63,7 +63,7 @@ async def test_one_user_does_not_use_all_slots_if_its_own_are_fewer() -> None:
     assert crowd.order == [BAD, GOOD, BAD]
 
 
-async def test_searches_of_a_user_that_wait_are_limited_and_those_of_others_go_on() -> None:
+async def test_waiting_searches_of_a_user_are_limited_and_those_of_others_continue() -> None:
     crowd = Crowd(SearchQueue(100, 2, 3))
     tasks = crowd.start(*[BAD] * 6, GOOD)
     await pause()
@@ -153,10 +153,10 @@ async def has_things(harness: ConnectionHarness) -> None:
 
 
 @pytest.mark.parametrize(("more", "at_once"), [({}, 8), ({"aggregation": {}}, 16)], ids=["search", "aggregation"])
-async def test_a_user_is_answered_beside_one_who_starts_very_many_searches(
+async def test_a_user_is_answered_while_another_starts_very_many_searches(
     harness: ConnectionHarness, more: dict[str, Any], at_once: int
 ) -> None:
-    """Only the searches that are in a thread already come before it, though each takes several slices."""
+    """Only searches that already run in a thread come first, even if each takes several slices."""
     await has_things(harness)
     harness.search.slice = 1
     harness.search.gate.clear()

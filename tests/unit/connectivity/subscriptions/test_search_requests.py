@@ -155,7 +155,7 @@ async def test_pages_by_offset(harness: ConnectionHarness, searches: SearchReque
         assert (found.cursor is None) is ("limit" in (options or "") or options == "size(200)")
 
 
-async def test_without_size_the_last_page_tells_that_nothing_follows(
+async def test_without_size_the_last_page_is_marked_as_the_last(
     harness: ConnectionHarness, searches: SearchRequests
 ) -> None:
     await lamps(harness, 2)

@@ -9,7 +9,7 @@ from connectivity.subscriptions.feed import Page
 from connectivity.subscriptions.manager import SIDE_BY_SIDE, Subscriber
 from mappings.model.signals import HistoryQuery, Subscribe, SubscriptionKind
 from tests.support.in_process.fakes import KeepingReply, ListFeed
-from tests.support.in_process.subscription_setup import LAMP, READER, Bench
+from tests.support.in_process.subscription_harness import LAMP, READER, SubscriptionHarness
 from tests.support.wait import wait_until
 
 
@@ -30,11 +30,11 @@ async def test_few_subscriptions_read_pages_in_one_turn_of_the_event_loop() -> N
             await asyncio.sleep(0)
 
     turning = asyncio.get_running_loop().create_task(count_turns())
-    bench = Bench(lambda: Slow(range(10)), page_items=5)
+    harness = SubscriptionHarness(lambda: Slow(range(10)), page_items=5)
     replies = [KeepingReply(str(number)) for number in range(20)]
     for reply in replies:
         peer = Subscriber(reply, READER, reply.connection_id)
-        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=10), peer)
+        harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=10), peer)
     await wait_until(lambda: all("Complete" in reply.names for reply in replies))
     assert (max(read.values()), read.total()) == (SIDE_BY_SIDE, 40)
     turning.cancel()

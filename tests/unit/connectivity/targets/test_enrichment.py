@@ -1,4 +1,4 @@
-"""Extra fields: selectors with placeholders, and what they say about the fields of a filter."""
+"""Extra fields: selectors with placeholders, and their effect on the fields of a filter."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ async def test_the_waiting_events_of_a_target_are_limited_in_bytes(monkeypatch: 
     assert cursor(other).seq == harness.store.tail.newest
 
 
-async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is() -> None:
+async def test_nothing_is_posted_while_the_broker_is_down_and_everything_afterwards() -> None:
     harness, other = await site_and_follower()
     other.outbox.detach()
     await write_values(harness, 1, 2, 3)
@@ -183,7 +183,7 @@ def test_only_permanent_errors_prevent_a_retry(error: ConnectivityError, is_neve
     assert is_final(error) is is_never
 
 
-async def test_a_closed_cursor_says_nothing() -> None:
+async def test_a_closed_cursor_reports_nothing() -> None:
     harness, other = await site_and_follower()
     other.link.confirms = False
     await write_values(harness, 1)

@@ -1,4 +1,4 @@
-"""A target whose broker refuses messages to the address of a thing: that thing waits, and the others go on."""
+"""A target's broker refuses messages to the address of a thing: that thing waits, others continue."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ async def test_acknowledgements_for_events_of_a_parked_thing_fail_at_once() -> N
 
 
 async def test_a_parked_thing_gets_only_what_its_target_selects() -> None:
-    """As if it had not waited: neither what a filter leaves out nor what came over its own connection."""
+    """As if it had not waited: no filtered events, and no events of its own connection."""
     harness, other = await unroutable(topics=[f"{EVENTS}?filter=lt(attributes/on,10)"])
     await changed(harness, ("lamp-7", 1), ("lamp-7", 20))
     other.deliver(turn(3))

@@ -1,4 +1,4 @@
-"""Where the targets are that events go to: across restarts, new documents, trimming, and in what operators see."""
+"""The cursors of targets: across restarts, new documents and trimming, and in status and metrics."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ async def test_without_targets_nothing_more_is_stored() -> None:
     assert not harness.store.tail.is_followed
 
 
-async def test_causes_and_places_are_there_after_a_restart() -> None:
-    """Case 114 holds after it, too. What was confirmed does not come again when the service has ended in order."""
+async def test_causes_and_cursors_survive_a_restart() -> None:
+    """Case 114 holds after a restart, too. Confirmed messages do not come again after an orderly end."""
     harness, other = await site_and_follower()
     await write_values(harness, 1, 2)
     await sent(other, 2)
@@ -180,7 +180,7 @@ async def test_events_after_the_last_stored_position_are_sent_again_in_order_aft
     assert await sent(again, 2) == [4, 5]
 
 
-async def test_a_place_moves_with_the_last_confirm_though_nothing_else_happens(
+async def test_a_cursor_moves_with_the_last_confirm_without_further_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.001)
@@ -217,7 +217,7 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
 
 @pytest.mark.parametrize("is_swept", [False, True])
 async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full_then(is_swept: bool) -> None:
-    """Opened again, it is not sent what has happened meanwhile."""
+    """When it is opened again, it does not receive the events published meanwhile."""
     harness, other = await site_and_follower()
     cursors = harness.event_publisher
     harness.disk.full = True
@@ -332,13 +332,13 @@ async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> 
     assert await sent(other, 1) == [2]
 
 
-async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_with_a_failing_filter_is_missed_by_that_target_only(monkeypatch: pytest.MonkeyPatch) -> None:
     harness, other = await site_and_follower(target(EVENTS), target(EVENTS, address="b"))
     one = cursor(other).route.interest
     judge = one.filter_shared
 
-    def judged(happening: Any) -> Any:
-        return 1 // 0 if happening.signal.value == b"1" else judge(happening)
+    def judged(signal_context: Any) -> Any:
+        return 1 // 0 if signal_context.signal.value == b"1" else judge(signal_context)
 
     monkeypatch.setattr(one, "filter_shared", judged)
     with capture_logs() as lines:

@@ -121,7 +121,7 @@ async def test_drained_waits_for_the_last_confirm() -> None:
     await asyncio.wait_for(waiting, PATIENCE)
 
 
-async def test_an_outbox_is_drained_however_the_last_message_ends() -> None:
+async def test_an_outbox_is_drained_for_any_end_of_the_last_message() -> None:
     """Messages that are withdrawn, a mark only, or given up are never confirmed."""
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
@@ -274,8 +274,8 @@ def test_messages_left_by_a_dead_link_are_sent_one_by_one_and_the_others_as_befo
     assert sent(second) == ["a", "b", "c", "d"]
 
 
-def test_links_that_fall_silent_one_after_the_other_say_nothing_against_a_message() -> None:
-    """A broker that confirms nothing for long, and link after link is given up: no message is lost by that."""
+def test_successive_silent_links_do_not_reject_a_message() -> None:
+    """A broker confirms nothing for long, and each link is given up in turn: no message is lost."""
     outbox = Outbox()
     ended: list[object] = []
     outbox.post(messages("a", "b"), ended.append)
@@ -302,7 +302,7 @@ def about(outbox: Outbox, link: Link) -> str:
         if len(link.published) > before:
             link.published.clear()
             return name
-    raise AssertionError("no lane leads here")
+    raise AssertionError("no queue has this address")
 
 
 def two_links() -> tuple[Outbox, Link, Link]:
@@ -405,7 +405,7 @@ async def test_drained_waits_for_every_queue() -> None:
 
 
 class HeldPositions:
-    """Places that are held, in their order, and what comes of them."""
+    """Held positions, in order, and their outcomes."""
 
     def __init__(self, outbox: Outbox, sender: str = "slow") -> None:
         self._outbox, self._sender = outbox, sender
@@ -420,7 +420,7 @@ class HeldPositions:
 
 async def made(making: asyncio.Future[Sequence[OutboundMessage]], *names: str) -> None:
     making.set_result(messages(*names))
-    # What is called when a future is done, is called soon.
+    # Callbacks of a done future are called in the next pass of the loop.
     await asyncio.sleep(0)
 
 
@@ -534,12 +534,12 @@ async def test_a_held_message_of_a_listener_delays_only_the_messages_to_its_addr
     outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
     making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
-    outbox.hold(making, PendingPublish(1, None), None, "party", "peer")
-    outbox.post(messages_to("peer", "behind"), sender="party")
-    outbox.post(messages_to("other", "elsewhere"), sender="party")
+    outbox.hold(making, PendingPublish(1, None), None, "client", "peer")
+    outbox.post(messages_to("peer", "behind"), sender="client")
+    outbox.post(messages_to("other", "elsewhere"), sender="client")
     ended: list[object] = []
-    outbox.behind(ended.append, "party")
-    outbox.behind(ended.append, "another party")
+    outbox.behind(ended.append, "client")
+    outbox.behind(ended.append, "another client")
     assert (sent(link), len(ended)) == (["elsewhere"], 1)
     making.set_result(messages_to("peer", "made"))
     await asyncio.sleep(0)

@@ -1,4 +1,7 @@
-"""The queues of an outbox and the links they share: window, turns, and order, also when a queue changes its link."""
+"""The queues of an outbox and the links that they share: window, turns and order.
+
+Also when a queue changes its link.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
 
 
-def post(lane: OrderedQueue, *names: str) -> list[object]:
+def post(queue: OrderedQueue, *names: str) -> list[object]:
     """Post messages one by one; what became of each."""
     outcomes: list[object] = []
     for name in names:
-        lane.post([OutboundMessage("out", Envelope(name.encode()))], PendingPublish(1, outcomes.append))
+        queue.post([OutboundMessage("out", Envelope(name.encode()))], PendingPublish(1, outcomes.append))
     return outcomes
 
 
@@ -51,7 +54,7 @@ def test_a_full_queue_does_not_keep_the_other_waiting() -> None:
 
 
 def test_a_message_does_not_overtake_the_other_queue_that_waits_for_room() -> None:
-    """The second queue has none waiting, but the first one is next when the link has room again."""
+    """The second queue has no waiting message, but the first one is next when the link has capacity."""
     link, one, two = Link(window=2), OrderedQueue(), OrderedQueue()
     window = LinkWindow(link)
     one.use(window)
@@ -62,11 +65,11 @@ def test_a_message_does_not_overtake_the_other_queue_that_waits_for_room() -> No
     assert sent(link) == ["a1", "a2", "a3"]
 
 
-def test_a_queue_changes_over_when_nothing_of_it_is_in_flight() -> None:
-    first, second, lane = Link(window=2), Link(), OrderedQueue()
-    lane.use(LinkWindow(first))
-    outcomes = post(lane, "a", "b", "c")
-    lane.use(LinkWindow(second))
+def test_a_queue_changes_its_link_when_none_of_its_messages_is_in_flight() -> None:
+    first, second, queue = Link(window=2), Link(), OrderedQueue()
+    queue.use(LinkWindow(first))
+    outcomes = post(queue, "a", "b", "c")
+    queue.use(LinkWindow(second))
     assert (sent(first), sent(second)) == (["a", "b"], [])
     first.confirm(1)
     assert (sent(first), sent(second)) == (["a", "b"], [])
@@ -77,52 +80,52 @@ def test_a_queue_changes_over_when_nothing_of_it_is_in_flight() -> None:
 
 
 def test_a_change_over_that_is_called_off_continues_where_it_was() -> None:
-    first, second, lane = Link(window=1), Link(), OrderedQueue()
+    first, second, queue = Link(window=1), Link(), OrderedQueue()
     here = LinkWindow(first)
-    lane.use(here)
-    post(lane, "a", "b")
-    lane.use(LinkWindow(second))
-    lane.use(here)
+    queue.use(here)
+    post(queue, "a", "b")
+    queue.use(LinkWindow(second))
+    queue.use(here)
     first.confirm()
     assert (sent(first), sent(second)) == (["a", "b"], [])
 
 
 def test_a_link_that_dies_while_its_queue_is_about_to_leave_leaves_nothing_behind() -> None:
-    first, second, lane = Link(window=2), Link(), OrderedQueue()
+    first, second, queue = Link(window=2), Link(), OrderedQueue()
     here, there = LinkWindow(first), LinkWindow(second)
-    lane.use(here)
-    post(lane, "a", "b", "c")
-    lane.use(there)
-    lane.lose()
-    lane.use(there)
+    queue.use(here)
+    post(queue, "a", "b", "c")
+    queue.use(there)
+    queue.lose()
+    queue.use(there)
     for _ in range(3):
         second.confirm()
     assert sent(second) == ["a", "b", "c"]
 
 
 def test_a_marked_position_is_reached_after_the_messages_before_it() -> None:
-    link, lane = Link(window=1), OrderedQueue()
-    lane.use(LinkWindow(link))
-    post(lane, "a", "b")
+    link, queue = Link(window=1), OrderedQueue()
+    queue.use(LinkWindow(link))
+    post(queue, "a", "b")
     reached: list[object] = []
-    lane.mark(PendingPublish(1, reached.append))
+    queue.mark(PendingPublish(1, reached.append))
     for expected in ([], [], [None]):
         assert reached == expected
         link.confirm()
 
 
 def test_a_queue_is_suspect_when_links_have_died_twice_with_its_messages() -> None:
-    lane = OrderedQueue()
-    post(lane, "poison")
+    queue = OrderedQueue()
+    post(queue, "poison")
     for number in range(2):
-        assert lane.is_suspect is (number > 1)
-        lane.use(LinkWindow(Link()))
-        lane.lose()
-    assert lane.is_suspect
+        assert queue.is_suspect is (number > 1)
+        queue.use(LinkWindow(Link()))
+        queue.lose()
+    assert queue.is_suspect
     link = Link()
-    lane.use(LinkWindow(link))
+    queue.use(LinkWindow(link))
     link.confirm()
-    assert not lane.is_suspect
+    assert not queue.is_suspect
     assert MAX_FAILED_LINKS > 2
 
 
@@ -164,7 +167,7 @@ def test_control_messages_go_before_the_elements_of_other_subscriptions() -> Non
     assert flows.rest() == ["created b", "response", "a1", "a2"]
 
 
-def test_elements_of_the_subscriptions_are_sent_by_turns() -> None:
+def test_subscriptions_send_their_elements_in_turn() -> None:
     flows = FlowPosts()
     flows.elements("a", "a1", "a2", "a3", "a4")
     flows.elements("b", "b1", "b2")

@@ -54,7 +54,7 @@ def test_later_events_of_a_parked_thing_change_nothing_and_earlier_ones_go_first
     assert parked.due(12.0) == (LAMP, 3)
 
 
-def test_a_thing_whose_next_events_are_missing_continues_with_the_one_that_is_there(parked: ParkedThings) -> None:
+def test_a_thing_with_missing_events_continues_with_the_next_existing_one(parked: ParkedThings) -> None:
     parked.park(LAMP, 5, "no queue", 10.0)
     parked.begin(LAMP, 8)
     parked.passed(LAMP, 8, 12.0)

@@ -138,7 +138,9 @@ def test_case_27_subscription_events_are_sent_regardless_of_the_expected_respons
     assert way({"address": "out", "expectedResponseTypes": []}).addresses(signal) == ["out"]
 
 
-@pytest.mark.parametrize("headers", [{"response_required": False}, {"timeout": "0"}], ids=["said so", "no time"])
+@pytest.mark.parametrize(
+    "headers", [{"response_required": False}, {"timeout": "0"}], ids=["not required", "no timeout"]
+)
 def test_case_41_a_command_that_requires_no_response_gets_no_response(headers: dict[str, Any]) -> None:
     silent = way()
     assert silent.publishes(response(**headers)) == silent.publishes(error(**headers)) == ()
@@ -150,7 +152,7 @@ def test_case_50_an_unreadable_message_gets_an_error_even_if_no_response_is_requ
     assert way({"address": "out", "expectedResponseTypes": ["response"]}).addresses(error(), unasked=True) == []
 
 
-def test_events_pass_though_the_command_wanted_no_answer() -> None:
+def test_events_are_published_for_a_command_that_requires_no_response() -> None:
     assert way().addresses(elements(1, response_required=False)) == ["out"]
 
 
@@ -207,12 +209,12 @@ def test_the_hint_about_a_missing_address_names_headers_only_where_the_address_h
     assert hint in entry["hint"]
 
 
-def test_the_log_says_in_a_sentence_why_a_subscription_failed() -> None:
+def test_the_log_has_the_reason_of_a_failed_subscription() -> None:
     failed = Failed(SubscriptionKind.HISTORY, "s-1", LAMP, {}, EndReason.IDLE)
     assert failure_of(failed) == "The subscription failed: the client sent no request in time."
 
 
-def test_an_answer_without_an_address_is_notified_once_with_its_template() -> None:
+def test_an_answer_without_an_address_is_logged_once_with_its_template() -> None:
     lost = way({"address": "{{ header:reply-to }}"})
     with capture_logs() as lines:
         for _ in range(3):
@@ -306,7 +308,7 @@ def test_case_24_a_mapping_may_replace_the_address_of_mqtt() -> None:
     assert message.envelope.headers["mqtt.qos"] == "0"
 
 
-def test_a_mapped_address_is_judged_like_any_other() -> None:
+def test_a_mapped_address_is_checked_like_any_other() -> None:
     replaced = way({"address": "out", "headerMapping": {"mqtt.topic": "{{ header:reply-to }}"}})
     with capture_logs() as lines:
         assert replaced.publishes(response(reply_to="$SYS/x")) == ()
@@ -333,7 +335,7 @@ def test_case_20_mapped_headers_are_added_to_the_codecs() -> None:
     assert message.envelope.headers["content-type"] == "application/vnd.eclipse.ditto+json"
 
 
-def test_a_mapped_header_replaces_the_codecs_but_never_takes_it_away() -> None:
+def test_a_mapped_header_replaces_that_of_the_codec_but_never_removes_it() -> None:
     mapping = {"content-type": "text/plain", "correlation-id": "{{ header:missing }}"}
     (message,) = way({"address": "out", "headerMapping": mapping}).publishes(response())
     assert message.envelope.headers == {"content-type": "text/plain", "correlation-id": "c-1"}
@@ -363,7 +365,7 @@ def test_rule_2_7_the_default_mapping_sends_errors_and_acknowledgements_as_json(
 
 
 def test_the_default_mapping_leaves_the_content_type_of_other_protocols_alone() -> None:
-    """A cloud event is known by its content type, so that its reader would not take it for one under another."""
+    """A reader recognizes a cloud event by its content type, so that type stays."""
     default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER], "payloadMapping": ["CloudEvents"]}))
     (message,) = default.publishes(response(reply_to="desk/4", content_type="application/json"))
     assert message.envelope.headers["content-type"] == "application/cloudevents+json"
@@ -413,7 +415,7 @@ def test_elements_that_the_broker_does_not_take_are_seen() -> None:
     assert [(line["correlation_id"], line["error"]) for line in lines] == [("c-1", "not authorized")]
 
 
-def test_an_answer_that_is_too_large_is_followed_by_an_error_that_says_so() -> None:
+def test_an_answer_that_is_too_large_is_followed_by_an_error() -> None:
     """The requester does not wait for ever, and the delivery ends with the error's outcome."""
     made, link, ended = way(), Link(), list[object]()
     made.outbox.attach(link)
@@ -448,7 +450,7 @@ async def test_a_control_message_of_a_subscription_that_a_full_queue_rejects_is_
     assert (made.count("published"), made.count("failed")) == (1, 0)
 
 
-async def test_what_is_rejected_again_and_again_or_for_good_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repeated_and_permanent_rejections_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_target, "FIRST_PAUSE", 0.0001)
     made, link, ended = way(), Link(), list[object]()
     made.outbox.attach(link)

@@ -1,4 +1,4 @@
-"""A signal on its way: what is worked out about it, once."""
+"""The context of a signal: values that are computed once for all targets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mappings.ids import EntityId
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
-from tests.support.in_process.interest_world import DecisionWorld
-from tests.support.twin_world import OWNER, VIEWER, a_world, entry, granting
+from tests.support.in_process.topic_filter_harness import TopicFilterHarness
+from tests.support.twin_harness import OWNER, VIEWER, entry, granting, twin_harness
 
 
-class CountingWorld(DecisionWorld):
-    """A present that counts what it is asked."""
+class CountingHarness(TopicFilterHarness):
+    """A state lookup that counts its requests."""
 
     asked = 0
 
@@ -27,43 +27,43 @@ class CountingWorld(DecisionWorld):
         return super().enforcer(policy_id)
 
 
-def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
-    plant = CountingWorld()
+def test_a_state_is_read_once_for_many_readers_of_an_event() -> None:
+    plant = CountingHarness()
     event = plant.apply("modify", "/attributes/a", 1)
     plant.asked = 0
-    happening = SignalContext(event, plant)
+    signal_context = SignalContext(event, plant)
     for subjects in ((OWNER,), (VIEWER,), (OWNER, VIEWER), (OWNER,)):
-        happening.visible_to(subjects)
+        signal_context.visible_to(subjects)
     assert plant.asked == 2
 
 
 def test_those_with_equal_subjects_see_the_same_thing() -> None:
-    plant = DecisionWorld()
-    happening = SignalContext(plant.apply("modify", "/attributes/a", 1), plant)
-    assert happening.visible_to((OWNER,)) is happening.visible_to((OWNER,))
-    assert happening.visible_to((VIEWER,)) is SuppressionReason.FORBIDDEN
+    plant = TopicFilterHarness()
+    signal_context = SignalContext(plant.apply("modify", "/attributes/a", 1), plant)
+    assert signal_context.visible_to((OWNER,)) is signal_context.visible_to((OWNER,))
+    assert signal_context.visible_to((VIEWER,)) is SuppressionReason.FORBIDDEN
 
 
 def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
-    plant = DecisionWorld(a_world())
-    plant.world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
+    plant = TopicFilterHarness(twin_harness())
+    plant.harness.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
     event = plant.apply("modify", "/attributes", {"a": 1, "b": 2})
-    happening = SignalContext(event, plant)
-    seen = happening.visible_to((VIEWER,))
+    signal_context = SignalContext(event, plant)
+    seen = signal_context.visible_to((VIEWER,))
     assert not isinstance(seen, SuppressionReason)
     assert seen.signal is seen.signal
     assert seen.signal.value == b'{"a":1}'
     assert seen.document() is seen.document()
     assert seen.document()["attributes"] == {"a": 1}
-    assert happening.value == {"a": 1, "b": 2}
+    assert signal_context.value == {"a": 1, "b": 2}
 
 
 def test_an_event_without_a_value_reports_the_id_and_the_time() -> None:
-    plant = DecisionWorld(a_world(attributes={"a": 1}))
+    plant = TopicFilterHarness(twin_harness(attributes={"a": 1}))
     event = plant.apply("delete", "/attributes/a")
-    happening: SignalContext[TwinEvent] = SignalContext(event, plant)
-    assert happening.value is MISSING
-    assert happening.described_thing(MISSING) == {
+    signal_context: SignalContext[TwinEvent] = SignalContext(event, plant)
+    assert signal_context.value is MISSING
+    assert signal_context.described_thing(MISSING) == {
         "thingId": "acme.plant:boiler-07",
         "_revision": 2,
         "_modified": event.timestamp,

@@ -1,4 +1,4 @@
-"""Which target wants a signal, and what is published to it."""
+"""The signals that a target receives, and the messages that it publishes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_the_sender_of_a_signal_gets_one_result() -> None:
     assert (lines[0]["target"], lines[0]["correlation_id"]) == (0, "c-1")
 
 
-def test_a_full_target_loses_signals_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_target_drops_signals_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_module, "MAX_WAITING", 2)
     way = Way(MESSAGES)
     with capture_logs():

@@ -1,4 +1,4 @@
-"""The events that a target receives, and their form: cases of the specification, and each check by itself."""
+"""The events that a target receives, and their form: cases of the specification and single checks."""
 
 from __future__ import annotations
 
@@ -17,31 +17,38 @@ from mappings.mappers import load_codec
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
 from spark_store.errors import UnknownProperty
 from spark_store.records import Snapshot
-from tests.support.in_process.interest_world import DecisionWorld, extra_of, interest, on_its_way, topic, value_of
+from tests.support.in_process.topic_filter_harness import (
+    TopicFilterHarness,
+    extra_of,
+    interest,
+    on_its_way,
+    topic,
+    value_of,
+)
 from tests.support.paths import ROOT
 from tests.support.table import each_row
-from tests.support.twin_world import (
+from tests.support.twin_harness import (
     ALL,
     OWNER,
     POLICY,
     THING,
     VIEWER,
-    a_world,
     entry,
     granting,
     policy,
     revoking,
     thing,
+    twin_harness,
 )
 
 ALL_EVENTS = interest()
 
 
-def a_plant(viewer: dict[str, object] | None = None, **members: object) -> DecisionWorld:
+def a_plant(viewer: dict[str, object] | None = None, **members: object) -> TopicFilterHarness:
     """The thing of the examples; VIEWER has these resources of it."""
-    plant = DecisionWorld(a_world(**members))
+    plant = TopicFilterHarness(twin_harness(**members))
     if viewer is not None:
-        plant.world.write_policy({"VIEW": entry([VIEWER], viewer)})
+        plant.harness.write_policy({"VIEW": entry([VIEWER], viewer)})
     return plant
 
 
@@ -49,8 +56,8 @@ def a_plant(viewer: dict[str, object] | None = None, **members: object) -> Decis
 
 
 def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
-    plant = DecisionWorld()
-    plant.world.send("create", "/", {"policyId": POLICY}, to="acme:u")
+    plant = TopicFilterHarness()
+    plant.harness.send("create", "/", {"policyId": POLICY}, to="acme:u")
     wanted = interest(namespaces="acme.plant")
     events = [plant.apply("modify", "/attributes/a", 1), plant.apply("modify", "/attributes/a", 1, to="acme:u")]
     assert [event.entity.id for event in plant.received(wanted, events)] == ["acme.plant:boiler-07"]
@@ -60,7 +67,7 @@ def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
 
 
 def test_case_107_a_filter_passes_matching_events_and_refuses_events_of_other_fields() -> None:
-    plant = DecisionWorld()
+    plant = TopicFilterHarness()
     events = [plant.apply("modify", "/attributes/c", number) for number in range(1, 21)]
     assert [value_of(event) for event in plant.received(interest("le(attributes/c,10)"), events)] == list(range(1, 11))
     others = [plant.apply("modify", "/attributes/d", number) for number in range(3)]
@@ -69,7 +76,7 @@ def test_case_107_a_filter_passes_matching_events_and_refuses_events_of_other_fi
 
 
 def test_case_108_a_filter_reads_the_value_of_the_event() -> None:
-    plant = DecisionWorld()
+    plant = TopicFilterHarness()
     events = [
         plant.apply("modify", "/features", {"feature1": {}, "feature2": {}}),
         plant.apply("modify", "/features", {"feature2": {}}),
@@ -89,7 +96,7 @@ def test_case_109_extra_fields_are_delivered_and_their_filter_sees_them() -> Non
 
 def test_case_110_the_life_of_a_thing_is_two_events() -> None:
     """Case 60 of connections, too."""
-    plant = DecisionWorld()
+    plant = TopicFilterHarness()
     other = "acme.plant:boiler-08"
     events = [
         plant.apply("create", "/", {"policyId": POLICY, "attributes": {"a": 0}}, to=other),
@@ -168,7 +175,7 @@ def test_case_113_the_event_of_a_new_thing_omits_the_revoked_fields() -> None:
 
 
 def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
-    plant = DecisionWorld()
+    plant = TopicFilterHarness()
     event = plant.apply("modify", "/attributes/a", 1, correlation_id="c-7", x_shift="night")
     answer = ALL_EVENTS.filter(event, plant)
     assert isinstance(answer, TwinEvent)
@@ -176,8 +183,8 @@ def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
 
 
 def test_connections_case_06_namespace_and_filter_both_have_to_let_an_event_pass() -> None:
-    plant = DecisionWorld()
-    plant.world.send("create", "/", {"policyId": POLICY}, to="acme:u")
+    plant = TopicFilterHarness()
+    plant.harness.send("create", "/", {"policyId": POLICY}, to="acme:u")
     wanted = interest("gt(attributes/a,5)", namespaces="acme.plant")
     events = [plant.apply("modify", "/attributes/a", number, to=to) for to in (THING, "acme:u") for number in (4, 6)]
     assert [(event.entity.id, value_of(event)) for event in plant.received(wanted, events)] == [(THING, 6)]
@@ -277,7 +284,7 @@ def test_a_property_that_no_signal_has_is_refused_when_the_filter_is_read(filter
         interest(filter)
 
 
-# --- what is seen -------------------------------------------------------------------------------------------------------
+# --- visible parts -------------------------------------------------------------------------------------------------------
 
 
 def test_a_filter_reads_only_the_fields_that_its_target_can_read() -> None:
@@ -292,11 +299,11 @@ def test_a_filter_reads_only_the_fields_that_its_target_can_read() -> None:
     assert interest(hidden, "attributes/secret", subjects=[VIEWER]).filter(event, plant) is SuppressionReason.FILTER
 
 
-def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> None:
-    """Neither in a filter nor in what it is sent beside the event."""
-    plant = DecisionWorld(a_world())
+def test_an_operand_reveals_nothing_of_a_feature_that_its_target_cannot_read() -> None:
+    """Neither in a filter nor in the extra fields of the event."""
+    plant = TopicFilterHarness(twin_harness())
     resources = {"thing:/": granting("READ"), "thing:/features/secret": {"grant": [], "revoke": ["READ"]}}
-    plant.world.write_policy({"VIEW": entry([VIEWER], resources)})
+    plant.harness.write_policy({"VIEW": entry([VIEWER], resources)})
     event = plant.apply("modify", "/features", {"open": {}, "secret": {}})
     hidden, seen = "eq(feature:id,'secret')", "eq(feature:id,'open')"
     assert isinstance(interest(hidden).filter(event, plant), TwinEvent)
@@ -360,32 +367,32 @@ def test_an_event_newer_than_the_stored_state_gets_no_extra_fields() -> None:
 
 
 def test_the_events_of_a_thing_without_a_policy_are_forbidden() -> None:
-    plant = DecisionWorld()
+    plant = TopicFilterHarness()
     event = plant.apply("modify", "/attributes/a", 1)
     stranger = TwinEvent(EntityId(EntityType.THING, "acme", "x"), 1, event.timestamp, "modified", "/", b"{}", {})
     assert ALL_EVENTS.filter(stranger, plant) is SuppressionReason.FORBIDDEN
 
 
 def test_events_of_policies_have_no_topic() -> None:
-    plant = DecisionWorld()
-    plant.world.write_policy({})
-    assert ALL_EVENTS.filter(on_its_way(plant.world.events[-1]), plant) is SuppressionReason.TOPIC
+    plant = TopicFilterHarness()
+    plant.harness.write_policy({})
+    assert ALL_EVENTS.filter(on_its_way(plant.harness.events[-1]), plant) is SuppressionReason.TOPIC
 
 
 def test_a_target_without_the_topic_receives_nothing() -> None:
-    plant = DecisionWorld()
+    plant = TopicFilterHarness()
     event = plant.apply("modify", "/attributes/a", 1)
     assert TopicFilter(["_/_/things/live/events"], [OWNER]).filter(event, plant) is SuppressionReason.TOPIC
     assert TopicFilter([], [OWNER]).filter(event, plant) is SuppressionReason.TOPIC
 
 
 def test_a_target_with_full_read_permission_gets_the_unchanged_event() -> None:
-    plant = DecisionWorld()
+    plant = TopicFilterHarness()
     event = plant.apply("modify", "/attributes/a", 1)
     assert ALL_EVENTS.filter(event, plant) is event
 
 
-def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
+def test_targets_that_share_a_signal_context_decide_as_if_each_were_alone() -> None:
     plant = a_plant({"thing:/attributes/n": granting("READ")}, attributes={"n": 1, "site": "N"})
     event = plant.apply("modify", "/attributes", {"n": 2, "site": "S"})
     filters = [None, "eq(attributes/n,2)", "eq(attributes/site,'S')", "eq(topic:action,'modified')"]
@@ -395,7 +402,7 @@ def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
     assert [each.filter_shared(shared) for each in targets] == [each.filter(event, plant) for each in targets]
 
 
-# --- what is live -------------------------------------------------------------------------------------------------------
+# --- live signals --------------------------------------------------------------------------------------------------------
 
 MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages", "commands", "events"))
 PING = Message(thing(THING), "to", "ping", "/inbox/messages/ping", b"1", {"x-shift": "night"})
@@ -430,20 +437,20 @@ LIVE_EVENT = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on",
         (LIVE_EVENT, f"{EVENTS}?filter=ge(features/lamp/properties/on,7)", True),
     ],
 )
-def test_a_live_signal_is_judged_in_the_same_way(signal: Live, topic: str, passes: bool) -> None:
+def test_a_live_signal_is_checked_in_the_same_way(signal: Live, topic: str, passes: bool) -> None:
     answer = TopicFilter([topic], [OWNER]).filter(signal, a_plant(attributes={"site": "N"}))
     assert isinstance(answer, type(signal)) is passes
 
 
-def test_late_events_of_a_deleted_thing_are_judged_by_its_last_policy_though_it_was_created_again() -> None:
-    """A target may lag behind a deletion and a re-creation by another owner, even if the clock stands still."""
-    plant = DecisionWorld()
+def test_late_events_of_a_deleted_and_recreated_thing_are_checked_with_its_former_policy() -> None:
+    """A target may lag behind a deletion and a re-creation by another owner, at the same timestamp."""
+    plant = TopicFilterHarness()
     before = plant.apply("modify", "/attributes/a", 1)
     deleted = plant.apply("delete")
-    plant.world.send("delete", to=policy(POLICY))
+    plant.harness.send("delete", to=policy(POLICY))
     theirs = {"entries": {"E": entry([VIEWER], {"thing:/": ALL, "policy:/": ALL})}}
-    plant.world.send("create", "/", {"_policy": {"policyId": POLICY, **theirs}, "attributes": {"b": 2}}, by=[VIEWER])
-    created = on_its_way(plant.world.events[-1], {})
+    plant.harness.send("create", "/", {"_policy": {"policyId": POLICY, **theirs}, "attributes": {"b": 2}}, by=[VIEWER])
+    created = on_its_way(plant.harness.events[-1], {})
     whole = [f"{TWIN_EVENTS}?extraFields=attributes"]
     for subject, expected in ((OWNER, [before, deleted]), (VIEWER, [created])):
         answers = [TopicFilter(whole, [subject]).filter(event, plant) for event in (before, deleted, created)]
@@ -488,7 +495,7 @@ def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
     ],
 )
 def test_a_filter_reads_the_thing_fields_that_a_live_signal_carries(signal: Live, attributes: object) -> None:
-    happening = SignalContext(signal, DecisionWorld())
+    happening = SignalContext(signal, TopicFilterHarness())
     document = happening.described_thing(happening.value)
     assert document["thingId"] == THING
     assert document.get("attributes") == attributes

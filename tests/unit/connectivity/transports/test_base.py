@@ -84,7 +84,7 @@ def test_reading_stops_at_either_limit_until_half_of_it_is_left(count: int, size
     assert not must_pause(limit, is_paused=True)
 
 
-def test_reading_goes_on_while_confirms_are_outstanding_up_to_a_multiple_of_the_limit() -> None:
+def test_reading_continues_while_confirms_are_outstanding_up_to_a_multiple_of_the_limit() -> None:
     limit = ReadLimit(10, 100)
     limit.arrived(100)
     assert not must_pause(limit, waits=True)

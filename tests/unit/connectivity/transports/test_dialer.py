@@ -66,7 +66,7 @@ def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> No
 
 
 def leading_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Resolve names to these addresses, one list for each query; return the addresses that sockets were opened to."""
+    """Resolve names to these addresses, one list per query; return the addresses of opened sockets."""
     asked, reached = iter(answers), []
 
     def look_up(host: str, port: int, **_: object) -> list[object]:
@@ -93,7 +93,7 @@ def test_no_socket_is_opened_for_a_name_that_leads_to_a_refused_address_too(
     assert reached == []
 
 
-def test_the_address_that_was_judged_is_the_one_that_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checked_address_is_the_one_that_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that answers otherwise the second time is not asked a second time."""
     reached = leading_to(monkeypatch, ["10.0.0.1", "10.0.0.2"], ["169.254.169.254"])
     with pytest.raises(ConnectionRefusedError):
@@ -101,7 +101,7 @@ def test_the_address_that_was_judged_is_the_one_that_is_reached(monkeypatch: pyt
     assert reached == ["10.0.0.1", "10.0.0.2"]
 
 
-def test_the_next_address_is_tried_and_a_judged_socket_comes_back() -> None:
+def test_the_next_address_is_tried_and_a_checked_socket_is_returned() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, reach("localhost", server.getsockname()[1], 5) as made:
         assert made.getpeername() == server.getsockname()
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,4 +1,4 @@
-"""Which failures of a message are refusals of the broker, after which messages to other addresses may pass."""
+"""The failures of a message that are refusals by the broker, so that messages to other addresses pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The readable parts of things, as a search needs them. The table is that of the permissions of searches."""
+"""The readable parts of things for a search, by the table of the permissions of searches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ THING = {
 
 
 class OnePolicy(WithoutPast):
-    """A world with one policy, which grants and revokes READ on resources."""
+    """A state lookup with one policy, which grants and revokes READ on resources."""
 
     def __init__(self, resources: Mapping[str, Any]) -> None:
         entry = {"subjects": {READER: {"type": "test"}}, "resources": resources}
@@ -134,7 +134,7 @@ def test_the_number_of_an_element_leads_to_nothing_that_may_not_be_read(
 
 
 @pytest.mark.parametrize(("resources", "place"), [(ROOT, 1), (NOT_WORN, None)])
-def test_nor_is_it_notified_by_an_order_or_a_sum(resources: dict[str, Any], place: int | None) -> None:
+def test_an_order_or_a_sum_does_not_reveal_unreadable_array_items(resources: dict[str, Any], place: int | None) -> None:
     granted = access(**resources)
     assert granted is not None
     order = read_options("sort(+attributes/parts/0/worn)").order
@@ -170,7 +170,7 @@ def test_a_subject_without_read_permission_sees_no_thing() -> None:
         ({"": GRANT, "attributes": REVOKE, "features": REVOKE, "policyId": REVOKE, "thingId": REVOKE}, True),
     ],
 )
-def test_a_thing_is_seen_where_something_that_is_there_may_be_read(resources: dict[str, Any], is_seen: bool) -> None:
+def test_a_thing_is_visible_if_an_existing_part_is_readable(resources: dict[str, Any], is_seen: bool) -> None:
     granted = access(**resources)
     assert granted is not None
     assert (granted.view(THING) is not None) is is_seen
@@ -207,8 +207,8 @@ def test_a_tilde_in_a_name_is_a_tilde() -> None:
 
 
 def test_a_policy_is_looked_up_once_for_each_namespace() -> None:
-    world = OnePolicy({"thing:/": GRANT})
-    rights = ThingRights(world, (READER,))
+    lookup = OnePolicy({"thing:/": GRANT})
+    rights = ThingRights(lookup, (READER,))
     for namespace in ("acme", "acme", "lab"):
         rights.access("acme:pol", namespace)
-    assert world.requests == [("acme:pol", "acme"), ("acme:pol", "lab")]
+    assert lookup.requests == [("acme:pol", "acme"), ("acme:pol", "lab")]

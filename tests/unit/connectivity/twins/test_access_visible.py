@@ -17,7 +17,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
 from tests.support.dice import dice, examples
-from tests.support.in_process.interest_world import CLOCK
+from tests.support.in_process.topic_filter_harness import CLOCK
 from tests.support.oracles.permissions import Policy, nearest
 from tests.support.small_policies import A, B, C, a_policy
 from tests.support.table import each_row
@@ -79,7 +79,7 @@ def test_5_6_how_much_is_seen_at_a_path(policy: Policy, path: str, much: Visibil
     assert view_of_path(Enforcer(policy), [B], path) is Visibility.NOTHING
 
 
-# --- the obvious way: ask the policy about every leaf, put together what is left ---
+# --- the reference: check every leaf with the policy, and combine the visible ones ---
 
 
 class OneThing(WithoutPast):
@@ -156,7 +156,7 @@ def put_together(value: Any, kept: set[Path], place: Path = ()) -> Any:
 
 
 def obvious(policy: Policy, subjects: Sequence[str], path: tuple[str, ...], value: Any) -> Any:
-    """Return the visible part of an event's value, or DROP for none; `...` stands for no value."""
+    """Return the visible part of an event's value, or DROP if it has none; `...` means no value."""
     here = ("thing", *path)
     is_readable = may_read(policy, subjects, here)
     granted = mentioned(policy, subjects, here, "grant")

@@ -1,7 +1,7 @@
-"""Odd and bad input through the whole way of a command, without a broker: codec, decision, journal, answer.
+"""Unusual and invalid commands without a broker: codec, decision, journal, response.
 
-The vectors say what a command on a thing is answered and, in `back`, what a retrieve of the same place then writes, byte for
-byte. What is stored is written in the history as it came.
+The vectors have the response to a command on a thing and, in `back`, the bytes of a later retrieve of the same path. The
+history has the stored bytes as sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def written(action: str, path: str, text: str | None, **headers: Any) -> bytes:
 
 
 def value_text(payload: bytes) -> str:
-    """The value of an answer as it is written there."""
+    """Return the bytes of the value in a response."""
     return payload.partition(b',"value":')[2].rpartition(b',"status":')[0].decode()
 
 
@@ -64,7 +64,7 @@ async def test_bad_input_is_refused_and_odd_input_comes_back(vector: dict[str, A
 @pytest.mark.parametrize(("spare", "status"), [(0, 201), (1, 400)])
 @pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"])
 async def test_nesting_ends_at_its_limit(spare: int, status: int, brackets: tuple[str, str]) -> None:
-    """The levels of the path count, too: what is stored is a thing."""
+    """The levels of the path are included, because a whole thing is stored."""
     harness = await a_lamp()
     opened, closed = brackets
     levels = DEEPEST - 2 + spare

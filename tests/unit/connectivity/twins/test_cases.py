@@ -1,6 +1,6 @@
-"""Each of the 118 cases of the protocol for things and policies is a test: its number is in the test's name, or here.
+"""Each of the 118 cases of the protocol for things and policies has a test.
 
-Tests with numbers of other lists of cases, or none, cover histories and acknowledgements.
+Its number is in the test's name, or here. Tests with numbers of other lists, or none, cover histories and acknowledgements.
 """
 
 from __future__ import annotations

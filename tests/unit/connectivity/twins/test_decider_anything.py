@@ -18,7 +18,7 @@ from mappings.model.signals import Command
 from spark_store.history.replay import fold
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
-from tests.support.twin_world import (
+from tests.support.twin_harness import (
     MERGE_PATCH,
     NOW,
     OWNER,
@@ -26,13 +26,13 @@ from tests.support.twin_world import (
     POLICY,
     THING,
     VIEWER,
-    TwinWorld,
-    a_world,
+    TwinHarness,
     entry,
     granting,
     policy,
     revoking,
     thing,
+    twin_harness,
 )
 
 NAMES = (
@@ -83,20 +83,20 @@ ENTITIES = st.sampled_from(
 )
 
 
-def a_furnished_world() -> TwinWorld:
-    world = a_world(attributes={"a": {"b": 1}}, features={"f": {"properties": {"p": [1]}}, "n": None})
-    world.write_policy(
+def furnished_harness() -> TwinHarness:
+    harness = twin_harness(attributes={"a": {"b": 1}}, features={"f": {"properties": {"p": [1]}}, "n": None})
+    harness.write_policy(
         {
             "VIEW": entry(
                 [VIEWER], {"thing:/": granting("READ", "WRITE"), "thing:/attributes/a/b": revoking("READ", "WRITE")}
             )
         }
     )
-    return world
+    return harness
 
 
-WORLD = a_furnished_world()
-"""Decisions change nothing, so one world does for all."""
+HARNESS = furnished_harness()
+"""Decisions change nothing, so one harness does for all."""
 
 
 EXISTING = ["/attributes", "/attributes/a", "/attributes/a/b", "/features", "/features/f", "/features/f/properties"]
@@ -115,15 +115,15 @@ ASKED = st.builds(Command, ENTITIES, ACTIONS, PATHS, VALUES, HEADERS, FIELDS) | 
 @settings(max_examples=examples(600), deadline=None)
 @given(ASKED, st.just((OWNER,)) | st.sampled_from([(VIEWER,), ()]))
 def test_every_command_is_decided_or_refused(command: Command, subjects: Any) -> None:
-    before = dict(WORLD.snapshots)
+    before = dict(HARNESS.snapshots)
     if command.action == "merge":
         command = replace(command, headers={"content-type": MERGE_PATCH, **command.headers})
     try:
-        decision = decide(command, subjects, WORLD.world, NOW)
+        decision = decide(command, subjects, HARNESS.lookup, NOW)
     except TwinError:
         return
     accepted()
-    assert before == WORLD.snapshots
+    assert before == HARNESS.snapshots
     assert decision.response.status in (200, 201, 204)
     assert (decision.response.value is None) == (decision.response.status == 204)
     for snapshot in decision.snapshots:
@@ -147,20 +147,20 @@ def test_a_state_equals_the_replay_of_its_events(commands: list[tuple[str, str, 
 
     No thing outgrows its limit.
     """
-    world = TwinWorld(TwinLimits(thing=500, headers=100_000))
-    world.send("create", "/", {"attributes": {"a": {"b": 1}}, "features": {"f": {"properties": {"p": 1}}}})
+    harness = TwinHarness(TwinLimits(thing=500, headers=100_000))
+    harness.send("create", "/", {"attributes": {"a": {"b": 1}}, "features": {"f": {"properties": {"p": 1}}}})
     for action, path, value, headers in commands:
         try:
-            world.send(action, path, value, **{name.replace("-", "_"): header for name, header in headers.items()})
+            harness.send(action, path, value, **{name.replace("-", "_"): header for name, header in headers.items()})
         except TwinError:
             continue
         else:
             accepted()
         finally:
-            for snapshot in world.snapshots.values():
+            for snapshot in harness.snapshots.values():
                 assert snapshot.entity.type is EntityType.POLICY or len(msgspec.json.encode(snapshot.state)) <= 500
-    for entity, snapshot in world.snapshots.items():
-        events = [event for event in world.events if event.entity == entity]
+    for entity, snapshot in harness.snapshots.items():
+        events = [event for event in harness.events if event.entity == entity]
         assert fold(events) == snapshot
         assert [event.revision for event in events] == list(range(1, len(events) + 1))
 
@@ -179,26 +179,26 @@ SMALL = st.recursive(
 def test_the_entity_tag_of_a_part_changes_exactly_when_the_part_does(
     commands: list[tuple[str, str, Any]], asked: str
 ) -> None:
-    world = a_world(attributes={"a": 1}, features={"f": {"properties": {"a": 1}}})
+    harness = twin_harness(attributes={"a": 1}, features={"f": {"properties": {"a": 1}}})
 
     def part() -> tuple[str | None, bytes | None]:
         try:
-            response = world.send("retrieve", asked).response
+            response = harness.send("retrieve", asked).response
         except TwinError:
             return None, None
         return response.headers["etag"], msgspec.json.encode(msgspec.json.decode(response.value or b""), order="sorted")
 
     tag, value = part()
     for action, path, given_value in commands:
-        revision = world.revision()
+        revision = harness.revision()
         try:
-            world.send(action, path, ... if action == "delete" else given_value)
+            harness.send(action, path, ... if action == "delete" else given_value)
         except TwinError:
             assert part() == (tag, value)
-            assert world.revision() == revision
+            assert harness.revision() == revision
             continue
         accepted()
-        assert world.revision() == revision + 1
+        assert harness.revision() == revision + 1
         new_tag, new_value = part()
         assert (new_tag == tag) == (new_value == value)
         tag, value = new_tag, new_value
@@ -243,18 +243,18 @@ POLICY_COMMANDS = st.lists(
 @given(POLICY_COMMANDS)
 def test_a_policy_equals_the_replay_of_its_events_and_always_has_an_administrator(commands: Any) -> None:
     """After any change of its parts the policy is complete, and its owner can change it."""
-    world = TwinWorld()
-    world.write_policy({"A": entry([VIEWER], {})}, to=SHARED)
-    world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})
+    harness = TwinHarness()
+    harness.write_policy({"A": entry([VIEWER], {})}, to=SHARED)
+    harness.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})
     pol = policy(POLICY)
     for action, path, value in commands:
         try:
-            world.send(action, path, ... if action in ("delete", "retrieve") else value, to=pol)
+            harness.send(action, path, ... if action in ("delete", "retrieve") else value, to=pol)
         except TwinError:
             continue
         accepted()
-    snapshot = world.snapshots[pol]
-    assert fold([event for event in world.events if event.entity == pol]) == snapshot
+    snapshot = harness.snapshots[pol]
+    assert fold([event for event in harness.events if event.entity == pol]) == snapshot
     if snapshot.state is None:
         return
     assert snapshot.state["policyId"] == POLICY
@@ -262,4 +262,4 @@ def test_a_policy_equals_the_replay_of_its_events_and_always_has_an_administrato
     for one in snapshot.state["entries"].values():
         assert {"subjects", "resources", "importable"} <= one.keys()
     assert is_administered(snapshot.state)
-    assert world.get(to=pol, policy_view="resolved")["policyId"] == POLICY
+    assert harness.get(to=pol, policy_view="resolved")["policyId"] == POLICY

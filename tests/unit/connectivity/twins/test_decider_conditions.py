@@ -7,95 +7,108 @@ from typing import Any
 import pytest
 
 from tests.support.table import each_row
-from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, answer, entry, granting, last, revoking
+from tests.support.twin_harness import (
+    POLICY,
+    VIEWER,
+    TwinHarness,
+    answer,
+    entry,
+    granting,
+    last,
+    revoking,
+    twin_harness,
+)
 
 
 def test_case_79_if_match_on_the_whole_thing() -> None:
-    world = a_world()
-    assert world.status("modify", "/", {}, if_match='"rev:1"') == 204
-    assert world.revision() == 2
-    assert world.refused("modify", "/", {}, if_match='"rev:1"') == (412, "things:precondition.failed")
+    harness = twin_harness()
+    assert harness.status("modify", "/", {}, if_match='"rev:1"') == 204
+    assert harness.revision() == 2
+    assert harness.refused("modify", "/", {}, if_match='"rev:1"') == (412, "things:precondition.failed")
 
 
 @pytest.mark.parametrize("action", ["modify", "create"])
 def test_case_80_create_only_and_update_only(action: str) -> None:
-    world = TwinWorld()
-    world.write_policy({})
+    harness = TwinHarness()
+    harness.write_policy({})
     value = {"policyId": POLICY}
-    assert world.refused(action, "/", value, if_match="*") == (412, "things:precondition.failed")
-    assert world.status(action, "/", value, if_none_match="*") == 201
-    assert world.refused(action, "/", value, if_none_match="*") == (412, "things:precondition.failed")
+    assert harness.refused(action, "/", value, if_match="*") == (412, "things:precondition.failed")
+    assert harness.status(action, "/", value, if_none_match="*") == 201
+    assert harness.refused(action, "/", value, if_none_match="*") == (412, "things:precondition.failed")
 
 
 def test_case_81_if_none_match_on_a_retrieve_returns_not_modified_for_a_matching_tag() -> None:
-    world = a_world()
-    assert world.refused("retrieve", if_none_match='"rev:1"') == (304, "things:precondition.notmodified")
-    assert world.refused("retrieve", if_none_match='"rev:9", W/"rev:1"') == (304, "things:precondition.notmodified")
-    assert world.get(if_none_match='"rev:9"')
-    assert world.refused("retrieve", if_match='"rev:9"') == (412, "things:precondition.failed")
+    harness = twin_harness()
+    assert harness.refused("retrieve", if_none_match='"rev:1"') == (304, "things:precondition.notmodified")
+    assert harness.refused("retrieve", if_none_match='"rev:9", W/"rev:1"') == (304, "things:precondition.notmodified")
+    assert harness.get(if_none_match='"rev:9"')
+    assert harness.refused("retrieve", if_match='"rev:9"') == (412, "things:precondition.failed")
     for header in ({"if_match": "*"}, {"if_none_match": "*"}):
-        assert TwinWorld().refused("retrieve", **header) == (404, "things:thing.notfound")
-        assert world.refused("retrieve", "/attributes/none", **header)[0] == 404
-        assert world.refused("delete", "/attributes/none", **header)[0] == 404
+        assert TwinHarness().refused("retrieve", **header) == (404, "things:thing.notfound")
+        assert harness.refused("retrieve", "/attributes/none", **header)[0] == 404
+        assert harness.refused("delete", "/attributes/none", **header)[0] == 404
 
 
 def test_case_82_if_match_on_a_delete_and_tags_that_are_invalid() -> None:
-    world = a_world()
-    assert world.refused("delete", if_match='"rev:9"') == (412, "things:precondition.failed")
-    assert world.refused("delete", if_match='W/"rev:1"') == (412, "things:precondition.failed")
+    harness = twin_harness()
+    assert harness.refused("delete", if_match='"rev:9"') == (412, "things:precondition.failed")
+    assert harness.refused("delete", if_match='W/"rev:1"') == (412, "things:precondition.failed")
     for garbage in ("rev:1", '"a', '"a" "b"', '"a*"', "", 5, '"a",'):
-        assert world.refused("delete", if_match=garbage) == (400, "header.invalid")
-    assert world.status("delete", if_match='"rev:9", "rev:1"') == 204
+        assert harness.refused("delete", if_match=garbage) == (400, "header.invalid")
+    assert harness.status("delete", if_match='"rev:9", "rev:1"') == 204
 
 
 def test_the_tag_of_a_part_is_a_hash_of_its_content() -> None:
-    world = a_world(attributes={"a": {"x": 1, "y": 2}, "b": {"y": 2, "x": 1}, "c": {"x": 1}})
-    tags = [world.send("retrieve", f"/attributes/{key}").response.headers["etag"] for key in "abc"]
+    harness = twin_harness(attributes={"a": {"x": 1, "y": 2}, "b": {"y": 2, "x": 1}, "c": {"x": 1}})
+    tags = [harness.send("retrieve", f"/attributes/{key}").response.headers["etag"] for key in "abc"]
     assert tags[0] == tags[1] != tags[2]
     assert tags[0].startswith('"hash:')
-    assert world.refused("modify", "/attributes/a", 1, if_match='"rev:1"')[0] == 412
-    written = world.send("modify", "/attributes/a", {"x": 1}, if_match=tags[0]).response
+    assert harness.refused("modify", "/attributes/a", 1, if_match='"rev:1"')[0] == 412
+    written = harness.send("modify", "/attributes/a", {"x": 1}, if_match=tags[0]).response
     assert written.headers["etag"] == tags[2]
-    merged = world.send("merge", "/attributes/a", {"y": 2}, if_match=tags[2]).response
+    merged = harness.send("merge", "/attributes/a", {"y": 2}, if_match=tags[2]).response
     assert merged.headers["etag"] == tags[0]
 
 
 def test_412_comes_before_the_404_of_a_part_only_for_if_match_on_a_write() -> None:
-    world = a_world()
-    assert world.refused("modify", "/features/f/properties/p", 1, if_match="*")[0] == 412
-    assert world.refused("modify", "/features/f/properties/p", 1, if_none_match="*") == (404, "things:feature.notfound")
-    assert world.status("modify", "/attributes/x", 1, if_none_match="*") == 201
-    assert world.refused("modify", "/attributes/x", 1, if_none_match="*")[0] == 412
+    harness = twin_harness()
+    assert harness.refused("modify", "/features/f/properties/p", 1, if_match="*")[0] == 412
+    assert harness.refused("modify", "/features/f/properties/p", 1, if_none_match="*") == (
+        404,
+        "things:feature.notfound",
+    )
+    assert harness.status("modify", "/attributes/x", 1, if_none_match="*") == 201
+    assert harness.refused("modify", "/attributes/x", 1, if_none_match="*")[0] == 412
 
 
 def test_case_83_a_condition() -> None:
-    world = a_world(attributes={"maker": "ACME"})
-    assert world.status("modify", "/attributes/a", 1, condition='eq(attributes/maker,"ACME")') == 201
+    harness = twin_harness(attributes={"maker": "ACME"})
+    assert harness.status("modify", "/attributes/a", 1, condition='eq(attributes/maker,"ACME")') == 201
     other = 'eq(attributes/maker,"OTHER")'
     for action in ("modify", "merge", "delete", "retrieve"):
         value = 1 if action in ("modify", "merge") else ...
-        assert world.refused(action, "/attributes/a", value, condition=other) == (412, "things:condition.failed")
-    assert world.refused("modify", "/attributes/a", 1, condition="eq(") == (400, "things:condition.invalid")
-    assert world.refused("modify", "/attributes/a", 1, condition="eq(foo,1)") == (400, "rql.expression.invalid")
-    assert world.refused("modify", "/attributes/a", 1, condition=5) == (400, "header.invalid")
+        assert harness.refused(action, "/attributes/a", value, condition=other) == (412, "things:condition.failed")
+    assert harness.refused("modify", "/attributes/a", 1, condition="eq(") == (400, "things:condition.invalid")
+    assert harness.refused("modify", "/attributes/a", 1, condition="eq(foo,1)") == (400, "rql.expression.invalid")
+    assert harness.refused("modify", "/attributes/a", 1, condition=5) == (400, "header.invalid")
 
 
 @pytest.mark.parametrize("condition", ["eq(", "eq(foo,1)", "eq(attributes/a,1)"])
 def test_a_condition_is_not_evaluated_if_the_thing_does_not_exist_for_the_sender(condition: str) -> None:
-    world = TwinWorld()
-    world.write_policy({})
+    harness = TwinHarness()
+    harness.write_policy({})
     for action, value in (("modify", 1), ("merge", 1), ("delete", ...), ("retrieve", ...)):
-        assert world.refused(action, "/attributes/a", value, condition=condition) == (404, "things:thing.notfound")
-    assert world.status("modify", "/", {"policyId": POLICY}, condition=condition) == 201
+        assert harness.refused(action, "/attributes/a", value, condition=condition) == (404, "things:thing.notfound")
+    assert harness.status("modify", "/", {"policyId": POLICY}, condition=condition) == 201
     for action, value in (("modify", 1), ("merge", 1), ("delete", ...), ("retrieve", ...)):
-        refusal = world.refused(action, "/attributes/a", value, by=["edge:nobody"], condition=condition)
+        refusal = harness.refused(action, "/attributes/a", value, by=["edge:nobody"], condition=condition)
         assert refusal == (404, "things:thing.notfound")
 
 
 def test_case_84_a_condition_on_a_missing_field() -> None:
-    world = a_world()
-    assert world.status("modify", "/attributes/a", 1, condition='ne(attributes/none,"x")') == 201
-    assert world.refused("modify", "/attributes/a", 1, condition="exists(attributes/none)")[0] == 412
+    harness = twin_harness()
+    assert harness.status("modify", "/attributes/a", 1, condition='ne(attributes/none,"x")') == 201
+    assert harness.refused("modify", "/attributes/a", 1, condition="exists(attributes/none)")[0] == 412
 
 
 @pytest.mark.parametrize(
@@ -107,27 +120,27 @@ def test_case_84_a_condition_on_a_missing_field() -> None:
     ],
 )
 def test_a_condition_sees_revision_and_time(condition: str, holds: bool) -> None:
-    world = a_world(attributes={"a": 1})
+    harness = twin_harness(attributes={"a": 1})
     if holds:
-        assert world.get("/attributes/a", condition=condition) == 1
+        assert harness.get("/attributes/a", condition=condition) == 1
     else:
-        assert world.refused("retrieve", "/attributes/a", condition=condition)[0] == 412
+        assert harness.refused("retrieve", "/attributes/a", condition=condition)[0] == 412
 
 
 def test_a_condition_needs_read_on_every_field_before_the_permission_of_the_command() -> None:
-    world = a_world(attributes={"a": 1, "b": 2}, features={"f": {}})
-    world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ", "WRITE")})})
-    assert world.get("/attributes/a", by=[VIEWER], condition="eq(attributes/a,1)") == 1
-    assert world.get("/attributes/a", by=[VIEWER], condition="eq(_revision,1)") == 1
+    harness = twin_harness(attributes={"a": 1, "b": 2}, features={"f": {}})
+    harness.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ", "WRITE")})})
+    assert harness.get("/attributes/a", by=[VIEWER], condition="eq(attributes/a,1)") == 1
+    assert harness.get("/attributes/a", by=[VIEWER], condition="eq(_revision,1)") == 1
     unreadable = ("or(eq(attributes/a,1),eq(attributes/b,2))", "not(exists(features/*/properties))")
     for condition in unreadable:
         for action in ("modify", "merge", "delete", "retrieve"):
             value = 2 if action in ("modify", "merge") else ...
-            refused = world.refused(action, "/attributes/a", value, by=[VIEWER], condition=condition)
+            refused = harness.refused(action, "/attributes/a", value, by=[VIEWER], condition=condition)
             assert refused == (412, "things:condition.failed")
-            refused = world.refused(action, "/attributes/b", value, by=[VIEWER], condition=condition)
+            refused = harness.refused(action, "/attributes/b", value, by=[VIEWER], condition=condition)
             assert refused == (412, "things:condition.failed")
-    assert world.refused("modify", "/attributes/b", 2, by=[VIEWER], condition="eq(attributes/a,5)")[0] == 403
+    assert harness.refused("modify", "/attributes/b", 2, by=[VIEWER], condition="eq(attributes/a,5)")[0] == 403
 
 
 @pytest.mark.parametrize("features", [{}, {"f": {"properties": {}}}, {"g": {}}])
@@ -142,17 +155,17 @@ def test_a_condition_needs_read_on_every_field_before_the_permission_of_the_comm
         ({"thing:/features": granting("WRITE")}, False),
     ],
 )
-def test_a_condition_on_every_feature_needs_read_on_all_that_there_could_be(
+def test_a_condition_on_every_feature_needs_read_on_all_possible_features(
     resources: dict[str, Any], is_readable: bool, features: dict[str, Any]
 ) -> None:
     """Otherwise it would tell which features exist."""
-    world = a_world(features=features)
-    world.write_policy({"VIEW": entry([VIEWER], {**resources, "thing:/attributes": granting("READ", "WRITE")})})
+    harness = twin_harness(features=features)
+    harness.write_policy({"VIEW": entry([VIEWER], {**resources, "thing:/attributes": granting("READ", "WRITE")})})
     sent: dict[str, Any] = {"by": [VIEWER], "condition": "not(exists(features/*/properties/on))"}
     if is_readable:
-        assert world.status("modify", "/attributes/a", 1, **sent) == 201
+        assert harness.status("modify", "/attributes/a", 1, **sent) == 201
     else:
-        assert world.refused("modify", "/attributes/a", 1, **sent) == (412, "things:condition.failed")
+        assert harness.refused("modify", "/attributes/a", 1, **sent) == (412, "things:condition.failed")
 
 
 WRITER = {
@@ -173,40 +186,40 @@ WRITER = {
 )
 def test_if_equal_needs_read_on_what_it_compares(action: str, path: str, if_equal: str) -> None:
     """The same refusal for a right and for a wrong guess, with metadata outside of the patch too."""
-    world = a_world(attributes={"secret": 7})
-    world.write_policy(WRITER)
+    harness = twin_harness(attributes={"secret": 7})
+    harness.write_policy(WRITER)
     code = "things:thing.notmodifiable" if action == "merge" else "things:attribute.notmodifiable"
     for guess in (7, 8):
         value = guess if path.endswith("secret") else {"secret": guess}
         expected = (403, "things:attributes.notmodifiable" if (action, path) == ("modify", "/attributes") else code)
-        assert world.refused(action, path, value, by=[VIEWER], if_equal=if_equal) == expected
+        assert harness.refused(action, path, value, by=[VIEWER], if_equal=if_equal) == expected
         put = [{"key": "other/unit", "value": 1}]
-        assert world.refused(action, path, value, by=[VIEWER], if_equal=if_equal, put_metadata=put) == expected
-    assert world.status(action, path, {"secret": 8} if path == "/attributes" else 8, by=[VIEWER]) in (201, 204)
+        assert harness.refused(action, path, value, by=[VIEWER], if_equal=if_equal, put_metadata=put) == expected
+    assert harness.status(action, path, {"secret": 8} if path == "/attributes" else 8, by=[VIEWER]) in (201, 204)
 
 
 def test_if_equal_needs_read_on_what_a_patch_names_and_nothing_else() -> None:
-    world = a_world(attributes={"secret": 7, "seen": 1})
-    world.write_policy(WRITER)
+    harness = twin_harness(attributes={"secret": 7, "seen": 1})
+    harness.write_policy(WRITER)
     minimizing = {"by": [VIEWER], "if_equal": "skip-minimizing-merge"}
-    assert world.refused("merge", "/attributes", {"seen": 1}, **minimizing) == (412, "things:precondition.failed")
-    assert world.status("merge", "/attributes", {"seen": 2}, **minimizing) == 204
-    assert world.status("modify", "/attributes/secret", 7, by=[VIEWER], if_equal="update") == 204
+    assert harness.refused("merge", "/attributes", {"seen": 1}, **minimizing) == (412, "things:precondition.failed")
+    assert harness.status("merge", "/attributes", {"seen": 2}, **minimizing) == 204
+    assert harness.status("modify", "/attributes/secret", 7, by=[VIEWER], if_equal="update") == 204
 
 
 def test_a_condition_does_not_apply_to_a_created_thing() -> None:
-    assert TwinWorld().status("modify", "/", {}, condition="exists(attributes/none)") == 201
+    assert TwinHarness().status("modify", "/", {}, condition="exists(attributes/none)") == 201
 
 
 def test_the_condition_comes_before_the_entity_tags() -> None:
-    refused = a_world().refused("modify", "/", {}, condition="exists(attributes/none)", if_match='"rev:9"')
+    refused = twin_harness().refused("modify", "/", {}, condition="exists(attributes/none)", if_match='"rev:9"')
     assert refused == (412, "things:condition.failed")
 
 
 def test_case_85_an_equal_value_is_written_again() -> None:
-    world = a_world(attributes={"a": 1})
-    assert world.status("modify", "/attributes/a", 1) == 204
-    assert last(world) == ("modified", "/attributes/a", 1, 2)
+    harness = twin_harness(attributes={"a": 1})
+    assert harness.status("modify", "/attributes/a", 1) == 204
+    assert last(harness) == ("modified", "/attributes/a", 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -218,23 +231,23 @@ def test_case_85_an_equal_value_is_written_again() -> None:
     ],
 )
 def test_case_86_skip_refuses_an_equal_value(path: str, value: Any) -> None:
-    world = a_world(attributes={"a": {"x": 1, "y": 2}})
-    assert world.refused("modify", path, value, if_equal="skip") == (412, "things:precondition.failed")
-    assert world.status("modify", path, value, if_equal="skip-minimizing-merge") == 204
-    assert world.status("modify", path, value, if_equal="update") == 204
+    harness = twin_harness(attributes={"a": {"x": 1, "y": 2}})
+    assert harness.refused("modify", path, value, if_equal="skip") == (412, "things:precondition.failed")
+    assert harness.status("modify", path, value, if_equal="skip-minimizing-merge") == 204
+    assert harness.status("modify", path, value, if_equal="update") == 204
 
 
 def test_if_equal_skip_writes_a_value_that_differs_only_in_type() -> None:
-    world = a_world(attributes={"a": 1})
-    assert world.status("modify", "/attributes/a", True, if_equal="skip") == 204
-    assert world.refused("modify", "/attributes/a", 1, if_equal="sometimes") == (400, "header.invalid")
+    harness = twin_harness(attributes={"a": 1})
+    assert harness.status("modify", "/attributes/a", True, if_equal="skip") == 204
+    assert harness.refused("modify", "/attributes/a", 1, if_equal="sometimes") == (400, "header.invalid")
 
 
 def test_answers_name_the_tag_of_the_new_state() -> None:
-    world = a_world()
-    headers = world.send("modify", "/", {"attributes": {"a": 1}}).response.headers
+    harness = twin_harness()
+    headers = harness.send("modify", "/", {"attributes": {"a": 1}}).response.headers
     assert (headers["etag"], headers["entity-revision"]) == ('"rev:2"', 2)
-    created = TwinWorld().send("create", "/", {})
+    created = TwinHarness().send("create", "/", {})
     assert created.response.headers["etag"] == '"rev:1"'
     assert answer(created)["thingId"]
 
@@ -349,10 +362,10 @@ GUARDED = {"RULES": entry([VIEWER], {"thing:/attributes/seen": granting("READ")}
     ],
 )
 def test_which_check_wins(command: tuple[str, str, Any, dict[str, Any]], refusal: tuple[int, str]) -> None:
-    world = a_world(attributes={"seen": 1, "hidden": 1})
-    world.write_policy(GUARDED)
+    harness = twin_harness(attributes={"seen": 1, "hidden": 1})
+    harness.write_policy(GUARDED)
     readable = {"policy:/": granting("READ")}
-    world.write_policy(
+    harness.write_policy(
         {
             "OWNERS": entry(["edge:other"], {"policy:/": granting("READ", "WRITE")}),
             "ALL": entry(["edge:gateway-3"], readable),
@@ -361,4 +374,4 @@ def test_which_check_wins(command: tuple[str, str, Any, dict[str, Any]], refusal
         by=["edge:other"],
     )
     action, path, value, more = command
-    assert world.refused(action, path, value, **more) == refusal
+    assert harness.refused(action, path, value, **more) == refusal

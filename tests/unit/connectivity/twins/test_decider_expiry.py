@@ -9,7 +9,7 @@ import pytest
 
 from connectivity.twins.policy_expiry import ExpiryNotice, expire_subjects
 from spark_store.records import Snapshot
-from tests.support.twin_world import NOW, OWNER, OWNERS, POLICY, VIEWER, TwinWorld, entry, granting, policy
+from tests.support.twin_harness import NOW, OWNER, OWNERS, POLICY, VIEWER, TwinHarness, entry, granting, policy
 
 P = policy(POLICY)
 EIGHT = "2030-01-15T08:00:00Z"
@@ -24,11 +24,11 @@ def expiring(expiry: str = EIGHT, **announcement: Any) -> dict[str, Any]:
 
 def a_policy(**subjects: Any) -> Snapshot:
     """Return a policy with these subjects; keywords are subjects of `edge:`."""
-    world = TwinWorld()
+    harness = TwinHarness()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {f"edge:{name}": about for name, about in subjects.items()}
-    world.write_policy({"VIEW": view})
-    return world.snapshots[P]
+    harness.write_policy({"VIEW": view})
+    return harness.snapshots[P]
 
 
 def values_of(announcements: Any) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def values_of(announcements: Any) -> list[dict[str, Any]]:
 
 
 def test_case_60_a_subject_is_deleted_at_its_time() -> None:
-    """An event of its own for each, at the subject's path; the rest of the policy stays."""
+    """Each has its own event, at the subject's path; the rest of the policy stays."""
     found = a_policy(viewer=expiring(), other=expiring(), later=expiring("2030-01-15T09:00:00Z"), stays={"type": "t"})
     assert expire_subjects(found, "2030-01-15T07:59:59.999999Z").events == ()
     judged = expire_subjects(found, AT_EIGHT)
@@ -51,7 +51,7 @@ def test_case_60_a_subject_is_deleted_at_its_time() -> None:
     assert (judged.snapshot.revision, judged.next) == (3, "2030-01-15T09:00:00.000000Z")
 
 
-def test_a_policy_in_which_nothing_expires_is_not_looked_at_again() -> None:
+def test_a_policy_without_expiry_is_not_checked_again() -> None:
     assert expire_subjects(a_policy(viewer={"type": "t"}), NOW).next is None
 
 
@@ -119,21 +119,21 @@ def test_announcements_are_spread_over_their_interval() -> None:
     ],
 )
 def test_a_command_that_removes_a_subject_reports_it(action: str, path: str, value: Any) -> None:
-    world = TwinWorld()
+    harness = TwinHarness()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {
         VIEWER: {"type": "t", "announcement": {"whenDeleted": True}},
         "edge:quiet": {"type": "t", "announcement": {"beforeExpiry": "1h"}},
     }
-    world.write_policy({"VIEW": view})
-    decision = world.send(action, path, value, to=P)
+    harness.write_policy({"VIEW": view})
+    decision = harness.send(action, path, value, to=P)
     assert values_of(decision.announcements) == [{"deleteAt": "2030-01-15T07:30:00.250Z", "subjectIds": [VIEWER]}]
 
 
 def test_a_command_that_keeps_the_subject_sends_no_announcement() -> None:
-    world = TwinWorld()
+    harness = TwinHarness()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {VIEWER: {"type": "t", "announcement": {"whenDeleted": True}}}
-    world.write_policy({"VIEW": view})
-    assert world.send("modify", PATH, {"type": "u", "announcement": {"whenDeleted": True}}, to=P).announcements == ()
-    assert world.send("modify", f"/entries/OWNERS/subjects/{OWNER}", {"type": "u"}, to=P).announcements == ()
+    harness.write_policy({"VIEW": view})
+    assert harness.send("modify", PATH, {"type": "u", "announcement": {"whenDeleted": True}}, to=P).announcements == ()
+    assert harness.send("modify", f"/entries/OWNERS/subjects/{OWNER}", {"type": "u"}, to=P).announcements == ()

@@ -26,7 +26,7 @@ def live(action: str, path: str = "/attributes/on", value: bytes | None = b"true
 
 
 class OneLamp(WithoutPast):
-    """One lamp, whose policy says what `a:user` may do."""
+    """A state lookup with one lamp, whose policy has these permissions of `a:user`."""
 
     def __init__(self, resources: Mapping[str, Any] | None, *, is_deleted: bool = False) -> None:
         self._enforcer = None
@@ -87,9 +87,9 @@ def test_sending_a_live_signal_requires_write_permission(
     assert (fault.error if fault is not None else None) == error
 
 
-@pytest.mark.parametrize("world", [OneLamp({"message:/": grant("WRITE")}, is_deleted=True)])
-def test_a_deleted_thing_is_sent_nothing(world: OneLamp) -> None:
-    fault = may_send(BLINK, ("a:user",), world)
+@pytest.mark.parametrize("lookup", [OneLamp({"message:/": grant("WRITE")}, is_deleted=True)])
+def test_a_deleted_thing_is_sent_nothing(lookup: OneLamp) -> None:
+    fault = may_send(BLINK, ("a:user",), lookup)
     assert fault is not None
     assert (fault.status, fault.error) == (404, "things:thing.notfound")
 

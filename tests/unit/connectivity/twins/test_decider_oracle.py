@@ -1,4 +1,4 @@
-"""Permissions over several policies against the obvious rule: thousands of random ones, with all that they may have."""
+"""Permissions over several policies agree with a simple rule, for thousands of random policies."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from tests.support.oracles.permissions import (
     segments,
 )
 from tests.support.random_policies import IDS, KEYS, NAMESPACES, NOWS, SUBJECTS, a_policy
-from tests.support.twin_world import policy
+from tests.support.twin_harness import policy
 
-WORLDS, QUESTIONS = examples(1_500), 6
+SAMPLES, QUESTIONS = examples(1_500), 6
 
 
 def test_enforced_permissions_agree_with_the_reference_rule() -> None:
-    """Imports, circles of them, references, namespaces, expiries and several subjects; asked at several times."""
+    """With imports, also circular ones, references, namespaces, expiries, several subjects and times."""
     random_source = dice("decide")
-    for _ in range(WORLDS):
+    for _ in range(SAMPLES):
         states = {id: a_policy(random_source, id) for id in IDS[:3]}
         snapshots: dict[EntityId, Snapshot] = {
             policy(id): Snapshot(policy(id), 1, "", "", state, id) for id, state in states.items()
         }
         clock = [NOWS[0]]
-        world = CurrentStateLookup(snapshots.get, lambda clock=clock: clock[0])  # type: ignore[misc]
+        lookup = CurrentStateLookup(snapshots.get, lambda clock=clock: clock[0])  # type: ignore[misc]
         for number in range(QUESTIONS):
             if number == QUESTIONS // 2:
-                # One of them changes: the policies that import it have to notice.
+                # A policy changes, so those that import it must be updated.
                 changed = random_source.choice(IDS[:3])
                 states[changed] = a_policy(random_source, changed)
                 snapshots[policy(changed)] = Snapshot(policy(changed), 2, "", "", states[changed], changed)
             clock[0] = max(clock[0], random_source.choice(NOWS))
             namespace, id = random_source.choice(NAMESPACES), random_source.choice(IDS[:3])
-            enforcer = world.enforcer(id, namespace)
+            enforcer = lookup.enforcer(id, namespace)
             assert enforcer is not None
             flat = flattened(id, states, clock[0], namespace)
             subjects = random_source.sample(SUBJECTS, random_source.randint(0, 3))

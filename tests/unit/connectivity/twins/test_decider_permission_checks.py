@@ -10,18 +10,18 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
-from tests.support.twin_world import (
+from tests.support.twin_harness import (
     ALL,
     OWNER,
     POLICY,
     THING,
     VIEWER,
-    TwinWorld,
-    a_world,
+    TwinHarness,
     answer,
     entry,
     granting,
     revoking,
+    twin_harness,
 )
 
 SEVERAL = EntityId(EntityType.POLICY, "_", "_")
@@ -32,29 +32,29 @@ def check(resource: str, entity: str, *permissions: str) -> dict[str, Any]:
     return {"resource": resource, "entityId": entity, "hasPermissions": list(permissions)}
 
 
-def checked(world: TwinWorld, checks: Any, *by: str) -> Any:
-    decision = world.send("checkPermissions", "/", checks, to=SEVERAL, by=by or (VIEWER,))
+def checked(harness: TwinHarness, checks: Any, *by: str) -> Any:
+    decision = harness.send("checkPermissions", "/", checks, to=SEVERAL, by=by or (VIEWER,))
     assert decision.events == ()
     assert (decision.response.status, decision.response.path) == (200, "/")
     return answer(decision)
 
 
-def test_a_resource_of_thousands_of_segments_takes_neither_time_nor_memory(world: TwinWorld) -> None:
+def test_a_resource_of_thousands_of_segments_takes_neither_time_nor_memory(harness: TwinHarness) -> None:
     checks = {str(number): check("thing:/" + f"{number}/" * 5_000, THING, "READ") for number in range(10)}
     tracemalloc.start()
     try:
-        assert checked(world, checks) == dict.fromkeys(checks, True)
+        assert checked(harness, checks) == dict.fromkeys(checks, True)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most < 3 << 20
     with at_most(0.1):
-        checked(world, checks)
+        checked(harness, checks)
 
 
 @pytest.fixture
-def world() -> TwinWorld:
-    made = a_world(attributes={"a": 1})
+def harness() -> TwinHarness:
+    made = twin_harness(attributes={"a": 1})
     seen = {
         "thing:/": granting("READ"),
         "thing:/attributes/secret": revoking("READ"),
@@ -65,7 +65,7 @@ def world() -> TwinWorld:
     return made
 
 
-def test_each_check_is_answered_by_its_name_and_in_order(world: TwinWorld) -> None:
+def test_each_check_is_answered_by_its_name_and_in_order(harness: TwinHarness) -> None:
     checks = {
         "write": check("thing:/attributes/a", THING, "WRITE"),
         "read": check("thing:/attributes/a", THING, "READ"),
@@ -77,34 +77,34 @@ def test_each_check_is_answered_by_its_name_and_in_order(world: TwinWorld) -> No
         "policy": check("policy:/", POLICY, "READ"),
         "activate": check("policy:/entries/VIEW/actions/activateTokenIntegration", POLICY, "EXECUTE"),
     }
-    found = checked(world, checks)
+    found = checked(harness, checks)
     assert list(found) == list(checks)
     assert [name for name in found if found[name]] == ["read", "elsewhere", "blink", "activate"]
-    assert checked(world, {"all": check("policy:/", POLICY, "READ", "WRITE")}, OWNER) == {"all": True}
-    assert checked(world, checks, "edge:nobody") == dict.fromkeys(checks, False)
+    assert checked(harness, {"all": check("policy:/", POLICY, "READ", "WRITE")}, OWNER) == {"all": True}
+    assert checked(harness, checks, "edge:nobody") == dict.fromkeys(checks, False)
 
 
-def test_unknown_entities_give_no_permission(world: TwinWorld) -> None:
+def test_unknown_entities_give_no_permission(harness: TwinHarness) -> None:
     checks = {
         "thing": check("thing:/", OTHER, "READ"),
         "policy": check("policy:/", OTHER, "READ"),
         "policy id": check("thing:/", "acme:unknown", "READ"),
     }
-    assert checked(world, checks, OWNER) == {"thing": False, "policy": False, "policy id": False}
-    world.send("delete", "/")
-    assert checked(world, {"thing": check("thing:/", THING, "READ")}, OWNER) == {"thing": False}
+    assert checked(harness, checks, OWNER) == {"thing": False, "policy": False, "policy id": False}
+    harness.send("delete", "/")
+    assert checked(harness, {"thing": check("thing:/", THING, "READ")}, OWNER) == {"thing": False}
 
 
-def test_entries_for_other_namespaces_do_not_apply_to_a_thing(world: TwinWorld) -> None:
-    world.write_policy({"A": {**entry(["edge:a"], {"thing:/": ALL}), "namespaces": ["acme.other"]}})
-    world.send("create", "/", {"policyId": POLICY}, to="acme.other:lamp")
+def test_entries_for_other_namespaces_do_not_apply_to_a_thing(harness: TwinHarness) -> None:
+    harness.write_policy({"A": {**entry(["edge:a"], {"thing:/": ALL}), "namespaces": ["acme.other"]}})
+    harness.send("create", "/", {"policyId": POLICY}, to="acme.other:lamp")
     checks = {id: check("thing:/", id, "WRITE") for id in (THING, "acme.other:lamp")}
-    assert checked(world, checks, "edge:a") == {THING: False, "acme.other:lamp": True}
+    assert checked(harness, checks, "edge:a") == {THING: False, "acme.other:lamp": True}
 
 
 @pytest.mark.parametrize("value", [{}, [], 5, None, {"a": 5, "b": []}, ...])
-def test_what_is_no_check_is_left_out(world: TwinWorld, value: Any) -> None:
-    assert checked(world, value) == {}
+def test_invalid_permission_checks_are_left_out(harness: TwinHarness, value: Any) -> None:
+    assert checked(harness, value) == {}
 
 
 @each_row(
@@ -128,20 +128,20 @@ def test_what_is_no_check_is_left_out(world: TwinWorld, value: Any) -> None:
 )
 def test_an_invalid_check_is_refused(change: dict[str, Any], code: str) -> None:
     value = {name: each for name, each in (check("thing:/", THING, "READ") | change).items() if each is not ...}
-    world = TwinWorld()
+    harness = TwinHarness()
     valid = check("thing:/", THING, "READ")
-    assert world.refused("checkPermissions", "/", {"ok": valid, "no": value}, to=SEVERAL) == (400, code)
+    assert harness.refused("checkPermissions", "/", {"ok": valid, "no": value}, to=SEVERAL) == (400, code)
 
 
-def test_checks_of_many_entities_at_once_are_refused(world: TwinWorld) -> None:
+def test_checks_of_many_entities_at_once_are_refused(harness: TwinHarness) -> None:
     checks = {str(n): check("thing:/", f"acme:{n % 200}", "READ") for n in range(400)}
-    assert len(checked(world, checks)) == 400
+    assert len(checked(harness, checks)) == 400
     checks["more"] = check("thing:/", "acme:more", "READ")
-    assert world.refused("checkPermissions", "/", checks, to=SEVERAL) == (400, "json.invalid")
+    assert harness.refused("checkPermissions", "/", checks, to=SEVERAL) == (400, "json.invalid")
 
 
-def test_checks_are_about_no_single_policy(world: TwinWorld) -> None:
+def test_checks_are_about_no_single_policy(harness: TwinHarness) -> None:
     policy = EntityId(EntityType.POLICY, *POLICY.split(":"))
-    assert world.refused("checkPermissions", "/", {}, to=policy) == (400, "protocoladapter:unknown.topicpath")
-    assert world.refused("retrieve", "/", ..., to=SEVERAL) == (400, "policies:id.invalid")
-    assert world.refused("checkPermissions", "/entries", {}, to=SEVERAL) == (400, "policies:id.invalid")
+    assert harness.refused("checkPermissions", "/", {}, to=policy) == (400, "protocoladapter:unknown.topicpath")
+    assert harness.refused("retrieve", "/", ..., to=SEVERAL) == (400, "policies:id.invalid")
+    assert harness.refused("checkPermissions", "/entries", {}, to=SEVERAL) == (400, "policies:id.invalid")

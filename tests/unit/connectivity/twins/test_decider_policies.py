@@ -12,15 +12,14 @@ from connectivity.twins.context import TwinLimits
 from connectivity.twins.errors import refusal
 from spark_store.records import Snapshot
 from tests.support.table import each_row
-from tests.support.twin_world import (
+from tests.support.twin_harness import (
     ALL,
     OWNER,
     OWNERS,
     POLICY,
     THING,
     VIEWER,
-    TwinWorld,
-    a_world,
+    TwinHarness,
     answer,
     entry,
     granting,
@@ -28,6 +27,7 @@ from tests.support.twin_world import (
     policy,
     revoking,
     thing,
+    twin_harness,
 )
 
 P = policy(POLICY)
@@ -38,59 +38,59 @@ def a_policy(*others: Any, **members: Any) -> dict[str, Any]:
 
 
 def test_case_51_create_writes_out_the_defaults() -> None:
-    world = TwinWorld()
-    decision = world.send("create", "/", a_policy(OWNERS), to=P)
+    harness = TwinHarness()
+    decision = harness.send("create", "/", a_policy(OWNERS), to=P)
     full = {"policyId": POLICY, "imports": {}, "entries": {"E0": {**OWNERS, "importable": "implicit"}}}
     assert (decision.response.status, answer(decision)) == (201, full)
     assert decision.response.headers["etag"] == '"rev:1"'
-    assert last(world) == ("created", "/", full, 1)
-    assert world.refused("create", "/", a_policy(OWNERS), to=P) == (409, "policies:policy.conflict")
-    assert world.get(to=P) == full
+    assert last(harness) == ("created", "/", full, 1)
+    assert harness.refused("create", "/", a_policy(OWNERS), to=P) == (409, "policies:policy.conflict")
+    assert harness.get(to=P) == full
 
 
 def test_case_52_modify_creates_or_replaces() -> None:
-    world = TwinWorld()
-    decision = world.send("modify", "/", {"entries": {"A": OWNERS}}, to=P)
+    harness = TwinHarness()
+    decision = harness.send("modify", "/", {"entries": {"A": OWNERS}}, to=P)
     assert (decision.response.action, decision.response.status) == ("create", 201)
-    again = world.send("modify", "/", {"policyId": "other:id", "entries": {"B": OWNERS}}, to=P)
+    again = harness.send("modify", "/", {"policyId": "other:id", "entries": {"B": OWNERS}}, to=P)
     assert (again.response.action, again.response.status, again.response.value) == ("modify", 204, None)
-    assert last(world)[0] == "modified"
-    assert world.get(to=P)["policyId"] == POLICY
+    assert last(harness)[0] == "modified"
+    assert harness.get(to=P)["policyId"] == POLICY
 
 
 def test_case_53_a_policy_without_an_administrator_is_not_created() -> None:
     """The creator is checked first; only where he passes, the policy itself is."""
     reading = a_policy(entry([OWNER], {"policy:/": granting("READ")}))
-    assert TwinWorld().refused("create", "/", reading, to=P) == (403, "policies:policy.notcreatable")
-    assert TwinWorld().refused("create", "/", reading, to=P, allow_policy_lockout=True) == (
+    assert TwinHarness().refused("create", "/", reading, to=P) == (403, "policies:policy.notcreatable")
+    assert TwinHarness().refused("create", "/", reading, to=P, allow_policy_lockout=True) == (
         403,
         "policies:policy.modificationinvalid",
     )
     expiring = a_policy(entry([], {"policy:/": ALL}))
     expiring["entries"]["E0"]["subjects"] = {OWNER: {"type": "t", "expiry": "2031-01-01T00:00:00Z"}}
-    assert TwinWorld().refused("create", "/", expiring, to=P) == (403, "policies:policy.modificationinvalid")
-    world = TwinWorld()
-    world.write_policy({})
-    assert world.refused("modify", "/", reading, to=P) == (403, "policies:policy.modificationinvalid")
+    assert TwinHarness().refused("create", "/", expiring, to=P) == (403, "policies:policy.modificationinvalid")
+    harness = TwinHarness()
+    harness.write_policy({})
+    assert harness.refused("modify", "/", reading, to=P) == (403, "policies:policy.modificationinvalid")
 
 
-def test_a_revoke_in_any_entry_takes_the_administrator_away() -> None:
+def test_a_revoke_in_any_entry_removes_the_administrator() -> None:
     both = a_policy(OWNERS, entry([OWNER], {"policy:/": revoking("WRITE")}))
-    refused = TwinWorld().refused("create", "/", both, to=P, allow_policy_lockout=True)
+    refused = TwinHarness().refused("create", "/", both, to=P, allow_policy_lockout=True)
     assert refused == (403, "policies:policy.modificationinvalid")
 
 
 def test_case_54_a_policy_that_only_others_can_change() -> None:
     other = a_policy(entry([VIEWER], {"policy:/": ALL}))
-    assert TwinWorld().refused("create", "/", other, to=P) == (403, "policies:policy.notcreatable")
-    assert TwinWorld().status("create", "/", other, to=P, allow_policy_lockout="true") == 201
+    assert TwinHarness().refused("create", "/", other, to=P) == (403, "policies:policy.notcreatable")
+    assert TwinHarness().status("create", "/", other, to=P, allow_policy_lockout="true") == 201
 
 
 def test_callers_may_remove_their_own_rights_from_a_policy() -> None:
-    world = TwinWorld()
-    world.write_policy({})
-    assert world.status("modify", "/", a_policy(entry([VIEWER], {"policy:/": ALL})), to=P) == 204
-    assert world.refused("modify", "/", a_policy(OWNERS), to=P) == (404, "policies:policy.notfound")
+    harness = TwinHarness()
+    harness.write_policy({})
+    assert harness.status("modify", "/", a_policy(entry([VIEWER], {"policy:/": ALL})), to=P) == 204
+    assert harness.refused("modify", "/", a_policy(OWNERS), to=P) == (404, "policies:policy.notfound")
 
 
 def _with(path: list[str], value: Any) -> dict[str, Any]:
@@ -189,36 +189,36 @@ ODD_ANNOUNCEMENTS: list[dict[str, Any]] = [
     ],
 )
 def test_case_58_59_60_68_policies_that_are_no_policies(path: list[str], value: Any, code: str) -> None:
-    assert TwinWorld().refused("create", "/", _with(path, value), to=P) == (400, code)
+    assert TwinHarness().refused("create", "/", _with(path, value), to=P) == (400, code)
 
 
-def test_case_60_an_expiry_is_rounded_up_and_lies_in_the_future() -> None:
-    world = TwinWorld()
+def test_case_60_an_expiry_is_rounded_up_and_is_in_the_future() -> None:
+    harness = TwinHarness()
     with_expiry = _with([*E0, "subjects", VIEWER], {"type": "t", "expiry": "2030-01-15T07:40:00+00:00"})
-    world.send("create", "/", with_expiry, to=P)
-    assert world.get(to=P)["entries"]["E0"]["subjects"][VIEWER]["expiry"] == "2030-01-15T08:00:00Z"
+    harness.send("create", "/", with_expiry, to=P)
+    assert harness.get(to=P)["entries"]["E0"]["subjects"][VIEWER]["expiry"] == "2030-01-15T08:00:00Z"
     past = _with([*E0, "subjects", VIEWER], {"type": "t", "expiry": "2030-01-15T06:59:00Z"})
-    assert world.refused("modify", "/", past, to=P) == (400, "policies:subjectexpiry.invalid")
+    assert harness.refused("modify", "/", past, to=P) == (400, "policies:subjectexpiry.invalid")
 
 
 def test_an_expired_subject_has_no_rights_any_more() -> None:
-    world = a_world(attributes={"a": 1})
+    harness = twin_harness(attributes={"a": 1})
     viewing = entry([], {"thing:/": granting("READ")})
     viewing["subjects"] = {VIEWER: {"type": "t", "expiry": "2030-01-15T08:00:00Z"}}
-    world.write_policy({"VIEW": viewing})
-    assert world.get("/attributes", by=[VIEWER]) == {"a": 1}
-    world.now = "2030-01-15T08:00:00.000000Z"
-    assert world.refused("retrieve", "/attributes", by=[VIEWER]) == (404, "things:thing.notfound")
+    harness.write_policy({"VIEW": viewing})
+    assert harness.get("/attributes", by=[VIEWER]) == {"a": 1}
+    harness.now = "2030-01-15T08:00:00.000000Z"
+    assert harness.refused("retrieve", "/attributes", by=[VIEWER]) == (404, "things:thing.notfound")
 
 
 def test_case_61_a_thing_without_policy_gets_one() -> None:
-    world = TwinWorld()
-    decision = world.send("create", "/", {}, by=[OWNER, VIEWER])
+    harness = TwinHarness()
+    decision = harness.send("create", "/", {}, by=[OWNER, VIEWER])
     assert [(event.entity, event.action, event.revision) for event in decision.events] == [
         (policy(THING), "created", 1),
-        (world.events[-1].entity, "created", 1),
+        (harness.events[-1].entity, "created", 1),
     ]
-    assert world.get(to=policy(THING)) == {
+    assert harness.get(to=policy(THING)) == {
         "policyId": THING,
         "imports": {},
         "entries": {
@@ -229,61 +229,61 @@ def test_case_61_a_thing_without_policy_gets_one() -> None:
             }
         },
     }
-    assert world.status("modify", "/attributes/a", 1) == 201
+    assert harness.status("modify", "/attributes/a", 1) == 201
 
 
 def test_a_default_policy_made_again_continues_counting() -> None:
-    world = TwinWorld()
-    world.send("create", "/", {})
-    world.send("delete")
-    world.send("delete", to=policy(THING))
-    decision = world.send("create", "/", {})
+    harness = TwinHarness()
+    harness.send("create", "/", {})
+    harness.send("delete")
+    harness.send("delete", to=policy(THING))
+    decision = harness.send("create", "/", {})
     assert [event.revision for event in decision.events] == [3, 3]
 
 
 def test_case_62_inline_and_copied_policy_conflict() -> None:
     value = {"_policy": a_policy(OWNERS), "_copyPolicyFrom": POLICY}
-    assert TwinWorld().refused("create", "/", value) == (400, "things:policy.conflicting")
+    assert TwinHarness().refused("create", "/", value) == (400, "things:policy.conflicting")
 
 
 def test_case_63_a_policy_is_copied() -> None:
-    world = TwinWorld()
-    world.write_policy({"VIEW": entry([VIEWER], {"policy:/": granting("READ"), "thing:/": ALL})})
+    harness = TwinHarness()
+    harness.write_policy({"VIEW": entry([VIEWER], {"policy:/": granting("READ"), "thing:/": ALL})})
     value = {"_copyPolicyFrom": POLICY}
-    assert answer(world.send("create", "/", value)) == {"thingId": THING, "policyId": THING}
-    assert world.get(to=policy(THING))["entries"] == world.get(to=P)["entries"]
+    assert answer(harness.send("create", "/", value)) == {"thingId": THING, "policyId": THING}
+    assert harness.get(to=policy(THING))["entries"] == harness.get(to=P)["entries"]
     other = "acme.plant:boiler-09"
-    assert world.refused("create", "/", value, to=other, by=["edge:nobody"]) == (404, "policies:policy.notfound")
-    assert world.refused("create", "/", value, to=other, by=[VIEWER]) == (403, "things:thing.notcreatable")
-    assert world.status("create", "/", value, to=other, by=[VIEWER], allow_policy_lockout=True) == 201
+    assert harness.refused("create", "/", value, to=other, by=["edge:nobody"]) == (404, "policies:policy.notfound")
+    assert harness.refused("create", "/", value, to=other, by=[VIEWER]) == (403, "things:thing.notcreatable")
+    assert harness.status("create", "/", value, to=other, by=[VIEWER], allow_policy_lockout=True) == 201
 
 
 def test_a_policy_copy_without_a_permanent_administrator_is_refused() -> None:
     """In another namespace the entry of the owner does not apply; the copying subject expires."""
     guest = entry([], {"policy:/": ALL, "thing:/": ALL})
     guest["subjects"] = {VIEWER: {"type": "t", "expiry": "2030-01-15T09:00:00Z"}}
-    world = TwinWorld()
+    harness = TwinHarness()
     entries = {"OWNERS": {**OWNERS, "namespaces": ["acme.plant"]}, "GUEST": guest}
-    world.send("create", "/", {"policyId": POLICY, "entries": entries}, to=P)
+    harness.send("create", "/", {"policyId": POLICY, "entries": entries}, to=P)
     value = {"_copyPolicyFrom": POLICY}
-    assert world.refused("create", "/", value, to="other:lamp", by=[VIEWER]) == (400, "things:policy.invalid")
-    assert world.status("create", "/", value, by=[VIEWER]) == 201
+    assert harness.refused("create", "/", value, to="other:lamp", by=[VIEWER]) == (400, "things:policy.invalid")
+    assert harness.status("create", "/", value, by=[VIEWER]) == 201
 
 
 OTHER = "acme.plant:other"
 
 
 def test_case_64_the_policy_of_another_thing_is_copied() -> None:
-    world = a_world()
-    world.write_policy({"VIEW": entry([VIEWER], {"thing:/policyId": granting("READ"), "policy:/": ALL})})
+    harness = twin_harness()
+    harness.write_policy({"VIEW": entry([VIEWER], {"thing:/policyId": granting("READ"), "policy:/": ALL})})
     value = {"_copyPolicyFrom": f"{{{{ ref:things/{THING}/policyId }}}}"}
-    assert world.status("create", "/", value, to=OTHER) == 201
-    assert world.get(to=policy(OTHER))["entries"] == world.get(to=P)["entries"]
+    assert harness.status("create", "/", value, to=OTHER) == 201
+    assert harness.get(to=policy(OTHER))["entries"] == harness.get(to=P)["entries"]
     third = "acme.plant:third"
     # VIEWER may read where the policy is named, and the policy; but not write a thing under its copy.
-    assert world.refused("create", "/", value, to=third, by=[VIEWER]) == (403, "things:thing.notmodifiable")
-    assert world.refused("create", "/", value, to=third, by=["edge:nobody"]) == (404, "things:thing.notfound")
-    assert world.refused("create", "/", {"_copyPolicyFrom": "{{ ref:things/a:none/policyId }}"}, to=third) == (
+    assert harness.refused("create", "/", value, to=third, by=[VIEWER]) == (403, "things:thing.notmodifiable")
+    assert harness.refused("create", "/", value, to=third, by=["edge:nobody"]) == (404, "things:thing.notfound")
+    assert harness.refused("create", "/", {"_copyPolicyFrom": "{{ ref:things/a:none/policyId }}"}, to=third) == (
         404,
         "things:thing.notfound",
     )
@@ -300,17 +300,17 @@ def test_case_64_the_policy_of_another_thing_is_copied() -> None:
     ],
 )
 def test_case_64_references_that_cannot_be_followed(reference: str, code: str) -> None:
-    refused = a_world().refused("create", "/", {"_copyPolicyFrom": reference}, to=OTHER)
+    refused = twin_harness().refused("create", "/", {"_copyPolicyFrom": reference}, to=OTHER)
     assert refused == (400, f"placeholder:placeholder.{code}")
 
 
 def test_an_inline_policy_becomes_a_policy() -> None:
-    world = TwinWorld()
+    harness = TwinHarness()
     resources = {"thing:/": ALL, "policy:/": ALL}
     inline = {"entries": {"OWNER": entry(["{{ request:subjectId }}", "${request.subjectId}x"], resources)}}
-    decision = world.send("create", "/", {"attributes": {}, "_policy": inline})
+    decision = harness.send("create", "/", {"attributes": {}, "_policy": inline})
     assert answer(decision) == {"thingId": THING, "policyId": THING, "attributes": {}}
-    assert set(world.get(to=policy(THING))["entries"]["OWNER"]["subjects"]) == {OWNER, OWNER + "x"}
+    assert set(harness.get(to=policy(THING))["entries"]["OWNER"]["subjects"]) == {OWNER, OWNER + "x"}
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_an_inline_policy_becomes_a_policy() -> None:
 )
 def test_the_id_of_an_inline_policy(members: dict[str, Any], policy_id: str) -> None:
     inline = {"entries": {"A": OWNERS}, **members.get("_policy", {})}
-    created = TwinWorld().send("create", "/", {**members, "_policy": inline})
+    created = TwinHarness().send("create", "/", {**members, "_policy": inline})
     assert answer(created)["policyId"] == policy_id
 
 
@@ -339,120 +339,120 @@ def test_the_id_of_an_inline_policy(members: dict[str, Any], policy_id: str) -> 
     ],
 )
 def test_inline_policies_that_are_refused(inline: Any, refusal: tuple[int, str]) -> None:
-    world = TwinWorld()
-    world.write_policy({})
-    assert world.refused("create", "/", {"_policy": inline}) == refusal
+    harness = TwinHarness()
+    harness.write_policy({})
+    assert harness.refused("create", "/", {"_policy": inline}) == refusal
 
 
 def test_an_inline_policy_that_gives_the_creator_no_thing_is_not_kept() -> None:
     """Both or neither: the refusal leaves no policy behind."""
     inline = {"entries": {"A": entry([OWNER], {"policy:/": ALL})}}
-    assert TwinWorld().refused("create", "/", {"_policy": inline}) == (403, "things:thing.notmodifiable")
+    assert TwinHarness().refused("create", "/", {"_policy": inline}) == (403, "things:thing.notmodifiable")
 
 
 def test_case_65_an_unknown_policy_is_reported_among_policies() -> None:
-    refusal = TwinWorld().refusal("create", "/", {"policyId": POLICY})
+    refusal = TwinHarness().refusal("create", "/", {"policyId": POLICY})
     assert refusal == (404, "policies:policy.notfound", "policies")
 
 
 def test_case_66_a_thing_under_a_policy_without_write_is_not_created() -> None:
-    world = TwinWorld()
-    world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "policy:/": granting("READ")})})
-    assert world.refused("create", "/", {"policyId": POLICY}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
+    harness = TwinHarness()
+    harness.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "policy:/": granting("READ")})})
+    assert harness.refused("create", "/", {"policyId": POLICY}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
 
 
-def test_case_67_a_policy_that_things_name_is_neither_deleted_nor_created_again() -> None:
+def test_case_67_a_policy_used_by_things_is_neither_deleted_nor_created_again() -> None:
     """The creator of the policy decides who can read these things."""
-    world = a_world()
-    world.send("create", "/", {"policyId": POLICY}, to="acme.plant:boiler-08")
+    harness = twin_harness()
+    harness.send("create", "/", {"policyId": POLICY}, to="acme.plant:boiler-08")
     refused = refusal("policies:policy.referenceconflict", P, "/", "deleted: 2 things name it").fault
     with pytest.raises(TwinError) as error:
-        world.send("delete", to=P)
+        harness.send("delete", to=P)
     assert error.value.fault == refused
     assert refused.status == 409
     assert refused.message == f"The policy '{POLICY}' cannot be deleted: 2 things name it."
     # An operator has erased the policy.
-    world.snapshots[P] = Snapshot(P, 1, world.now, world.now, None, None)
-    assert world.refused("retrieve") == (404, "things:thing.notfound")
-    assert world.refused("modify", "/attributes/a", 1) == (404, "things:thing.notfound")
-    assert world.refused("delete", to=P) == (404, "policies:policy.notfound")
+    harness.snapshots[P] = Snapshot(P, 1, harness.now, harness.now, None, None)
+    assert harness.refused("retrieve") == (404, "things:thing.notfound")
+    assert harness.refused("modify", "/attributes/a", 1) == (404, "things:thing.notfound")
+    assert harness.refused("delete", to=P) == (404, "policies:policy.notfound")
     created = {"policyId": POLICY, "entries": {"E": entry([VIEWER], {"policy:/": ALL, "thing:/": ALL})}}
-    assert world.refused("create", "/", created, to=P, by=[VIEWER]) == (409, "policies:policy.referenceconflict")
+    assert harness.refused("create", "/", created, to=P, by=[VIEWER]) == (409, "policies:policy.referenceconflict")
     new = {"policyId": POLICY, "_policy": created}
-    assert world.refused("create", "/", new, to="acme.plant:trap", by=[VIEWER]) == (409, "things:thing.notcreatable")
+    assert harness.refused("create", "/", new, to="acme.plant:trap", by=[VIEWER]) == (409, "things:thing.notcreatable")
     for thing_id in (THING, "acme.plant:boiler-08"):
-        world.snapshots.pop(thing(thing_id))
-    assert world.status("create", "/", created, to=P, by=[VIEWER]) == 201
+        harness.snapshots.pop(thing(thing_id))
+    assert harness.status("create", "/", created, to=P, by=[VIEWER]) == 201
 
 
 def test_a_policy_is_deleted_once_no_thing_names_it() -> None:
-    world = a_world()
-    assert world.refused("delete", to=P) == (409, "policies:policy.referenceconflict")
-    assert world.refused("delete", to=P, by=[VIEWER]) == (404, "policies:policy.notfound")
-    world.write_policy({}, to="acme.plant:others")
-    world.send("modify", "/policyId", "acme.plant:others")
-    assert world.status("delete", to=P) == 204
-    world.send("delete")
-    assert world.status("delete", to=policy("acme.plant:others")) == 204
+    harness = twin_harness()
+    assert harness.refused("delete", to=P) == (409, "policies:policy.referenceconflict")
+    assert harness.refused("delete", to=P, by=[VIEWER]) == (404, "policies:policy.notfound")
+    harness.write_policy({}, to="acme.plant:others")
+    harness.send("modify", "/policyId", "acme.plant:others")
+    assert harness.status("delete", to=P) == 204
+    harness.send("delete")
+    assert harness.status("delete", to=policy("acme.plant:others")) == 204
 
 
 def test_a_policy_that_others_import_is_not_deleted() -> None:
     """The creator of the policy adds entries to the policies that import it."""
-    world = TwinWorld()
-    world.write_policy({}, to="acme.plant:shared")
-    world.write_policy({})
-    world.send("modify", "/imports/acme.plant:shared", {}, to=P)
+    harness = TwinHarness()
+    harness.write_policy({}, to="acme.plant:shared")
+    harness.write_policy({})
+    harness.send("modify", "/imports/acme.plant:shared", {}, to=P)
     with pytest.raises(TwinError) as error:
-        world.send("delete", to=policy("acme.plant:shared"))
+        harness.send("delete", to=policy("acme.plant:shared"))
     assert error.value.fault.message == "The policy 'acme.plant:shared' cannot be deleted: 1 policy imports it."
-    world.send("delete", "/imports/acme.plant:shared", to=P)
-    assert world.status("delete", to=policy("acme.plant:shared")) == 204
+    harness.send("delete", "/imports/acme.plant:shared", to=P)
+    assert harness.status("delete", to=policy("acme.plant:shared")) == 204
 
 
 def test_case_69_the_largest_policy_and_a_merge() -> None:
     whole = a_policy(OWNERS, entry([], {f"thing:/attributes/{'x' * 100}{n}": ALL for n in range(800)}))
-    assert TwinWorld().refused("create", "/", whole, to=P) == (413, "policies:policy.toolarge")
-    assert TwinWorld(TwinLimits(policy=200_000)).status("create", "/", whole, to=P) == 201
-    assert TwinWorld().refused("merge", "/", {}, to=P) == (400, "protocoladapter:unknown.topicpath")
+    assert TwinHarness().refused("create", "/", whole, to=P) == (413, "policies:policy.toolarge")
+    assert TwinHarness(TwinLimits(policy=200_000)).status("create", "/", whole, to=P) == 201
+    assert TwinHarness().refused("merge", "/", {}, to=P) == (400, "protocoladapter:unknown.topicpath")
 
 
 def test_a_policy_is_read_as_far_as_it_may_be() -> None:
-    world = TwinWorld()
-    world.write_policy({"VIEW": entry([VIEWER], {"policy:/entries/VIEW": granting("READ")})})
-    assert world.get(to=P, by=[VIEWER], fields="policyId,_revision,entries") == {
+    harness = TwinHarness()
+    harness.write_policy({"VIEW": entry([VIEWER], {"policy:/entries/VIEW": granting("READ")})})
+    assert harness.get(to=P, by=[VIEWER], fields="policyId,_revision,entries") == {
         "policyId": POLICY,
         "_revision": 1,
-        "entries": {"VIEW": world.get(to=P)["entries"]["VIEW"]},
+        "entries": {"VIEW": harness.get(to=P)["entries"]["VIEW"]},
     }
-    assert world.refused("retrieve", to=P, by=["edge:nobody"]) == (404, "policies:policy.notfound")
+    assert harness.refused("retrieve", to=P, by=["edge:nobody"]) == (404, "policies:policy.notfound")
 
 
 def test_a_reader_of_one_resource_sees_that_resource_of_a_policy() -> None:
     """Keys of resources have slashes in them, and so have the paths that guard them."""
-    world = TwinWorld()
+    harness = TwinHarness()
     guarded = "policy:/entries/OWNERS/resources/thing:/"
-    world.write_policy({"VIEW": entry([VIEWER], {guarded: granting("READ")})})
-    assert world.get(to=P, by=[VIEWER])["entries"] == {"OWNERS": {"resources": {"thing:/": ALL}}}
+    harness.write_policy({"VIEW": entry([VIEWER], {guarded: granting("READ")})})
+    assert harness.get(to=P, by=[VIEWER])["entries"] == {"OWNERS": {"resources": {"thing:/": ALL}}}
 
 
 def test_a_policy_needs_unrestricted_write() -> None:
-    world = TwinWorld()
-    world.write_policy({})
-    world.write_policy({"X": entry([OWNER], {"policy:/entries/X": revoking("WRITE")})})
-    assert world.refused("modify", "/", a_policy(OWNERS), to=P) == (403, "policies:policy.notmodifiable")
-    assert world.refused("delete", to=P) == (403, "policies:policy.notmodifiable")
+    harness = TwinHarness()
+    harness.write_policy({})
+    harness.write_policy({"X": entry([OWNER], {"policy:/entries/X": revoking("WRITE")})})
+    assert harness.refused("modify", "/", a_policy(OWNERS), to=P) == (403, "policies:policy.notmodifiable")
+    assert harness.refused("delete", to=P) == (403, "policies:policy.notmodifiable")
 
 
 def test_entity_tags_and_if_equal_hold_for_policies_and_conditions_do_not() -> None:
-    world = TwinWorld()
-    world.send("create", "/", a_policy(OWNERS), to=P)
-    assert world.refused("modify", "/", a_policy(OWNERS), to=P, if_equal="skip") == (
+    harness = TwinHarness()
+    harness.send("create", "/", a_policy(OWNERS), to=P)
+    assert harness.refused("modify", "/", a_policy(OWNERS), to=P, if_equal="skip") == (
         412,
         "policies:precondition.failed",
     )
-    assert world.refused("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:9"')[0] == 412
-    assert world.refused("retrieve", to=P, if_none_match='"rev:1"') == (304, "policies:precondition.notmodified")
-    assert world.status("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:1"', condition="eq(") == 204
+    assert harness.refused("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:9"')[0] == 412
+    assert harness.refused("retrieve", to=P, if_none_match='"rev:1"') == (304, "policies:precondition.notmodified")
+    assert harness.status("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:1"', condition="eq(") == 204
 
 
 def test_the_description_of_a_refused_policy_or_key_lists_every_possible_cause() -> None:

@@ -11,7 +11,7 @@ from connectivity.twins import errors
 from connectivity.twins.decider import needed_past
 from mappings.model.signals import Command
 from tests.support.table import each_row
-from tests.support.twin_world import ALL, OWNER, OWNERS, POLICY, VIEWER, TwinWorld, entry, granting, policy
+from tests.support.twin_harness import ALL, OWNER, OWNERS, POLICY, VIEWER, TwinHarness, entry, granting, policy
 
 P = policy(POLICY)
 SHARED = "acme.shared:roles"
@@ -80,8 +80,8 @@ UNREACHABLE = {
 
 
 @pytest.fixture(scope="module")
-def world() -> TwinWorld:
-    made = TwinWorld()
+def harness() -> TwinHarness:
+    made = TwinHarness()
     made.write_policy({"OPS": VIEW}, to=SHARED)
     references = [{"entry": "VIEW"}, {"import": SHARED, "entry": "OPS"}]
     value = {"OWNERS": OWNERS, "VIEW": VIEW, "MORE": {**entry([], {}), "references": references}}
@@ -95,17 +95,17 @@ def world() -> TwinWorld:
     ("code", "status", "action", "path", "value", "more"), REFUSED, ids=[code for code, *_ in REFUSED]
 )
 def test_a_command_is_refused_with_the_code(
-    world: TwinWorld, code: str, status: int, action: str, path: str, value: Any, more: dict[str, Any]
+    harness: TwinHarness, code: str, status: int, action: str, path: str, value: Any, more: dict[str, Any]
 ) -> None:
     # With imports there is no check that a subject can change the policy.
     to = policy("acme:plain") if code.endswith("modificationinvalid") else P
-    assert world.refused(action, path, value, **{"to": to, **more}) == (status, f"policies:{code}")
+    assert harness.refused(action, path, value, **{"to": to, **more}) == (status, f"policies:{code}")
 
 
-def test_a_past_that_is_not_known_gets_an_error(world: TwinWorld) -> None:
+def test_a_past_that_is_not_known_gets_an_error(harness: TwinHarness) -> None:
     command = Command(P, "retrieve", "/entries", None, {"at-historical-revision": 99})
     with pytest.raises(TwinError) as refused:
-        needed_past(command, [OWNER], world.world, world.now)
+        needed_past(command, [OWNER], harness.lookup, harness.now)
     assert (refused.value.fault.status, refused.value.fault.error) == (404, "policies:policy.history.notfound")
 
 

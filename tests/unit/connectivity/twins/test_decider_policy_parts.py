@@ -1,4 +1,4 @@
-"""Commands on the parts of a policy: what each path takes, what comes of it, and what is refused."""
+"""Commands on the parts of a policy: the values, effects and refusals of each path."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from connectivity.twins.context import TwinLimits
 from mappings.model.json_pointer import get
 from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
-from tests.support.twin_world import (
+from tests.support.twin_harness import (
     ALL,
     OWNER,
     OWNERS,
     POLICY,
     THING,
     VIEWER,
-    TwinWorld,
-    a_world,
+    TwinHarness,
     answer,
     entry,
     granting,
     last,
     policy,
     revoking,
+    twin_harness,
 )
 
 P = policy(POLICY)
@@ -35,16 +35,16 @@ VIEW = entry([VIEWER], {"thing:/": granting("READ")})
 BY_PATH = "/entries/VIEW/resources/thing:/features/burner"
 
 
-def a_policy_world(**entries: Any) -> TwinWorld:
-    """A world where OWNERS have all permissions and VIEWER reads things, with a policy to import."""
-    world = TwinWorld()
-    world.write_policy({"OPS": {**VIEW, "importable": "explicit"}}, to=SHARED)
-    world.write_policy({"VIEW": VIEW, **entries})
-    world.events.clear()
-    return world
+def policy_harness(**entries: Any) -> TwinHarness:
+    """A harness where OWNERS have all permissions and VIEWER reads things, with a policy to import."""
+    harness = TwinHarness()
+    harness.write_policy({"OPS": {**VIEW, "importable": "explicit"}}, to=SHARED)
+    harness.write_policy({"VIEW": VIEW, **entries})
+    harness.events.clear()
+    return harness
 
 
-# --- every path: what it takes, and what it says -------------------------------------------------------------------------
+# --- every path: its values and responses --------------------------------------------------------------------------------
 
 WRITES = [
     ("/entries", {"OWNERS": OWNERS, "B": VIEW}, 204, "modified"),
@@ -68,22 +68,22 @@ WRITES = [
 
 @each_row(("path", "value", "status", "action"), WRITES)
 def test_a_part_is_written(path: str, value: Any, status: int, action: str) -> None:
-    """201 with the value where something new is there, else 204; the event tells the same path and value."""
-    world = a_policy_world()
-    decision = world.send("modify", path, value, to=P)
+    """201 with the value for a new part, else 204; the event has the same path and value."""
+    harness = policy_harness()
+    decision = harness.send("modify", path, value, to=P)
     assert decision.response.status == status
-    stored = world.get(path, to=P)
+    stored = harness.get(path, to=P)
     assert answer(decision) == (stored if status == 201 else None)
-    assert last(world) == (action, path, stored, 2)
+    assert last(harness) == (action, path, stored, 2)
     assert decision.response.path == path
     assert decision.response.headers["entity-revision"] == 2
     tag = decision.response.headers["etag"]
-    assert tag == world.send("retrieve", path, to=P).response.headers["etag"]
+    assert tag == harness.send("retrieve", path, to=P).response.headers["etag"]
     assert tag.startswith('"hash:')
-    again = world.send("modify", path, value, to=P)
+    again = harness.send("modify", path, value, to=P)
     assert again.response.status == 204
-    assert last(world)[0] == "modified"
-    assert world.refused("modify", path, value, to=P, if_equal="skip") == (412, "policies:precondition.failed")
+    assert last(harness)[0] == "modified"
+    assert harness.refused("modify", path, value, to=P, if_equal="skip") == (412, "policies:precondition.failed")
 
 
 @pytest.mark.parametrize(
@@ -96,84 +96,84 @@ def test_a_part_is_written(path: str, value: Any, status: int, action: str) -> N
     ],
 )
 def test_a_part_is_deleted_once(path: str, value: Any, name: str) -> None:
-    world = a_policy_world()
-    world.send("modify", path, value, to=P)
-    assert world.status("delete", path, to=P) == 204
-    assert last(world)[:3] == ("deleted", path, None)
-    assert world.refused("delete", path, to=P) == (404, f"policies:{name}.notfound")
-    assert world.refused("retrieve", path, to=P) == (404, f"policies:{name}.notfound")
+    harness = policy_harness()
+    harness.send("modify", path, value, to=P)
+    assert harness.status("delete", path, to=P) == 204
+    assert last(harness)[:3] == ("deleted", path, None)
+    assert harness.refused("delete", path, to=P) == (404, f"policies:{name}.notfound")
+    assert harness.refused("retrieve", path, to=P) == (404, f"policies:{name}.notfound")
 
 
 @pytest.mark.parametrize(("name", "value"), [("allowedAdditions", ["subjects"]), ("references", [{"entry": "OWNERS"}])])
 def test_an_optional_part_is_an_empty_list_where_it_is_absent(name: str, value: Any) -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     path = f"/entries/VIEW/{name}"
-    assert world.get(path, to=P) == []
+    assert harness.get(path, to=P) == []
     for _ in range(2):
-        assert world.status("delete", path, to=P) == 204
-        assert last(world)[:3] == ("deleted", path, None)
-    world.send("modify", path, value, to=P)
-    assert world.get(path, to=P) == value
-    world.send("delete", path, to=P)
-    assert (world.get(path, to=P), name in world.get("/entries/VIEW", to=P)) == ([], False)
+        assert harness.status("delete", path, to=P) == 204
+        assert last(harness)[:3] == ("deleted", path, None)
+    harness.send("modify", path, value, to=P)
+    assert harness.get(path, to=P) == value
+    harness.send("delete", path, to=P)
+    assert (harness.get(path, to=P), name in harness.get("/entries/VIEW", to=P)) == ([], False)
     for action in ("retrieve", "delete"):
-        assert world.refused(action, f"/entries/NONE/{name}", to=P) == (404, "policies:entry.notfound")
-    world.send("modify", "/entries/OTHER", entry(["edge:other"], {"policy:/entries/OTHER": ALL}), to=P)
-    assert world.refused("retrieve", path, to=P, by=["edge:other"]) == (404, "policies:entry.notfound")
-    assert world.refused("delete", path, to=P, by=["edge:other"]) == (403, "policies:entry.notmodifiable")
+        assert harness.refused(action, f"/entries/NONE/{name}", to=P) == (404, "policies:entry.notfound")
+    harness.send("modify", "/entries/OTHER", entry(["edge:other"], {"policy:/entries/OTHER": ALL}), to=P)
+    assert harness.refused("retrieve", path, to=P, by=["edge:other"]) == (404, "policies:entry.notfound")
+    assert harness.refused("delete", path, to=P, by=["edge:other"]) == (403, "policies:entry.notmodifiable")
 
 
 def test_the_first_references_of_an_entry_are_created() -> None:
-    world = a_policy_world(OTHER=VIEW)
+    harness = policy_harness(OTHER=VIEW)
     path, value = "/entries/VIEW/references", [{"entry": "OWNERS"}]
-    assert world.status("modify", path, [], to=P) == 204
+    assert harness.status("modify", path, [], to=P) == 204
     for status in (201, 204):
-        assert world.status("modify", path, value, to=P) == status
-        assert last(world)[0] == "modified"
-    assert world.status("modify", path, [{"entry": "OTHER"}], to=P) == 204
-    assert world.status("delete", path, to=P) == 204
-    assert world.status("modify", path, value, to=P) == 201
-    assert world.status("modify", path, [], to=P) == 204
-    assert world.status("modify", path, value, to=P) == 201
-    assert world.refused("modify", path, value * 2, to=P) == (400, "policies:entry.invalid")
-    world.send("modify", "/entries/VIEW", {**VIEW, "references": []}, to=P)
-    assert "references" not in world.get("/entries/VIEW", to=P)
+        assert harness.status("modify", path, value, to=P) == status
+        assert last(harness)[0] == "modified"
+    assert harness.status("modify", path, [{"entry": "OTHER"}], to=P) == 204
+    assert harness.status("delete", path, to=P) == 204
+    assert harness.status("modify", path, value, to=P) == 201
+    assert harness.status("modify", path, [], to=P) == 204
+    assert harness.status("modify", path, value, to=P) == 201
+    assert harness.refused("modify", path, value * 2, to=P) == (400, "policies:entry.invalid")
+    harness.send("modify", "/entries/VIEW", {**VIEW, "references": []}, to=P)
+    assert "references" not in harness.get("/entries/VIEW", to=P)
 
 
 def test_an_entry_without_references_has_neither_the_member_nor_a_tag() -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     path, value = "/entries/VIEW/references", [{"entry": "OWNERS"}]
     for _ in range(2):
-        emptied = world.send("modify", path, [], to=P).response
+        emptied = harness.send("modify", path, [], to=P).response
         assert (emptied.status, emptied.value, emptied.headers.get("etag")) == (204, None, None)
-        assert last(world)[:3] == ("deleted", path, None)
-        assert "references" not in world.get("/entries/VIEW", to=P)
-        found = world.send("retrieve", path, to=P, if_none_match="*").response
+        assert last(harness)[:3] == ("deleted", path, None)
+        assert "references" not in harness.get("/entries/VIEW", to=P)
+        found = harness.send("retrieve", path, to=P, if_none_match="*").response
         assert (found.status, found.headers.get("etag")) == (200, None)
-        assert world.refused("modify", path, value, to=P, if_match="*") == (412, "policies:precondition.failed")
-        assert world.status("modify", path, value, to=P, if_none_match="*") == 201
-        assert "etag" in world.send("retrieve", path, to=P).response.headers
+        assert harness.refused("modify", path, value, to=P, if_match="*") == (412, "policies:precondition.failed")
+        assert harness.status("modify", path, value, to=P, if_none_match="*") == 201
+        assert "etag" in harness.send("retrieve", path, to=P).response.headers
 
 
 def test_deleting_the_imports_removes_every_import() -> None:
-    world = a_policy_world()
-    world.send("modify", "/imports", {SHARED: {}}, to=P)
-    assert world.get("/imports", to=P) == {SHARED: {"entries": []}}
-    assert world.status("delete", "/imports", to=P) == 204
-    assert last(world)[:3] == ("deleted", "/imports", None)
-    assert world.get(to=P)["imports"] == {}
+    harness = policy_harness()
+    harness.send("modify", "/imports", {SHARED: {}}, to=P)
+    assert harness.get("/imports", to=P) == {SHARED: {"entries": []}}
+    assert harness.status("delete", "/imports", to=P) == 204
+    assert last(harness)[:3] == ("deleted", "/imports", None)
+    assert harness.get(to=P)["imports"] == {}
 
 
 def test_the_parts_of_an_import_are_written() -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     for name in ("entries", "transitiveImports"):
-        assert world.refused("modify", f"/imports/{SHARED}/{name}", [], to=P) == (404, "policies:import.notfound")
-    world.send("modify", f"/imports/{SHARED}", {}, to=P)
-    assert world.get(f"/imports/{SHARED}/transitiveImports", to=P) == []
-    assert world.status("modify", f"/imports/{SHARED}/entries", ["OPS"], to=P) == 204
-    assert world.status("modify", f"/imports/{SHARED}/transitiveImports", ["acme.root:base"], to=P) == 204
-    assert last(world)[:2] == ("modified", f"/imports/{SHARED}/transitiveImports")
-    assert world.get("/imports", to=P) == {SHARED: {"entries": ["OPS"], "transitiveImports": ["acme.root:base"]}}
+        assert harness.refused("modify", f"/imports/{SHARED}/{name}", [], to=P) == (404, "policies:import.notfound")
+    harness.send("modify", f"/imports/{SHARED}", {}, to=P)
+    assert harness.get(f"/imports/{SHARED}/transitiveImports", to=P) == []
+    assert harness.status("modify", f"/imports/{SHARED}/entries", ["OPS"], to=P) == 204
+    assert harness.status("modify", f"/imports/{SHARED}/transitiveImports", ["acme.root:base"], to=P) == 204
+    assert last(harness)[:2] == ("modified", f"/imports/{SHARED}/transitiveImports")
+    assert harness.get("/imports", to=P) == {SHARED: {"entries": ["OPS"], "transitiveImports": ["acme.root:base"]}}
 
 
 @each_row(
@@ -197,7 +197,7 @@ def test_the_parts_of_an_import_are_written() -> None:
     ],
 )
 def test_an_unsupported_action_or_path_of_a_policy_is_refused(action: str, path: str, code: str) -> None:
-    assert a_policy_world().refused(action, path, {}, to=P) == (400, code)
+    assert policy_harness().refused(action, path, {}, to=P) == (400, code)
 
 
 @each_row(
@@ -248,75 +248,75 @@ def test_an_unsupported_action_or_path_of_a_policy_is_refused(action: str, path:
     ],
 )
 def test_values_that_do_not_fit_their_path(path: str, value: Any, code: str) -> None:
-    assert a_policy_world().refused("modify", path, value, to=P) == (400, code)
+    assert policy_harness().refused("modify", path, value, to=P) == (400, code)
 
 
 # --- the numbered cases --------------------------------------------------------------------------------------------------
 
 
 def test_case_55_the_last_administrator_stays() -> None:
-    """Whichever part would take him away."""
-    world = a_policy_world()
+    """No change of any part may remove the last administrator."""
+    harness = policy_harness()
     refused = (403, "policies:entry.modificationinvalid")
     owners = "/entries/OWNERS"
-    assert world.refused("delete", f"{owners}/subjects/{OWNER}", to=P) == refused
-    assert world.refused("delete", owners, to=P) == refused
-    assert world.refused("delete", f"{owners}/resources/policy:/", to=P) == refused
-    assert world.refused("modify", owners, VIEW, to=P) == refused
-    assert world.refused("modify", f"{owners}/subjects", {}, to=P) == refused
+    assert harness.refused("delete", f"{owners}/subjects/{OWNER}", to=P) == refused
+    assert harness.refused("delete", owners, to=P) == refused
+    assert harness.refused("delete", f"{owners}/resources/policy:/", to=P) == refused
+    assert harness.refused("modify", owners, VIEW, to=P) == refused
+    assert harness.refused("modify", f"{owners}/subjects", {}, to=P) == refused
     expiring = {"type": "t", "expiry": "2031-01-01T00:00:00Z"}
-    assert world.refused("modify", f"{owners}/subjects/{OWNER}", expiring, to=P) == refused
-    assert world.refused("modify", f"{owners}/resources", {}, to=P) == refused
-    assert world.refused("modify", f"{owners}/resources/policy:/", granting("READ"), to=P) == refused
-    assert world.refused("modify", "/entries/LOCK", entry([OWNER], {"policy:/": revoking("WRITE")}), to=P) == refused
-    assert world.refused("modify", f"{owners}/namespaces", ["elsewhere"], to=P) == refused
-    assert world.refused("modify", "/entries", {"VIEW": VIEW}, to=P) == (403, "policies:policy.modificationinvalid")
+    assert harness.refused("modify", f"{owners}/subjects/{OWNER}", expiring, to=P) == refused
+    assert harness.refused("modify", f"{owners}/resources", {}, to=P) == refused
+    assert harness.refused("modify", f"{owners}/resources/policy:/", granting("READ"), to=P) == refused
+    assert harness.refused("modify", "/entries/LOCK", entry([OWNER], {"policy:/": revoking("WRITE")}), to=P) == refused
+    assert harness.refused("modify", f"{owners}/namespaces", ["elsewhere"], to=P) == refused
+    assert harness.refused("modify", "/entries", {"VIEW": VIEW}, to=P) == (403, "policies:policy.modificationinvalid")
     lockout = {"allow_policy_lockout": True}
-    assert world.refused("delete", owners, to=P, **lockout) == refused
-    # What a policy imports may change at any time: then nothing is asked.
-    world.send("modify", f"/imports/{SHARED}", {}, to=P)
-    assert world.status("delete", owners, to=P) == 204
+    assert harness.refused("delete", owners, to=P, **lockout) == refused
+    # An imported policy may change at any time, so an importing one is not checked.
+    harness.send("modify", f"/imports/{SHARED}", {}, to=P)
+    assert harness.status("delete", owners, to=P) == 204
 
 
 def test_case_56_a_subject_comes_and_goes() -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     path = "/entries/VIEW/subjects/edge:auditor"
-    assert [world.status("modify", path, AUDITOR, to=P) for _ in range(2)] == [201, 204]
-    assert world.status("delete", path, to=P) == 204
-    assert world.refused("delete", path, to=P) == (404, "policies:subject.notfound")
+    assert [harness.status("modify", path, AUDITOR, to=P) for _ in range(2)] == [201, 204]
+    assert harness.status("delete", path, to=P) == 204
+    assert harness.refused("delete", path, to=P) == (404, "policies:subject.notfound")
     unknown = "/entries/NONE/subjects/edge:auditor"
-    assert world.refused("modify", unknown, AUDITOR, to=P) == (404, "policies:entry.notfound")
-    assert world.refused("delete", unknown, to=P) == (404, "policies:entry.notfound")
-    assert world.refused("retrieve", unknown, to=P) == (404, "policies:entry.notfound")
+    assert harness.refused("modify", unknown, AUDITOR, to=P) == (404, "policies:entry.notfound")
+    assert harness.refused("delete", unknown, to=P) == (404, "policies:entry.notfound")
+    assert harness.refused("retrieve", unknown, to=P) == (404, "policies:entry.notfound")
 
 
 def test_case_57_a_resource_is_written() -> None:
-    world = a_policy_world()
-    assert [world.status("modify", BY_PATH, ALL, to=P) for _ in range(2)] == [201, 204]
+    harness = policy_harness()
+    assert [harness.status("modify", BY_PATH, ALL, to=P) for _ in range(2)] == [201, 204]
     unknown = BY_PATH.replace("VIEW", "NONE")
-    assert world.refused("modify", unknown, ALL, to=P) == (404, "policies:entry.notfound")
+    assert harness.refused("modify", unknown, ALL, to=P) == (404, "policies:entry.notfound")
 
 
 def test_case_60_the_response_shows_the_rounded_expiry() -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     in_ten_minutes = {"type": "t", "expiry": "2030-01-15T07:40:00Z"}
-    response = world.send("modify", "/entries/VIEW/subjects/edge:a", in_ten_minutes, to=P)
+    response = harness.send("modify", "/entries/VIEW/subjects/edge:a", in_ten_minutes, to=P)
     assert answer(response) == {"type": "t", "expiry": "2030-01-15T08:00:00Z"}
 
 
 def test_case_69_parts_apply_to_the_size_of_the_whole() -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     many = {f"thing:/attributes/{'x' * 100}{n}": ALL for n in range(800)}
-    assert world.refused("modify", "/entries/VIEW/resources", many, to=P) == (413, "policies:policy.toolarge")
-    size = len(json.dumps(world.get(to=P), separators=(",", ":")))
-    world.limits = TwinLimits(policy=size + 30)
-    assert world.refused("modify", "/entries/VIEW/subjects/edge:a", {"type": "x" * 30}, to=P)[0] == 413
-    assert world.status("modify", "/entries/VIEW/subjects/edge:a", {"type": "x"}, to=P) == 201
+    assert harness.refused("modify", "/entries/VIEW/resources", many, to=P) == (413, "policies:policy.toolarge")
+    size = len(json.dumps(harness.get(to=P), separators=(",", ":")))
+    harness.limits = TwinLimits(policy=size + 30)
+    assert harness.refused("modify", "/entries/VIEW/subjects/edge:a", {"type": "x" * 30}, to=P)[0] == 413
+    assert harness.status("modify", "/entries/VIEW/subjects/edge:a", {"type": "x"}, to=P) == 201
 
 
 def test_case_69_a_thousand_entries_are_too_large_and_the_largest_policy_fits() -> None:
     entries = {f"ENTRY-{n}": VIEW for n in range(1_000)}
-    assert TwinWorld().refused("modify", "/", {"entries": {"O": OWNERS, **entries}}, to=P) == (
+    assert TwinHarness().refused("modify", "/", {"entries": {"O": OWNERS, **entries}}, to=P) == (
         413,
         "policies:policy.toolarge",
     )
@@ -324,15 +324,15 @@ def test_case_69_a_thousand_entries_are_too_large_and_the_largest_policy_fits() 
     def filled(length: int) -> dict[str, Any]:
         return {"entries": {"O": OWNERS, "FILL": entry([], {f"thing:/attributes/{'x' * length}": granting()})}}
 
-    world = TwinWorld(TwinLimits(policy=10**6))
-    world.send("modify", "/", filled(1), to=P)
-    empty = len(json.dumps(world.get(to=P), separators=(",", ":"))) - 1
+    harness = TwinHarness(TwinLimits(policy=10**6))
+    harness.send("modify", "/", filled(1), to=P)
+    empty = len(json.dumps(harness.get(to=P), separators=(",", ":"))) - 1
     fitting = TwinLimits().policy - empty
-    assert TwinWorld().status("modify", "/", filled(fitting), to=P) == 201
-    assert TwinWorld().refused("modify", "/", filled(fitting + 1), to=P) == (413, "policies:policy.toolarge")
+    assert TwinHarness().status("modify", "/", filled(fitting), to=P) == 201
+    assert TwinHarness().refused("modify", "/", filled(fitting + 1), to=P) == (413, "policies:policy.toolarge")
 
 
-# --- who may, and what he sees -------------------------------------------------------------------------------------------
+# --- permissions, and visible parts --------------------------------------------------------------------------------------
 
 
 @each_row(
@@ -354,15 +354,15 @@ def test_case_69_a_thousand_entries_are_too_large_and_the_largest_policy_fits() 
     ],
 )
 def test_the_code_of_a_refusal_names_the_part(path: str, value: Any, name: str) -> None:
-    world = a_policy_world(OTHER=entry(["edge:other"], {"policy:/entries/OTHER": ALL}))
-    assert world.refused("modify", path, value, to=P, by=["edge:other"]) == (403, f"policies:{name}.notmodifiable")
+    harness = policy_harness(OTHER=entry(["edge:other"], {"policy:/entries/OTHER": ALL}))
+    assert harness.refused("modify", path, value, to=P, by=["edge:other"]) == (403, f"policies:{name}.notmodifiable")
     if name != "policy":
-        assert world.refused("retrieve", path, to=P, by=["edge:other"]) == (404, f"policies:{name}.notfound")
+        assert harness.refused("retrieve", path, to=P, by=["edge:other"]) == (404, f"policies:{name}.notfound")
     for action in ("modify", "retrieve"):
-        assert world.refused(action, path, value, to=P, by=[VIEWER]) == (404, "policies:policy.notfound")
-    world.send("delete", to=P)
+        assert harness.refused(action, path, value, to=P, by=[VIEWER]) == (404, "policies:policy.notfound")
+    harness.send("delete", to=P)
     for action in ("modify", "retrieve"):
-        refused = world.refused(action, path, value, to=P)
+        refused = harness.refused(action, path, value, to=P)
         assert refused == (404, "policies:policy.notfound")
 
 
@@ -370,38 +370,38 @@ def test_permission_on_one_part_is_enough_for_that_part() -> None:
     """Resources guard the parts of a policy like those of a thing, keys with slashes in them too."""
     guarded = f"policy:{BY_PATH}"
     guard = entry(["edge:a"], {guarded: ALL, "policy:/entries/VIEW/subjects": granting("READ")})
-    world = a_policy_world(GUARD=guard)
+    harness = policy_harness(GUARD=guard)
     by: dict[str, Any] = {"to": P, "by": ["edge:a"]}
-    assert world.status("modify", BY_PATH, ALL, **by) == 201
-    assert world.get(BY_PATH, **by) == ALL
-    assert world.get("/entries", **by) == {
+    assert harness.status("modify", BY_PATH, ALL, **by) == 201
+    assert harness.get(BY_PATH, **by) == ALL
+    assert harness.get("/entries", **by) == {
         "VIEW": {"subjects": {VIEWER: {"type": "test"}}, "resources": {"thing:/features/burner": ALL}}
     }
-    assert world.get("/entries/VIEW", **by, fields="subjects") == {"subjects": {VIEWER: {"type": "test"}}}
-    assert world.refused("modify", "/entries/VIEW/resources/thing:/", ALL, **by)[0] == 403
-    assert world.refused("retrieve", "/entries/VIEW/importable", **by) == (404, "policies:entry.notfound")
-    assert world.status("delete", BY_PATH, **by) == 204
+    assert harness.get("/entries/VIEW", **by, fields="subjects") == {"subjects": {VIEWER: {"type": "test"}}}
+    assert harness.refused("modify", "/entries/VIEW/resources/thing:/", ALL, **by)[0] == 403
+    assert harness.refused("retrieve", "/entries/VIEW/importable", **by) == (404, "policies:entry.notfound")
+    assert harness.status("delete", BY_PATH, **by) == 204
 
 
 def test_the_caller_may_name_himself_in_a_path() -> None:
-    world = a_policy_world()
-    decision = world.send("modify", "/entries/VIEW/subjects/{{ request:subjectId }}", AUDITOR, to=P)
+    harness = policy_harness()
+    decision = harness.send("modify", "/entries/VIEW/subjects/{{ request:subjectId }}", AUDITOR, to=P)
     assert decision.response.path == f"/entries/VIEW/subjects/{OWNER}"
-    assert last(world)[:2] == ("created", f"/entries/VIEW/subjects/{OWNER}")
-    assert world.get("/entries/VIEW/subjects/{{ request:subjectId }}", to=P) == AUDITOR
-    assert world.status("delete", "/entries/VIEW/subjects/${request.subjectId}", to=P) == 204
+    assert last(harness)[:2] == ("created", f"/entries/VIEW/subjects/{OWNER}")
+    assert harness.get("/entries/VIEW/subjects/{{ request:subjectId }}", to=P) == AUDITOR
+    assert harness.status("delete", "/entries/VIEW/subjects/${request.subjectId}", to=P) == 204
 
 
 @each_row("begin, pause", [("{{", " "), ("{{ ", "\n"), ("${", " "), ("{{", "{{"), ("${", "${")])
 def test_a_subject_with_a_placeholder_that_does_not_end_is_refused_at_once(begin: str, pause: str) -> None:
-    world, subjects = a_policy_world(), {f"acme:{begin}{pause * 20_000}": AUDITOR}
+    harness, subjects = policy_harness(), {f"acme:{begin}{pause * 20_000}": AUDITOR}
     with at_most(1):  # years, where each of its blanks may be the end of the name
-        assert world.refused("modify", "/entries/VIEW/subjects", subjects, to=P)[1] == "policies:subjectid.invalid"
+        assert harness.refused("modify", "/entries/VIEW/subjects", subjects, to=P)[1] == "policies:subjectid.invalid"
 
 
 def test_keys_that_look_like_paths_are_keys() -> None:
     """Below subjects and resources nothing is unescaped; a label is, and `~1` means nothing."""
-    world = a_policy_world()
+    harness = policy_harness()
     for path, keys in (
         ("/entries/VIEW/resources/thing:/attributes/a~1b", ("VIEW", "resources", "thing:/attributes/a~1b")),
         ("/entries/VIEW/resources/thing:/attributes/a~0~1b", ("VIEW", "resources", "thing:/attributes/a~0~1b")),
@@ -409,92 +409,92 @@ def test_keys_that_look_like_paths_are_keys() -> None:
         ("/entries/a~0b~1/resources/thing:/", ("a~b~1", "resources", "thing:/")),
     ):
         if keys[0] != "VIEW":
-            world.send("modify", "/entries/a~0b~1", VIEW, to=P)
-        world.send("modify", path, ALL, to=P)
-        assert world.events[-1].path == path.replace("b~1", "b~01") if keys[0] != "VIEW" else path
-        assert get(world.snapshots[P].state, ("entries", *keys)) == ALL
-        assert world.get(path, to=P) == ALL
-        world.send("delete", path, to=P)
-        assert world.refused("retrieve", path, to=P) == (404, "policies:resource.notfound")
+            harness.send("modify", "/entries/a~0b~1", VIEW, to=P)
+        harness.send("modify", path, ALL, to=P)
+        assert harness.events[-1].path == path.replace("b~1", "b~01") if keys[0] != "VIEW" else path
+        assert get(harness.snapshots[P].state, ("entries", *keys)) == ALL
+        assert harness.get(path, to=P) == ALL
+        harness.send("delete", path, to=P)
+        assert harness.refused("retrieve", path, to=P) == (404, "policies:resource.notfound")
 
 
 def test_streams_are_resources_of_a_policy_as_things_are() -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     for id in ("tank-9", "acme.site:tank-9", "site-4/pumps/a~0b", "Kühlung 日本", ""):
         path = f"/entries/VIEW/resources/stream:/{id}"
-        assert world.status("modify", path, granting("READ", "WRITE"), to=P) == 201
-        assert last(world)[:3] == ("created", path, granting("READ", "WRITE"))
-        assert world.get(path, to=P) == granting("READ", "WRITE")
-        assert world.status("delete", path, to=P) == 204
+        assert harness.status("modify", path, granting("READ", "WRITE"), to=P) == 201
+        assert last(harness)[:3] == ("created", path, granting("READ", "WRITE"))
+        assert harness.get(path, to=P) == granting("READ", "WRITE")
+        assert harness.status("delete", path, to=P) == 204
 
 
 @pytest.mark.parametrize("resource", ["stream:tank-9", "stream:/site//tank", "stream", "/tank-9"])
 def test_a_resource_that_no_stream_has_is_refused(resource: str) -> None:
-    world = a_policy_world()
-    refusal = world.refused("modify", "/entries/VIEW/resources", {resource: granting("READ")}, to=P)
+    harness = policy_harness()
+    refusal = harness.refused("modify", "/entries/VIEW/resources", {resource: granting("READ")}, to=P)
     assert refusal == (400, "policies:entry.invalid")
 
 
 def test_a_key_with_a_tilde_obeys_the_resource_that_names_it() -> None:
-    world = a_policy_world(GUARD=entry(["edge:a"], {"policy:/entries/VIEW/resources/thing:/a~0b": ALL}))
-    world.send("modify", "/entries/VIEW/resources/thing:/a~0b", ALL, to=P, by=["edge:a"])
-    world.send("modify", "/entries/VIEW/resources/thing:/a~b", ALL, to=P)
-    seen = world.get("/entries/VIEW/resources", to=P, by=["edge:a"])
+    harness = policy_harness(GUARD=entry(["edge:a"], {"policy:/entries/VIEW/resources/thing:/a~0b": ALL}))
+    harness.send("modify", "/entries/VIEW/resources/thing:/a~0b", ALL, to=P, by=["edge:a"])
+    harness.send("modify", "/entries/VIEW/resources/thing:/a~b", ALL, to=P)
+    seen = harness.get("/entries/VIEW/resources", to=P, by=["edge:a"])
     assert seen == {"thing:/a~0b": ALL}
 
 
 def test_entity_tags_hold_for_parts() -> None:
-    world = a_policy_world()
+    harness = policy_harness()
     path = "/entries/VIEW/subjects/edge:auditor"
-    assert world.refused("modify", path, AUDITOR, to=P, if_match="*") == (412, "policies:precondition.failed")
-    tag = world.send("modify", path, AUDITOR, to=P, if_none_match="*").response.headers["etag"]
-    assert world.refused("modify", path, AUDITOR, to=P, if_none_match="*")[0] == 412
-    assert world.refused("retrieve", path, to=P, if_none_match=tag) == (304, "policies:precondition.notmodified")
-    assert world.refused("delete", path, to=P, if_match='"rev:2"')[0] == 412
-    assert world.status("delete", path, to=P, if_match=tag) == 204
-    assert world.refused("delete", path, to=P, if_match=tag) == (404, "policies:subject.notfound")
+    assert harness.refused("modify", path, AUDITOR, to=P, if_match="*") == (412, "policies:precondition.failed")
+    tag = harness.send("modify", path, AUDITOR, to=P, if_none_match="*").response.headers["etag"]
+    assert harness.refused("modify", path, AUDITOR, to=P, if_none_match="*")[0] == 412
+    assert harness.refused("retrieve", path, to=P, if_none_match=tag) == (304, "policies:precondition.notmodified")
+    assert harness.refused("delete", path, to=P, if_match='"rev:2"')[0] == 412
+    assert harness.status("delete", path, to=P, if_match=tag) == 204
+    assert harness.refused("delete", path, to=P, if_match=tag) == (404, "policies:subject.notfound")
 
 
 def test_a_change_of_a_part_applies_to_the_next_command() -> None:
-    world = a_world(attributes={"a": 1})
-    world.write_policy({"VIEW": entry([], {"thing:/": granting("READ")})})
+    harness = twin_harness(attributes={"a": 1})
+    harness.write_policy({"VIEW": entry([], {"thing:/": granting("READ")})})
     by: dict[str, Any] = {"by": ["edge:auditor"]}
-    assert world.refused("retrieve", **by) == (404, "things:thing.notfound")
-    world.send("modify", "/entries/VIEW/subjects/edge:auditor", AUDITOR, to=P)
-    assert world.get(**by)["thingId"] == THING
-    world.send("modify", "/entries/VIEW/resources/thing:/attributes", revoking("READ"), to=P)
-    assert "attributes" not in world.get(**by)
-    world.send("delete", "/entries/VIEW/subjects/edge:auditor", to=P)
-    assert world.refused("retrieve", **by)[0] == 404
+    assert harness.refused("retrieve", **by) == (404, "things:thing.notfound")
+    harness.send("modify", "/entries/VIEW/subjects/edge:auditor", AUDITOR, to=P)
+    assert harness.get(**by)["thingId"] == THING
+    harness.send("modify", "/entries/VIEW/resources/thing:/attributes", revoking("READ"), to=P)
+    assert "attributes" not in harness.get(**by)
+    harness.send("delete", "/entries/VIEW/subjects/edge:auditor", to=P)
+    assert harness.refused("retrieve", **by)[0] == 404
 
 
 # --- references ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_entry_that_others_refer_to_stays() -> None:
-    world = a_policy_world()
-    world.send("modify", "/entries/OTHER", VIEW, to=P)
-    world.send("modify", "/entries/VIEW/references", [{"entry": "OTHER"}], to=P)
+    harness = policy_harness()
+    harness.send("modify", "/entries/OTHER", VIEW, to=P)
+    harness.send("modify", "/entries/VIEW/references", [{"entry": "OTHER"}], to=P)
     conflict = (409, "policies:entry.referenceconflict")
-    assert world.refused("delete", "/entries/OTHER", to=P) == conflict
-    assert world.refused("modify", "/entries/OTHER/importable", "never", to=P) == conflict
-    assert world.refused(
+    assert harness.refused("delete", "/entries/OTHER", to=P) == conflict
+    assert harness.refused("modify", "/entries/OTHER/importable", "never", to=P) == conflict
+    assert harness.refused(
         "modify", "/entries", {"OWNERS": OWNERS, "VIEW": {**VIEW, "references": [{"entry": "X"}]}}, to=P
     ) == (
         400,
         "policies:entry.invalid",
     )
-    world.send("delete", "/entries/VIEW/references", to=P)
-    assert world.status("delete", "/entries/OTHER", to=P) == 204
+    harness.send("delete", "/entries/VIEW/references", to=P)
+    assert harness.status("delete", "/entries/OTHER", to=P) == 204
 
 
 def test_an_import_that_entries_refer_to_stays() -> None:
-    world = a_policy_world()
-    world.send("modify", f"/imports/{SHARED}", {}, to=P)
-    world.send("modify", "/entries/VIEW/references", [{"import": SHARED, "entry": "OPS"}], to=P)
+    harness = policy_harness()
+    harness.send("modify", f"/imports/{SHARED}", {}, to=P)
+    harness.send("modify", "/entries/VIEW/references", [{"import": SHARED, "entry": "OPS"}], to=P)
     conflict = (409, "policies:import.referenceconflict")
-    assert world.refused("delete", f"/imports/{SHARED}", to=P) == conflict
-    assert world.refused("delete", "/imports", to=P) == conflict
-    assert world.refused("modify", "/imports", {}, to=P) == conflict
-    world.send("delete", "/entries/VIEW/references", to=P)
-    assert world.status("delete", f"/imports/{SHARED}", to=P) == 204
+    assert harness.refused("delete", f"/imports/{SHARED}", to=P) == conflict
+    assert harness.refused("delete", "/imports", to=P) == conflict
+    assert harness.refused("modify", "/imports", {}, to=P) == conflict
+    harness.send("delete", "/entries/VIEW/references", to=P)
+    assert harness.status("delete", f"/imports/{SHARED}", to=P) == 204

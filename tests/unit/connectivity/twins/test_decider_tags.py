@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import TwinError
-from tests.support.twin_world import POLICY, THING, VIEWER, TwinWorld, a_world, entry, granting, policy, thing
+from tests.support.twin_harness import POLICY, THING, VIEWER, TwinHarness, entry, granting, policy, thing, twin_harness
 
 THING_PARTS: dict[str, Any] = {
     "/policyId": POLICY,
@@ -36,22 +36,22 @@ POLICY_PARTS: dict[str, Any] = {
 }
 
 
-def full_world() -> TwinWorld:
+def full_harness() -> TwinHarness:
     feature = {"definition": ["a:c:1"], "properties": {"p": 1}, "desiredProperties": {"p": 1}}
-    world = a_world(definition="a:b:1", attributes={"a": 1}, features={"f": feature})
-    world.write_policy({"SOME": entry([VIEWER], {"thing:/": granting("READ")})})
-    return world
+    harness = twin_harness(definition="a:b:1", attributes={"a": 1}, features={"f": feature})
+    harness.write_policy({"SOME": entry([VIEWER], {"thing:/": granting("READ")})})
+    return harness
 
 
-def tag_of(world: TwinWorld, to: Any, path: str) -> str:
-    tag: str = world.send("retrieve", path, to=to).response.headers["etag"]
+def tag_of(harness: TwinHarness, to: Any, path: str) -> str:
+    tag: str = harness.send("retrieve", path, to=to).response.headers["etag"]
     return tag
 
 
-def refused(world: TwinWorld, action: str, path: str, value: Any = ..., **more: Any) -> tuple[int, str, str | None]:
+def refused(harness: TwinHarness, action: str, path: str, value: Any = ..., **more: Any) -> tuple[int, str, str | None]:
     """Return status, code and tag of the refusal."""
     with pytest.raises(TwinError) as caught:
-        world.send(action, path, value, **more)
+        harness.send(action, path, value, **more)
     return caught.value.fault.status, caught.value.fault.error, caught.value.etag
 
 
@@ -83,20 +83,20 @@ def test_a_tag_decides_and_the_refusal_has_the_present_one(group: str, action: s
     entity = thing(THING) if group == "things" else policy(POLICY)
     body = value if action in ("modify", "merge") else ...
 
-    def ask(world: TwinWorld, **tags: str) -> int:
-        return world.status(action, path, body, to=entity, **tags)
+    def ask(harness: TwinHarness, **tags: str) -> int:
+        return harness.status(action, path, body, to=entity, **tags)
 
-    tag = tag_of(full_world(), entity, path)
+    tag = tag_of(full_harness(), entity, path)
     failed = (412, f"{group}:precondition.failed", tag)
     found = failed if action != "retrieve" else (304, f"{group}:precondition.notmodified", tag)
     for matching in ("*", tag, f'"other", {tag}'):
-        assert ask(full_world(), if_match=matching) in (200, 204)
-        assert refused(full_world(), action, path, body, to=entity, if_none_match=matching) == found
+        assert ask(full_harness(), if_match=matching) in (200, 204)
+        assert refused(full_harness(), action, path, body, to=entity, if_none_match=matching) == found
     for other in ('"other"', '"other","another"', f"W/{tag}"):
-        assert refused(full_world(), action, path, body, to=entity, if_match=other) == failed
-    assert ask(full_world(), if_none_match='"other","another"') in (200, 204)
+        assert refused(full_harness(), action, path, body, to=entity, if_match=other) == failed
+    assert ask(full_harness(), if_none_match='"other","another"') in (200, 204)
     both = {"if_match": tag, "if_none_match": '"other"'}
-    assert ask(full_world(), **both) in (200, 204)
+    assert ask(full_harness(), **both) in (200, 204)
 
 
 @pytest.mark.parametrize("path", [path for path in THING_PARTS if path not in ("/policyId", "/features/f")])
@@ -106,31 +106,33 @@ def test_an_absent_part_has_no_tag(path: str) -> None:
     value = THING_PARTS[path]
     for action in ("modify", "merge"):
         missing = (412, "things:precondition.failed", None)
-        assert refused(a_world(**members), action, path, value, if_match="*") == missing
-        assert refused(a_world(**members), action, path, value, if_match='"other"') == missing
-        assert a_world(**members).status(action, path, value, if_none_match="*") == (201 if action == "modify" else 204)
+        assert refused(twin_harness(**members), action, path, value, if_match="*") == missing
+        assert refused(twin_harness(**members), action, path, value, if_match='"other"') == missing
+        assert twin_harness(**members).status(action, path, value, if_none_match="*") == (
+            201 if action == "modify" else 204
+        )
     for action in ("retrieve", "delete"):
         for header in ("if_match", "if_none_match"):
-            status, _, tag = refused(a_world(**members), action, path, **{header: "*"})
+            status, _, tag = refused(twin_harness(**members), action, path, **{header: "*"})
             assert (status, tag) == (404, None)
 
 
 def test_a_writer_that_cannot_read_the_part_gets_no_tag() -> None:
-    world = full_world()
-    world.write_policy({"SOME": entry([VIEWER], {"thing:/attributes": granting("WRITE")})})
-    refusal = refused(world, "modify", "/attributes/a", 3, by=[VIEWER], if_none_match="*")
+    harness = full_harness()
+    harness.write_policy({"SOME": entry([VIEWER], {"thing:/attributes": granting("WRITE")})})
+    refusal = refused(harness, "modify", "/attributes/a", 3, by=[VIEWER], if_none_match="*")
     assert refusal == (412, "things:precondition.failed", None)
 
 
 def test_the_creation_of_an_existing_thing_is_refused_with_its_tag() -> None:
-    world = full_world()
+    harness = full_harness()
     for action in ("create", "modify"):
-        found = refused(world, action, "/", {"policyId": POLICY}, if_none_match="*")
+        found = refused(harness, action, "/", {"policyId": POLICY}, if_none_match="*")
         assert found == (412, "things:precondition.failed", '"rev:1"')
-    assert refused(TwinWorld(), "retrieve", "/", if_match="*") == (404, "things:thing.notfound", None)
+    assert refused(TwinHarness(), "retrieve", "/", if_match="*") == (404, "things:thing.notfound", None)
 
 
 def test_a_value_that_changes_nothing_is_refused_without_a_tag() -> None:
     for action in ("modify", "merge"):
-        found = refused(full_world(), action, "/attributes/a", 1, if_equal="skip")
+        found = refused(full_harness(), action, "/attributes/a", 1, if_equal="skip")
         assert found == (412, "things:precondition.failed", None)

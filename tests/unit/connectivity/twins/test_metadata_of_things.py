@@ -18,29 +18,29 @@ from spark_store.history.replay import StateFold, fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.table import each_row
-from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, entry, granting, last, revoking, thing
+from tests.support.twin_harness import POLICY, VIEWER, TwinHarness, entry, granting, last, revoking, thing, twin_harness
 
 
 def metadata_entry(key: str, value: Any) -> dict[str, Any]:
     return {"key": key, "value": value}
 
 
-def metadata(world: TwinWorld, fields: str = "_metadata", **more: Any) -> Any:
-    return world.get(fields=fields, **more).get("_metadata")
+def metadata(harness: TwinHarness, fields: str = "_metadata", **more: Any) -> Any:
+    return harness.get(fields=fields, **more).get("_metadata")
 
 
 def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
-    world = a_world()
-    assert world.status("modify", "/attributes/a", 5, put_metadata=[metadata_entry("unit", "K")]) == 201
-    assert last(world) == ("created", "/attributes/a", 5, 2)
-    assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
-    assert "_metadata" not in world.get()
-    assert world.status("delete", "/attributes/a") == 204
-    assert metadata(world) == {"attributes": {}}
-    assert world.status("delete", "/attributes") == 204
-    assert metadata(world) == {}
+    harness = twin_harness()
+    assert harness.status("modify", "/attributes/a", 5, put_metadata=[metadata_entry("unit", "K")]) == 201
+    assert last(harness) == ("created", "/attributes/a", 5, 2)
+    assert metadata(harness) == {"attributes": {"a": {"unit": "K"}}}
+    assert "_metadata" not in harness.get()
+    assert harness.status("delete", "/attributes/a") == 204
+    assert metadata(harness) == {"attributes": {}}
+    assert harness.status("delete", "/attributes") == 204
+    assert metadata(harness) == {}
     both = {"put_metadata": [metadata_entry("unit", "K")], "get_metadata": "unit"}
-    assert world.refused("modify", "/attributes/a", 5, **both) == (400, "things:metadata.headersconflict")
+    assert harness.refused("modify", "/attributes/a", 5, **both) == (400, "things:metadata.headersconflict")
 
 
 @each_row(
@@ -84,89 +84,89 @@ def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
 def test_a_wildcard_in_a_metadata_key_matches_the_written_fields(
     action: str, path: str, value: Any, key: str, found: Any
 ) -> None:
-    world = a_world()
-    assert world.status(action, path, value, put_metadata=[metadata_entry(key, 7)]) < 300
-    assert metadata(world) == found
+    harness = twin_harness()
+    assert harness.status(action, path, value, put_metadata=[metadata_entry(key, 7)]) < 300
+    assert metadata(harness) == found
 
 
 def test_metadata_stays_through_changes_of_the_value_and_through_a_whole_put() -> None:
-    world = a_world(attributes={"a": 1, "b": 2})
-    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
-    world.send("modify", "/attributes/a", 3)
-    world.send("modify", "/", {"attributes": {"a": 4}})
-    world.send("merge", "/", {"attributes": {"c": 1}})
-    assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
-    world.send("modify", "/", {"attributes": {"b": 4}}, put_metadata=[metadata_entry("attributes/b/unit", "s")])
-    assert metadata(world) == {"attributes": {"b": {"unit": "s"}}}
-    world.send("delete")
-    world.send("create", "/", {"policyId": POLICY, "attributes": {"b": 1}})
-    assert metadata(world) is None
+    harness = twin_harness(attributes={"a": 1, "b": 2})
+    harness.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
+    harness.send("modify", "/attributes/a", 3)
+    harness.send("modify", "/", {"attributes": {"a": 4}})
+    harness.send("merge", "/", {"attributes": {"c": 1}})
+    assert metadata(harness) == {"attributes": {"a": {"unit": "K"}}}
+    harness.send("modify", "/", {"attributes": {"b": 4}}, put_metadata=[metadata_entry("attributes/b/unit", "s")])
+    assert metadata(harness) == {"attributes": {"b": {"unit": "s"}}}
+    harness.send("delete")
+    harness.send("create", "/", {"policyId": POLICY, "attributes": {"b": 1}})
+    assert metadata(harness) is None
 
 
 def test_a_delete_pattern_of_a_merge_removes_only_the_metadata_of_matching_fields() -> None:
-    world = a_world(attributes={"a": 1}, features={})
-    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
-    world.send("merge", "/", {"{{ ~f.*~ }}": None, "{{ ~_.*~ }}": None})
-    assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
-    world.send("merge", "/attributes", {"{{ ~.*~ }}": None})
-    assert metadata(world) == {"attributes": {}}
+    harness = twin_harness(attributes={"a": 1}, features={})
+    harness.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
+    harness.send("merge", "/", {"{{ ~f.*~ }}": None, "{{ ~_.*~ }}": None})
+    assert metadata(harness) == {"attributes": {"a": {"unit": "K"}}}
+    harness.send("merge", "/attributes", {"{{ ~.*~ }}": None})
+    assert metadata(harness) == {"attributes": {}}
 
 
 def test_a_part_that_is_overwritten_with_an_empty_object_loses_all_its_metadata() -> None:
-    world = a_world(features={"f": {"properties": {"p": {"q": 1}, "r": 1}}})
+    harness = twin_harness(features={"f": {"properties": {"p": {"q": 1}, "r": 1}}})
     entries = [metadata_entry("q/k", 1), metadata_entry("unit", "K")]
-    world.send("modify", "/features/f/properties/p", {"q": 1}, put_metadata=entries)
-    world.send("modify", "/features/f/properties/p", {}, put_metadata=[metadata_entry("unit", "m")])
-    assert metadata(world) == {"features": {"f": {"properties": {"p": {}}}}}
-    world.send("modify", "/attributes", {})
-    assert metadata(world) == {"attributes": {}, "features": {"f": {"properties": {"p": {}}}}}
-    world.send("modify", "/features", {})
-    assert metadata(world) == {"attributes": {}, "features": {}}
+    harness.send("modify", "/features/f/properties/p", {"q": 1}, put_metadata=entries)
+    harness.send("modify", "/features/f/properties/p", {}, put_metadata=[metadata_entry("unit", "m")])
+    assert metadata(harness) == {"features": {"f": {"properties": {"p": {}}}}}
+    harness.send("modify", "/attributes", {})
+    assert metadata(harness) == {"attributes": {}, "features": {"f": {"properties": {"p": {}}}}}
+    harness.send("modify", "/features", {})
+    assert metadata(harness) == {"attributes": {}, "features": {}}
 
 
-def test_a_reader_of_some_parts_does_not_see_what_is_left_of_the_metadata_of_others() -> None:
-    world = a_world(attributes={"a": 1, "b": 2})
-    world.write_policy(
+def test_a_reader_of_some_parts_does_not_see_remains_of_the_metadata_of_others() -> None:
+    harness = twin_harness(attributes={"a": 1, "b": 2})
+    harness.write_policy(
         {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/a": revoking("READ")})}
     )
-    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
-    world.send("delete", "/attributes/a")
-    assert metadata(world) == {"attributes": {}}
-    assert metadata(world, by=[VIEWER]) is None
+    harness.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")])
+    harness.send("delete", "/attributes/a")
+    assert metadata(harness) == {"attributes": {}}
+    assert metadata(harness, by=[VIEWER]) is None
 
 
 def test_metadata_that_would_replace_that_of_a_part_by_a_value_is_not_set() -> None:
-    world = a_world()
-    world.send(
+    harness = twin_harness()
+    harness.send(
         "modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[metadata_entry("a", 5), metadata_entry("b", {"k": 1})]
     )
-    assert metadata(world) == {"attributes": {"b": {"k": 1}}}
+    assert metadata(harness) == {"attributes": {"b": {"k": 1}}}
 
 
 def test_delete_metadata_removes_the_named_metadata() -> None:
-    world = a_world()
-    world.send(
+    harness = twin_harness()
+    harness.send(
         "modify",
         "/attributes",
         {"a": 1, "b": 2},
         put_metadata=[metadata_entry("*/k", 1), metadata_entry("*/l", {"m": 2})],
     )
-    world.send("modify", "/attributes/a", 1, delete_metadata="l,none")
-    assert metadata(world) == {"attributes": {"a": {"k": 1}, "b": {"k": 1, "l": {"m": 2}}}}
-    world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="attributes/*/k")
-    assert metadata(world) == {"attributes": {"a": {}, "b": {"l": {"m": 2}}}}
-    world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*/l")
-    assert metadata(world) == {"attributes": {"a": {}, "b": {}}}
-    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("k", 1), metadata_entry("l", 2)])
-    world.send("modify", "/attributes/a", 1, delete_metadata="*")
-    assert metadata(world) == {"attributes": {"a": {}, "b": {}}}
-    world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*")
-    assert metadata(world) == {}
+    harness.send("modify", "/attributes/a", 1, delete_metadata="l,none")
+    assert metadata(harness) == {"attributes": {"a": {"k": 1}, "b": {"k": 1, "l": {"m": 2}}}}
+    harness.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="attributes/*/k")
+    assert metadata(harness) == {"attributes": {"a": {}, "b": {"l": {"m": 2}}}}
+    harness.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*/l")
+    assert metadata(harness) == {"attributes": {"a": {}, "b": {}}}
+    harness.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("k", 1), metadata_entry("l", 2)])
+    harness.send("modify", "/attributes/a", 1, delete_metadata="*")
+    assert metadata(harness) == {"attributes": {"a": {}, "b": {}}}
+    harness.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*")
+    assert metadata(harness) == {}
 
 
 def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
-    world = a_world(features={"f": {"properties": {"p": 1, "q": 2}}})
-    world.send(
+    harness = twin_harness(features={"f": {"properties": {"p": 1, "q": 2}}})
+    harness.send(
         "modify",
         "/features/f/properties",
         {"p": 1, "q": 2},
@@ -174,7 +174,7 @@ def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
     )
 
     def metadata_at(path: str, text: str) -> Any:
-        response = world.send("retrieve", path, get_metadata=text).response
+        response = harness.send("retrieve", path, get_metadata=text).response
         assert response.status == 200
         return response.headers["ditto-metadata"]
 
@@ -190,11 +190,11 @@ def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
     assert metadata_at("/policyId", "*") == {}
 
 
-def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_names_below_a_path_are_searched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of them fit into a header; one after the other they would block all requests for seconds."""
-    world = a_world()
+    harness = twin_harness()
     leaves = {f"k{number}": 1 for number in range(100)}
-    world.send(
+    harness.send(
         "modify", "/attributes", leaves, put_metadata=[metadata_entry("*/a", {"b": {"a": 1}}), metadata_entry("*/c", 3)]
     )
     looked: list[Segments] = []
@@ -206,44 +206,44 @@ def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(module, "_find_named", noted)
     text = ",".join(f"*/{name}" for name in ("a", "b", "c", *(f"x{number}" for number in range(500))))
-    found = world.send("retrieve", get_metadata=text).response.headers["ditto-metadata"]
+    found = harness.send("retrieve", get_metadata=text).response.headers["ditto-metadata"]
     assert found["attributes"]["k7"] == {"a": {"b": {"a": 1}}, "c": 3}
     assert len(looked) < 1_000
-    world.send("merge", "/attributes", {"k0": 2}, delete_metadata=text)
-    assert metadata(world) == {"attributes": {name: {} for name in leaves}}
+    harness.send("merge", "/attributes", {"k0": 2}, delete_metadata=text)
+    assert metadata(harness) == {"attributes": {name: {} for name in leaves}}
 
 
 def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> None:
-    world = a_world(attributes={"a": 1}, features={"f": {"properties": {"p": 1}}})
-    world.send(
+    harness = twin_harness(attributes={"a": 1}, features={"f": {"properties": {"p": 1}}})
+    harness.send(
         "merge",
         "/",
         {"attributes": {"a": 1}, "features": {"f": {"properties": {"p": 1}}}},
         put_metadata=[metadata_entry("*/k", 1)],
     )
-    assert metadata(world, "_metadata/attributes") == {"attributes": {"a": {"k": 1}}}
-    assert metadata(world, "_metadata/features/*/properties/p/k") == {
+    assert metadata(harness, "_metadata/attributes") == {"attributes": {"a": {"k": 1}}}
+    assert metadata(harness, "_metadata/features/*/properties/p/k") == {
         "features": {"f": {"properties": {"p": {"k": 1}}}}
     }
     several = EntityId(EntityType.THING, "acme.plant", "_")
     metadata_at = {"thingIds": ["acme.plant:boiler-07"]}
     (found,) = msgspec.json.decode(
-        world.send("retrieve", "/", metadata_at, to=several, fields="thingId,_metadata/attributes").response.value
+        harness.send("retrieve", "/", metadata_at, to=several, fields="thingId,_metadata/attributes").response.value
         or b""
     )
     assert found == {"thingId": "acme.plant:boiler-07", "_metadata": {"attributes": {"a": {"k": 1}}}}
-    (found,) = msgspec.json.decode(world.send("retrieve", "/", metadata_at, to=several).response.value or b"")
+    (found,) = msgspec.json.decode(harness.send("retrieve", "/", metadata_at, to=several).response.value or b"")
     assert "_metadata" not in found
 
 
 def test_places_whose_metadata_is_unreadable_are_left_out_of_it() -> None:
-    world = a_world(attributes={"open": 1, "shut": {"in": 2}})
-    world.send("modify", "/attributes/shut/in", 3, put_metadata=[{"key": "k", "value": 1}])
-    assert metadata(world) == {"attributes": {"shut": {"in": {"k": 1}}}}
-    world.write_policy(
+    harness = twin_harness(attributes={"open": 1, "shut": {"in": 2}})
+    harness.send("modify", "/attributes/shut/in", 3, put_metadata=[{"key": "k", "value": 1}])
+    assert metadata(harness) == {"attributes": {"shut": {"in": {"k": 1}}}}
+    harness.write_policy(
         {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut/in": revoking("READ")})}
     )
-    assert world.get("/", fields="_metadata", by=[VIEWER]) == {}
+    assert harness.get("/", fields="_metadata", by=[VIEWER]) == {}
 
 
 @pytest.mark.parametrize(
@@ -254,32 +254,32 @@ def test_a_reader_of_a_part_of_an_object_does_not_learn_by_its_metadata_whether_
 ) -> None:
     seen = []
     for value in ({"in": 1}, {}):
-        world = a_world()
-        world.send("modify", "/attributes/shut", value, put_metadata=[metadata_entry("unit", entry_value)])
-        world.write_policy(
+        harness = twin_harness()
+        harness.send("modify", "/attributes/shut", value, put_metadata=[metadata_entry("unit", entry_value)])
+        harness.write_policy(
             {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut/in": revoking("READ")})}
         )
         condition = f"eq(_metadata/attributes/shut/{place},'K')"
-        status = world.refused("retrieve", "/", by=[VIEWER], condition=condition)[0]
-        seen.append((metadata(world, by=[VIEWER]), status))
+        status = harness.refused("retrieve", "/", by=[VIEWER], condition=condition)[0]
+        seen.append((metadata(harness, by=[VIEWER]), status))
     assert seen == [(None, 412), (None, 412)]
 
 
 def test_metadata_is_readable_only_with_read_permission_on_its_field() -> None:
-    world = a_world(attributes={"open": 1, "shut": {"in": 2}})
-    world.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[metadata_entry("*/k", 1)])
-    world.write_policy(
+    harness = twin_harness(attributes={"open": 1, "shut": {"in": 2}})
+    harness.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[metadata_entry("*/k", 1)])
+    harness.write_policy(
         {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut": revoking("READ")})}
     )
-    assert metadata(world, by=[VIEWER]) == {"attributes": {"open": {"k": 1}}}
-    answer = world.send("retrieve", "/", by=[VIEWER], get_metadata="*/k,attributes/shut/in/k").response
+    assert metadata(harness, by=[VIEWER]) == {"attributes": {"open": {"k": 1}}}
+    answer = harness.send("retrieve", "/", by=[VIEWER], get_metadata="*/k,attributes/shut/in/k").response
     assert answer.headers["ditto-metadata"] == {"attributes": {"open": {"k": 1}}}
     for field, status in (("open", 200), ("shut/in", 412)):
         condition = f"eq(_metadata/attributes/{field}/k,1)"
         if status == 200:
-            assert world.get("/attributes/open", by=[VIEWER], condition=condition) == 1
+            assert harness.get("/attributes/open", by=[VIEWER], condition=condition) == 1
         else:
-            assert world.refused("retrieve", "/attributes/open", by=[VIEWER], condition=condition)[0] == 412
+            assert harness.refused("retrieve", "/attributes/open", by=[VIEWER], condition=condition)[0] == 412
 
 
 @pytest.mark.parametrize(
@@ -298,31 +298,31 @@ def test_a_merge_changes_metadata_only_of_fields_that_its_sender_can_write(
     header: str, value: Any, expected: int
 ) -> None:
     """Metadata of parts that the sender cannot write is treated like a write to them."""
-    world = a_world(attributes={"a": 1, "b": 2})
-    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[metadata_entry("*/unit", "m")])
-    world.write_policy({"SOME": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
+    harness = twin_harness(attributes={"a": 1, "b": 2})
+    harness.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[metadata_entry("*/unit", "m")])
+    harness.write_policy({"SOME": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
     patch: dict[str, Any] = {"by": [VIEWER], header: value}
     if expected == 204:
-        assert world.status("merge", "/attributes", {"a": 3}, **patch) == 204
+        assert harness.status("merge", "/attributes", {"a": 3}, **patch) == 204
     else:
-        assert world.refused("merge", "/attributes", {"a": 3}, **patch) == (403, "things:thing.notmodifiable")
+        assert harness.refused("merge", "/attributes", {"a": 3}, **patch) == (403, "things:thing.notmodifiable")
 
 
 def test_a_thing_may_be_created_with_metadata() -> None:
-    world = TwinWorld()
-    world.write_policy({})
+    harness = TwinHarness()
+    harness.write_policy({})
     value = {"policyId": POLICY, "attributes": {"a": 1}, "_metadata": {"attributes": {"a": {"k": 1.5}}}}
-    decision = world.send("create", "/", value)
+    decision = harness.send("create", "/", value)
     assert decision.response.value is not None
     assert b"_metadata" not in decision.response.value
-    assert world.events[-1].value is not None
-    assert b"_metadata" not in world.events[-1].value
-    assert metadata(world) == {"attributes": {"a": {"k": 1.5}}}
+    assert harness.events[-1].value is not None
+    assert b"_metadata" not in harness.events[-1].value
+    assert metadata(harness) == {"attributes": {"a": {"k": 1.5}}}
     other = {"to": "acme.plant:other", "put_metadata": [metadata_entry("*/k", 1)]}
-    assert world.refused("create", "/", value, **other) == (400, "things:metadata.notmodifiable")
-    assert world.refused("modify", "/", value, put_metadata=[]) == (400, "things:metadata.notmodifiable")
+    assert harness.refused("create", "/", value, **other) == (400, "things:metadata.notmodifiable")
+    assert harness.refused("modify", "/", value, put_metadata=[]) == (400, "things:metadata.notmodifiable")
     for bad, code in (([], "json.invalid"), ({"a/b": 1}, "json.key.invalid")):
-        assert world.refused("create", "/", {"_metadata": bad}, to="acme.plant:other") == (400, code)
+        assert harness.refused("create", "/", {"_metadata": bad}, to="acme.plant:other") == (400, code)
 
 
 @each_row(
@@ -331,11 +331,11 @@ def test_a_thing_may_be_created_with_metadata() -> None:
     + [[metadata_entry(key, 1)] for key in ("", "/", "*", "a/*", "*/*", "x/*/k", "a//b", "ä", "a/" + "k" * 257)],
 )
 def test_keys_that_cannot_be_meant_are_refused(value: Any) -> None:
-    assert a_world().refused("modify", "/attributes", {"a": 1}, put_metadata=value) == (400, "header.invalid")
+    assert twin_harness().refused("modify", "/attributes", {"a": 1}, put_metadata=value) == (400, "header.invalid")
 
 
 def test_headers_about_metadata_that_do_not_fit_the_command_are_refused() -> None:
-    world = a_world(attributes={"a": 1})
+    harness = twin_harness(attributes={"a": 1})
     for action, header, value in (
         ("retrieve", "put_metadata", [metadata_entry("k", 1)]),
         ("retrieve", "delete_metadata", "k"),
@@ -343,18 +343,18 @@ def test_headers_about_metadata_that_do_not_fit_the_command_are_refused() -> Non
         ("delete", "put_metadata", [metadata_entry("k", 1)]),
     ):
         body = 1 if action == "modify" else ...
-        assert world.refused(action, "/attributes/a", body, **{header: value}) == (400, "header.notsupported")
-    assert world.refused("retrieve", get_metadata="a(") == (400, "json.fieldselector.invalid")
-    assert world.refused("retrieve", get_metadata="*/attributes/k") == (400, "header.invalid")
-    assert world.refused("retrieve", get_metadata="attributes/*") == (400, "header.invalid")
-    assert world.refused("retrieve", get_metadata=5) == (400, "header.invalid")
+        assert harness.refused(action, "/attributes/a", body, **{header: value}) == (400, "header.notsupported")
+    assert harness.refused("retrieve", get_metadata="a(") == (400, "json.fieldselector.invalid")
+    assert harness.refused("retrieve", get_metadata="*/attributes/k") == (400, "header.invalid")
+    assert harness.refused("retrieve", get_metadata="attributes/*") == (400, "header.invalid")
+    assert harness.refused("retrieve", get_metadata=5) == (400, "header.invalid")
 
 
 def test_metadata_applies_to_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = a_world()
+    harness = twin_harness()
     leaves = {f"k{number}": number for number in range(2_000)}
     large = [metadata_entry("*/k", "x" * 1_000)]
-    assert world.refused("modify", "/attributes", leaves, put_metadata=large) == (413, "things:thing.toolarge")
+    assert harness.refused("modify", "/attributes", leaves, put_metadata=large) == (413, "things:thing.toolarge")
     # Nothing is gathered beyond the limit: a few wildcards over a large value would make millions.
     pointers: list[str] = []
 
@@ -364,11 +364,11 @@ def test_metadata_applies_to_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(module, "format_pointer", noted)
     many = [metadata_entry(f"*/k{number}", 1) for number in range(100)]
-    assert world.refused("modify", "/attributes", leaves, put_metadata=many) == (413, "things:thing.toolarge")
+    assert harness.refused("modify", "/attributes", leaves, put_metadata=many) == (413, "things:thing.toolarge")
     assert len(pointers) < 10_000
-    world = TwinWorld(TwinLimits(thing=200, headers=10_000))
+    harness = TwinHarness(TwinLimits(thing=200, headers=10_000))
     tree = {"_metadata": {"k": "x" * 200}}
-    assert world.refused("create", "/", tree) == (413, "things:thing.toolarge")
+    assert harness.refused("create", "/", tree) == (413, "things:thing.toolarge")
 
 
 @pytest.mark.parametrize(
@@ -384,50 +384,52 @@ def test_metadata_nested_deeper_than_a_thing_may_be_is_refused(key: str, value: 
     leaf: dict[str, Any] = {"n": 1}
     for _ in range(20):
         leaf = {"n": leaf}
-    world = a_world()
-    assert world.refused("modify", "/attributes", leaf, put_metadata=[metadata_entry(key, value)]) == (
+    harness = twin_harness()
+    assert harness.refused("modify", "/attributes", leaf, put_metadata=[metadata_entry(key, value)]) == (
         400,
         "header.invalid",
     )
     deep = [metadata_entry("/".join(["k"] * 150), 1)]
-    assert world.status("modify", "/attributes", leaf, put_metadata=deep) == 201
-    assert world.status("modify", "/attributes/n", 1) == 204
+    assert harness.status("modify", "/attributes", leaf, put_metadata=deep) == 201
+    assert harness.status("modify", "/attributes/n", 1) == 204
 
 
 def test_the_state_is_made_again_from_the_events_with_their_metadata() -> None:
-    """From the first event on, and from one that replaces the whole thing; what is shown of the headers has none of it."""
-    world = a_world(attributes={"a": 1})
-    world.limits = TwinLimits(historical_headers=("correlation-id", "_metadata"))
-    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")], _metadata="forged")
-    world.send("modify", "/", {"attributes": {"a": 2}})
-    world.send("modify", "/attributes/b", 3, put_metadata=[metadata_entry("unit", "m")])
+    """From the first event, or from one that replaces the thing; historical headers have no metadata."""
+    harness = twin_harness(attributes={"a": 1})
+    harness.limits = TwinLimits(historical_headers=("correlation-id", "_metadata"))
+    harness.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K")], _metadata="forged")
+    harness.send("modify", "/", {"attributes": {"a": 2}})
+    harness.send("modify", "/attributes/b", 3, put_metadata=[metadata_entry("unit", "m")])
     entity = thing("acme.plant:boiler-07")
-    assert [without_changes(event.headers) for event in world.events] == [b'{"correlation-id":"c-1"}'] * 3
+    assert [without_changes(event.headers) for event in harness.events] == [b'{"correlation-id":"c-1"}'] * 3
     folding = StateFold()
     folding.known(
-        world.snapshots[entity].__class__(entity, 1, "", "", {"thingId": "x", "attributes": {"a": 1}}, POLICY)
+        harness.snapshots[entity].__class__(entity, 1, "", "", {"thingId": "x", "attributes": {"a": 1}}, POLICY)
     )
-    for event in world.events:
+    for event in harness.events:
         folding.event(event)
     assert folding.snapshot is not None
-    assert folding.snapshot.state == world.snapshots[entity].state
+    assert folding.snapshot.state == harness.snapshots[entity].state
 
 
 def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Path) -> None:
-    world = a_world(attributes={"a": 1})
+    harness = twin_harness(attributes={"a": 1})
     entity = thing("acme.plant:boiler-07")
-    before = world.snapshots[entity]
-    world.send("modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K"), metadata_entry("x/y", [1.50])])
-    world.send("modify", "/", {"attributes": {"a": 2}})
+    before = harness.snapshots[entity]
+    harness.send(
+        "modify", "/attributes/a", 1, put_metadata=[metadata_entry("unit", "K"), metadata_entry("x/y", [1.50])]
+    )
+    harness.send("modify", "/", {"attributes": {"a": 2}})
     created = Event(entity, 1, before.created, "created", "/", msgspec.json.encode(before.state), b"{}")
-    events = (created, *world.events)
+    events = (created, *harness.events)
     journal = Journal.open(tmp_path / "journal.db")
-    journal.append([Change(events, (world.snapshots[entity],))])
+    journal.append([Change(events, (harness.snapshots[entity],))])
     journal.close()
     again = Journal.open(tmp_path / "journal.db")
     try:
         found = again.snapshot(entity)
-        assert found == world.snapshots[entity]
+        assert found == harness.snapshots[entity]
         assert found is not None
         assert (found.state or {})["_metadata"] == {"attributes": {"a": {"unit": "K", "x": {"y": [1.5]}}}}
         assert fold(again.events(entity, 1, 10, 10, 1 << 20)) == found
@@ -436,12 +438,12 @@ def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Pat
 
 
 @pytest.mark.parametrize("entries", [[], [{"key": "b/k", "value": 1}]])
-def test_deleting_metadata_needs_write_on_its_part_whether_or_not_there_is_some(entries: list[dict[str, Any]]) -> None:
+def test_deleting_existing_or_missing_metadata_needs_write_on_its_part(entries: list[dict[str, Any]]) -> None:
     """Otherwise a writer of one part would learn which others have metadata."""
-    world = a_world(attributes={"a": 1, "b": 2})
-    world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
-    world.send("merge", "/attributes", {"b": 3}, put_metadata=entries)
+    harness = twin_harness(attributes={"a": 1, "b": 2})
+    harness.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
+    harness.send("merge", "/attributes", {"b": 3}, put_metadata=entries)
     for keys in ("*/k", "b/k", "a/k,b/k"):
-        refused = world.refused("merge", "/attributes", {"a": 2}, by=[VIEWER], delete_metadata=keys)
+        refused = harness.refused("merge", "/attributes", {"a": 2}, by=[VIEWER], delete_metadata=keys)
         assert refused == (403, "things:thing.notmodifiable")
-    assert world.status("merge", "/attributes", {"a": 2}, by=[VIEWER], delete_metadata="a/k") == 204
+    assert harness.status("merge", "/attributes", {"a": 2}, by=[VIEWER], delete_metadata="a/k") == 204

@@ -1,4 +1,4 @@
-"""Policies that would take long to compile: refused when written, and without effect when they have become so."""
+"""Policies that would take long to compile: refused when written, without effect if an import grew."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from connectivity.authorization.policy_imports import MOST_PERMISSIONS, MOST_POL
 from connectivity.errors import TwinError
 from connectivity.twins.context import CurrentStateLookup
 from tests.support.cpu_budget import at_most
-from tests.support.twin_world import (
+from tests.support.twin_harness import (
     ALL,
     OWNER,
     OWNERS,
     POLICY,
     VIEWER,
-    TwinWorld,
-    a_world,
+    TwinHarness,
     entry,
     granting,
     policy,
     revoking,
+    twin_harness,
 )
 
 P = policy(POLICY)
@@ -40,10 +40,10 @@ def resources(number: int, permissions: Any = None) -> dict[str, Any]:
     return {f"thing:/{n}": permissions or granting("READ") for n in range(number)}
 
 
-def text_of(world: TwinWorld, action: str, path: str, value: Any, **more: Any) -> tuple[int, str, str]:
+def text_of(harness: TwinHarness, action: str, path: str, value: Any, **more: Any) -> tuple[int, str, str]:
     """Return status, code and message of a refusal."""
     with pytest.raises(TwinError) as refused:
-        world.send(action, path, value, **more)
+        harness.send(action, path, value, **more)
     fault = refused.value.fault
     return fault.status, fault.error, fault.message
 
@@ -58,15 +58,15 @@ REFUSED = (
 
 def test_too_many_subjects_times_resources_are_refused_with_both_numbers() -> None:
     value = {"policyId": POLICY, "entries": {"OWNERS": OWNERS, "MANY": MANY}}
-    assert text_of(TwinWorld(), "create", "/", value, to=P) == REFUSED
-    world = a_world()
-    assert text_of(world, "modify", "/", value, to=P) == REFUSED
-    assert text_of(world, "modify", "/entries", value["entries"], to=P) == REFUSED
-    assert text_of(world, "modify", "/entries/MANY", MANY, to=P) == REFUSED
-    world.send("modify", "/entries/MANY", entry(subjects(900), {}), to=P)
-    assert text_of(world, "modify", "/entries/MANY/resources", MANY["resources"], to=P) == REFUSED
+    assert text_of(TwinHarness(), "create", "/", value, to=P) == REFUSED
+    harness = twin_harness()
+    assert text_of(harness, "modify", "/", value, to=P) == REFUSED
+    assert text_of(harness, "modify", "/entries", value["entries"], to=P) == REFUSED
+    assert text_of(harness, "modify", "/entries/MANY", MANY, to=P) == REFUSED
+    harness.send("modify", "/entries/MANY", entry(subjects(900), {}), to=P)
+    assert text_of(harness, "modify", "/entries/MANY/resources", MANY["resources"], to=P) == REFUSED
     inline = {"_policy": {**value, "policyId": "acme.plant:new"}}
-    assert world.refused("create", "/", inline, to="acme.plant:new") == (400, "things:thing.notcreatable")
+    assert harness.refused("create", "/", inline, to="acme.plant:new") == (400, "things:thing.notcreatable")
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -76,13 +76,13 @@ def test_the_bound_itself_is_accepted_and_one_more_is_refused(more: int) -> None
         "A": entry(["a:1"], resources(MOST_PERMISSIONS - OWN - 1000 + more)),
         "B": entry(subjects(10), resources(100)),
     }
-    world = TwinWorld()
-    world.limits = type(world.limits)(policy=1_000_000)
+    harness = TwinHarness()
+    harness.limits = type(harness.limits)(policy=1_000_000)
     value = {"policyId": POLICY, "entries": own}
     if more:
-        assert world.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
+        assert harness.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
     else:
-        assert world.status("create", "/", value, to=P) == 201
+        assert harness.status("create", "/", value, to=P) == 201
 
 
 @pytest.mark.parametrize(
@@ -112,41 +112,41 @@ def test_the_bound_itself_is_accepted_and_one_more_is_refused(more: int) -> None
     ],
 )
 def test_everything_that_takes_time_is_bounded(entries: dict[str, Any]) -> None:
-    world = TwinWorld()
-    world.limits = type(world.limits)(policy=1_000_000)
+    harness = TwinHarness()
+    harness.limits = type(harness.limits)(policy=1_000_000)
     value = {"policyId": POLICY, "entries": {"OWNERS": OWNERS, **entries}}
-    assert world.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
+    assert harness.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
 
 
 def test_the_permissions_of_imported_policies_are_counted_too() -> None:
-    world = TwinWorld()
+    harness = TwinHarness()
     imports: dict[str, Any] = {f"acme.shared:r{n}": {} for n in range(10)}
     for id in imports:
-        world.write_policy({"A": entry(subjects(10), resources(60))}, to=id)
+        harness.write_policy({"A": entry(subjects(10), resources(60))}, to=id)
     value = {"policyId": POLICY, "entries": {"OWNERS": OWNERS}, "imports": imports}
-    assert world.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
+    assert harness.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
     value["imports"] = dict(list(imports.items())[:8])
-    assert world.status("create", "/", value, to=P) == 201
-    assert world.refused("modify", "/imports", imports, to=P) == (400, "policies:permissions.toolarge")
+    assert harness.status("create", "/", value, to=P) == 201
+    assert harness.refused("modify", "/imports", imports, to=P) == (400, "policies:permissions.toolarge")
 
 
-def a_chain(world: TwinWorld, name: str, length: int) -> None:
+def a_chain(harness: TwinHarness, name: str, length: int) -> None:
     """Write a chain of policies, of which each imports all later ones."""
     for n in reversed(range(length)):
         later = [f"acme.shared:{name}{m}" for m in range(n + 1, length)]
         value = {"entries": {"OWNERS": OWNERS}, "imports": {id: {"transitiveImports": later} for id in later[:1]}}
-        world.send("modify", "/", value, to=policy(f"acme.shared:{name}{n}"))
+        harness.send("modify", "/", value, to=policy(f"acme.shared:{name}{n}"))
 
 
 def test_a_policy_reaches_a_bounded_number_of_policies_in_all() -> None:
-    world = TwinWorld()
+    harness = TwinHarness()
     imports: dict[str, Any] = {f"acme.shared:{name}0": {} for name in "abcde"}
     for name in "abcde":
-        a_chain(world, name, 5)
-    world.send("modify", "/", {"entries": {"OWNERS": OWNERS}, "imports": imports}, to=P)
+        a_chain(harness, name, 5)
+    harness.send("modify", "/", {"entries": {"OWNERS": OWNERS}, "imports": imports}, to=P)
     for id, wanted in imports.items():
         wanted["transitiveImports"] = [id.replace("0", "1")]
-    assert text_of(world, "modify", "/imports", imports, to=P) == (
+    assert text_of(harness, "modify", "/imports", imports, to=P) == (
         400,
         "policies:imports.toolarge",
         f"The policy '{POLICY}' has too many imports: found more than {MOST_POLICIES} policies that it reaches in all, "
@@ -155,34 +155,34 @@ def test_a_policy_reaches_a_bounded_number_of_policies_in_all() -> None:
 
 
 def test_a_policy_that_an_import_has_made_too_large_gives_no_permission_but_on_itself() -> None:
-    """A part of its entries would lack a revoke. Its administrators remove the import, and everything is as before."""
-    world = TwinWorld()
+    """Without a part of its entries, revokes would be missing. Its administrators can remove the import."""
+    harness = TwinHarness()
     admin, guest = "edge:admin", "edge:guest"
     shared = {
         "READ": entry([VIEWER], {"thing:/": granting("READ")}),
         "GUEST": entry([guest], {"policy:/": revoking("WRITE")}),
     }
-    world.write_policy(shared, to=ROLES)
+    harness.write_policy(shared, to=ROLES)
     own = {
         "OWNERS": OWNERS,
         "ADMIN": entry([admin, guest], {"policy:/": ALL}),
         "HIDE": entry([VIEWER], {"thing:/attributes/secret": revoking("READ")}),
         "DEVICES": entry(subjects(10), resources(10)),
     }
-    world.send("modify", "/", {"entries": own, "imports": {ROLES: {}}}, to=P)
-    world.send("create", "/", {"policyId": POLICY, "attributes": {"a": 1, "secret": 2}})
-    assert world.get("/attributes", by=[VIEWER]) == {"a": 1}
+    harness.send("modify", "/", {"entries": own, "imports": {ROLES: {}}}, to=P)
+    harness.send("create", "/", {"policyId": POLICY, "attributes": {"a": 1, "secret": 2}})
+    assert harness.get("/attributes", by=[VIEWER]) == {"a": 1}
 
-    world.write_policy({**shared, "MORE": entry(subjects(49), resources(101))}, to=ROLES)
+    harness.write_policy({**shared, "MORE": entry(subjects(49), resources(101))}, to=ROLES)
     for by in (OWNER, VIEWER, "a:1"):
         for action, value in (("retrieve", ...), ("modify", {}), ("delete", ...)):
-            assert world.refused(action, "/attributes", value, by=[by]) == (404, "things:thing.notfound")
-    assert world.get("/entries/HIDE/subjects", to=P, by=[admin]) == {VIEWER: {"type": "test"}}
+            assert harness.refused(action, "/attributes", value, by=[by]) == (404, "things:thing.notfound")
+    assert harness.get("/entries/HIDE/subjects", to=P, by=[admin]) == {VIEWER: {"type": "test"}}
     # The import's revoke still applies.
-    assert world.refused("delete", f"/imports/{ROLES}", to=P, by=[guest]) == (403, "policies:import.notmodifiable")
-    assert world.refused("modify", "/entries/NEW", OWNERS, to=P) == (400, "policies:permissions.toolarge")
-    assert world.status("delete", f"/imports/{ROLES}", to=P, by=[admin]) == 204
-    assert world.get("/attributes/a") == 1
+    assert harness.refused("delete", f"/imports/{ROLES}", to=P, by=[guest]) == (403, "policies:import.notmodifiable")
+    assert harness.refused("modify", "/entries/NEW", OWNERS, to=P) == (400, "policies:permissions.toolarge")
+    assert harness.status("delete", f"/imports/{ROLES}", to=P, by=[admin]) == 204
+    assert harness.get("/attributes/a") == 1
 
 
 def test_a_policy_that_reaches_too_many_others_gives_no_permission_at_all() -> None:
@@ -266,7 +266,7 @@ def test_the_largest_policies_compile_and_answer_in_milliseconds(kind: str) -> N
 
 
 def test_many_that_ask_a_large_policy_each_collect_their_own_statements_alone() -> None:
-    """Ten thousand devices that ask for the first time do not each read the whole policy."""
+    """Ten thousand devices with a first request do not each read the whole policy."""
     enforcer = Enforcer({"entries": LARGEST["entries of many"]})
     with at_most(0.1):
         for n in range(10_000):
@@ -296,25 +296,25 @@ def test_the_segments_of_long_resources_weigh_by_their_length() -> None:
 
 
 def test_the_weight_of_the_compiled_policies_is_bounded() -> None:
-    world = TwinWorld()
+    harness = TwinHarness()
     for n in range(4):
-        world.write_policy({"A": entry(subjects(30), resources(30))}, to=f"acme:p{n}")
-    present = CurrentStateLookup(world.snapshots.get, lambda: world.now, kept=300)
+        harness.write_policy({"A": entry(subjects(30), resources(30))}, to=f"acme:p{n}")
+    present = CurrentStateLookup(harness.snapshots.get, lambda: harness.now, kept=300)
     first = present.enforcer("acme:p0")
     assert present.enforcer("acme:p1") is not None
     assert present.enforcer("acme:p0") is first, "two of them fit"
     assert present.enforcer("acme:p2") is not None
     assert present.enforcer("acme:p0") is first, "the one that was asked for least recently has left"
-    del world.snapshots[policy("acme:p0")]
+    del harness.snapshots[policy("acme:p0")]
     assert present.enforcer("acme:p0") is None
     two = present.enforcer("acme:p2"), present.enforcer("acme:p3")
     assert two == (present.enforcer("acme:p2"), present.enforcer("acme:p3")), "what has left weighs nothing"
 
 
 def test_a_policy_heavier_than_the_bound_is_kept_alone() -> None:
-    world = TwinWorld()
-    world.write_policy({"A": {**entry(subjects(30), resources(30)), "namespaces": ["a", "b"]}})
-    present = CurrentStateLookup(world.snapshots.get, lambda: world.now, kept=10)
+    harness = TwinHarness()
+    harness.write_policy({"A": {**entry(subjects(30), resources(30)), "namespaces": ["a", "b"]}})
+    present = CurrentStateLookup(harness.snapshots.get, lambda: harness.now, kept=10)
     one = present.enforcer(POLICY, "a")
     assert present.enforcer(POLICY, "a") is one
     assert present.enforcer(POLICY, "b") is not one

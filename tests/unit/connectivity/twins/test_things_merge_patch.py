@@ -7,7 +7,7 @@ import pytest
 from connectivity.twins.things import minimize
 from spark_store.history.replay import DeletePatternRefused
 from tests.support.cpu_budget import at_most
-from tests.support.twin_world import a_world
+from tests.support.twin_harness import twin_harness
 
 
 def test_all_patterns_of_a_patch_have_one_budget() -> None:
@@ -20,7 +20,7 @@ def test_all_patterns_of_a_patch_have_one_budget() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/attributes"])
 def test_a_merge_with_a_thousand_patterns_is_refused_soon(path: str) -> None:
-    world = a_world(attributes={"a" * 100: 1})
+    harness = twin_harness(attributes={"a" * 100: 1})
     patch = {f"{{{{ ~.*{number}.*x~ }}}}": None for number in range(1000)}
     with at_most(0.5):
-        assert world.refused("merge", path, patch) == (400, "things:merge.invalid")
+        assert harness.refused("merge", path, patch) == (400, "things:merge.invalid")

@@ -21,7 +21,10 @@ CASES = [case for name in ("shared", "amqp_091", "kafka") for case in load_cases
 BROKEN = [case for case in CASES if case.problems]
 
 REFUSED = 129
-"""How many of the broken documents the schema refuses; `validate` alone knows the rest, such as wrong filters."""
+"""The number of invalid documents that the schema refuses; only `validate` finds the rest.
+
+An example is an invalid filter.
+"""
 
 
 def without(name: str) -> dict[str, Any]:

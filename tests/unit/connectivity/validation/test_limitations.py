@@ -38,7 +38,7 @@ def document(source: dict[str, Any] | None = None, **more: Any) -> Connection:
     )
 
 
-def test_a_document_that_is_carried_out_whole_is_neither_refused_nor_commented() -> None:
+def test_a_document_without_unsupported_parts_has_no_refusal_and_no_comment() -> None:
     assert refusal(document()) is None
     assert list(ignored_parts(document())) == []
     asking = {"acknowledgementRequests": {"includes": ["site:seen"]}}
@@ -72,7 +72,7 @@ def test_the_nearest_parameter_is_one_of_the_same_topic() -> None:
     assert line == "targets[0].topics: the parameter filters is unknown and ignored; did you mean filter?"
 
 
-def test_a_parameter_that_is_there_twice_is_reported() -> None:
+def test_a_duplicate_parameter_is_reported() -> None:
     (line,) = notes_on("_/_/things/twin/events?filter=exists(attributes/on)&filter=exists(attributes/off)")
     assert line == "targets[0].topics: the parameter filter is repeated, and only the first one applies"
 

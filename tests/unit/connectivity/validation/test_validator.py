@@ -374,7 +374,7 @@ def test_no_check_is_left_out() -> None:
     assert here == {*checks.CHECKS, checks.check_type}
 
 
-# --- whatever it is -----------------------------------------------------------------------------------------------------
+# --- any document --------------------------------------------------------------------------------------------------------
 
 NAMES = sorted(
     {str(field.alias) for field in Connection.model_fields.values()}

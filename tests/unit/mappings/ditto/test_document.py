@@ -61,7 +61,7 @@ JSON = st.recursive(
 @example("[" * 201 + "]" * 201)
 @example("[" * 202 + "]" * 202)
 @example('{"a":[{}]}' + " " * 3)
-def test_the_quick_look_agrees_with_a_look_at_the_parsed_document(text: str) -> None:
+def test_the_quick_check_agrees_with_a_check_of_the_parsed_document(text: str) -> None:
     # The library's own parser keeps the first of two equal members where it must not; "a" is repeated on purpose.
     document = json.loads(text, object_pairs_hook=lambda pairs: [value for _, value in pairs])
     assert is_storable(text.encode()) == is_kept(document)

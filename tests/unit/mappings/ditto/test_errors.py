@@ -1,4 +1,4 @@
-"""The words for what is wrong with a message."""
+"""The error messages for invalid messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_bytes_that_are_no_text_can_be_quoted() -> None:
     assert errors.not_json(b"\xff{").message == "Failed to parse JSON string '\ufffd{'!"
 
 
-def test_an_invalid_id_is_reported_in_the_words_of_its_group() -> None:
+def test_an_invalid_id_is_reported_with_the_error_code_of_its_group() -> None:
     assert errors.invalid_id("policies", "a").message == "Policy ID 'a' is not valid!"
     assert errors.invalid_id("policies", "a").error == "policies:id.invalid"
     assert errors.looks_like_response(204).status == 422
@@ -71,7 +71,7 @@ def test_an_invalid_id_is_reported_in_the_words_of_its_group() -> None:
         (b'{"topic": 5, "path": "/"}', "^Expected a text.$"),
     ],
 )
-def test_the_description_of_unreadable_json_says_why_and_where(payload: bytes, reason: str) -> None:
+def test_the_description_of_unreadable_json_has_reason_and_position(payload: bytes, reason: str) -> None:
     with pytest.raises(DecodeError) as refused:
         read_message(payload)
     assert re.search(reason, refused.value.fault.description or "")

@@ -48,7 +48,7 @@ ENDINGS = [
 
 
 @each_row(("kind", "prefix", "reason"), ENDINGS)
-def test_every_ending_has_its_words(kind: SubscriptionKind, prefix: str, reason: EndReason) -> None:
+def test_every_ending_has_its_message(kind: SubscriptionKind, prefix: str, reason: EndReason) -> None:
     (envelope,) = write(Failed(kind, "key-{1}", LAMP, {}, reason))
     error = json.loads(envelope.payload)["value"]["error"]
     assert error["error"].startswith(prefix)
@@ -87,7 +87,7 @@ def test_a_response_omits_headers_that_only_the_service_reads() -> None:
         assert not {"if-match", "condition", "authorization"} & set(json.loads(envelope.payload)["headers"])
 
 
-def test_a_fault_s_own_members_stand_beside_its_words() -> None:
+def test_a_fault_has_its_own_members_beside_its_message() -> None:
     fault = Fault(400, "header.invalid", "No.", None, {"invalidHeaderKey": "version"})
     (envelope,) = write(ErrorResponse(None, "things", fault, {}))
     assert json.loads(envelope.payload)["value"] == {
@@ -103,7 +103,7 @@ def test_a_failed_envelope_has_no_status_of_its_own() -> None:
     assert "status" not in json.loads(envelope.payload)
 
 
-def test_every_signal_that_the_service_says_has_a_writer() -> None:
+def test_every_signal_that_the_service_sends_has_a_writer() -> None:
     assert set(WRITERS) == set(get_args(Outbound))
 
 

@@ -10,12 +10,12 @@ import pytest
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, Next, SubscriptionKind
-from tests.contract.payload_mapper import MapperBehaviours, mapper, read, write
+from tests.contract.payload_mapper import MapperBehaviors, mapper, read, write
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
 
-class TestCloudEvents(MapperBehaviours):
+class TestCloudEvents(MapperBehaviors):
     name = "CloudEvents"
     headers: ClassVar = {
         "content-type": "application/vnd.eclipse.ditto+json",

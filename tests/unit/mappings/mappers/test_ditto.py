@@ -42,7 +42,7 @@ from mappings.model.signals import (
     SubscriptionKind,
 )
 from mappings.model.topic_path import topic_of
-from tests.contract.codec import CodecBehaviours
+from tests.contract.codec import CodecBehaviors
 from tests.support.acceptance import accepts
 from tests.support.dice import examples
 from tests.support.table import each_row
@@ -214,13 +214,13 @@ def test_a_message_never_grows_its_answer() -> None:
 # --- writing ------------------------------------------------------------------------------------------------------------
 
 
-@each_row("row", vectors.load("said"), ids=vectors.about)
+@each_row("row", vectors.load("outgoing"), ids=vectors.about)
 def test_a_signal_is_encoded(row: dict[str, Any]) -> None:
     envelopes = CODEC.encode(vectors.signal(row["signal"]), None)
     assert [json.loads(envelope.payload) for envelope in envelopes] == row["messages"]
 
 
-@each_row("row", vectors.load("said"), ids=vectors.about)
+@each_row("row", vectors.load("outgoing"), ids=vectors.about)
 def test_members_are_written_in_the_usual_order(row: dict[str, Any]) -> None:
     order = ["topic", "headers", "path", "value", "extra", "status", "revision", "timestamp", "fields"]
     for envelope in CODEC.encode(vectors.signal(row["signal"]), None):
@@ -229,7 +229,7 @@ def test_members_are_written_in_the_usual_order(row: dict[str, Any]) -> None:
             assert list(written) == [name for name in order if name in written]
 
 
-@each_row("row", vectors.load("said"), ids=vectors.about)
+@each_row("row", vectors.load("outgoing"), ids=vectors.about)
 def test_the_transport_is_reported_content_type_and_correlation_id_and_nothing_else(row: dict[str, Any]) -> None:
     signal = vectors.signal(row["signal"])
     expected = {"content-type": "application/vnd.eclipse.ditto+json"}
@@ -239,7 +239,7 @@ def test_the_transport_is_reported_content_type_and_correlation_id_and_nothing_e
 
 
 def test_the_envelopes_of_a_batch_share_their_headers() -> None:
-    row = next(row for row in vectors.load("said") if row["about"].startswith("case 21"))
+    row = next(row for row in vectors.load("outgoing") if row["about"].startswith("case 21"))
     first, second = CODEC.encode(vectors.signal(row["signal"]), None)
     assert first.headers is second.headers
 
@@ -260,7 +260,7 @@ def test_case_21_an_item_keeps_the_spelling_of_its_value() -> None:
     assert b'"path":"/attributes/n","value":{"a":1.50,"b":"\\u0041","n":1E-400},"revision":9' in envelope.payload
 
 
-def test_signals_that_are_not_spoken_are_encode_errors() -> None:
+def test_unsupported_signals_are_encode_errors() -> None:
     event = vectors.event(
         {
             "entity": "thing acme.site:lamp-7",
@@ -361,7 +361,7 @@ STREAMED = {"correlation-id": "c-1", "content-type": "application/json"}
 FAULT = Fault(404, "things:thing.notfound", "There is no such thing.", "Look elsewhere.")
 
 
-class TestBehaviours(CodecBehaviours):
+class TestBehaviors(CodecBehaviors):
     def codec(self) -> Codec:
         return CODEC
 

@@ -8,12 +8,12 @@ import pytest
 
 from mappings.errors import PlaceholderError
 from mappings.options import FAILED, INVALID, InvalidMapperOptions
-from tests.contract.payload_mapper import MapperBehaviours, mapper, read
+from tests.contract.payload_mapper import MapperBehaviors, mapper, read
 
 SMALL = {"thing": {"thingId": "{{ header:device_id }}"}}
 
 
-class TestImplicitThingCreation(MapperBehaviours):
+class TestImplicitThingCreation(MapperBehaviors):
     name = "ImplicitThingCreation"
     options = SMALL
     headers: ClassVar = {"device_id": "acme.site:lamp-7"}

@@ -9,10 +9,10 @@ import pytest
 from mappings.mappers import load_codec
 from mappings.mappers.scripts import Scripts
 from mappings.options import InvalidMapperOptions
-from tests.contract.payload_mapper import MapperBehaviours, mapper
+from tests.contract.payload_mapper import MapperBehaviors, mapper
 
 
-class TestJavaScript(MapperBehaviours):
+class TestJavaScript(MapperBehaviors):
     name = "JavaScript"
     options: ClassVar = {"incomingScript": "function mapToDittoProtocolMsg() {}"}
 

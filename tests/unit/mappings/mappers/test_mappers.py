@@ -22,7 +22,7 @@ def test_an_unknown_codec_is_answered_with_the_nearest_known_one() -> None:
         load_codec("Dito")
 
 
-def test_a_protocol_is_found_though_no_more_files_may_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_protocol_is_found_when_no_more_files_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     load_codec("Ditto")
     monkeypatch.setattr(pkgutil, "iter_modules", lambda _: ())
     assert load_codec("Ditto").terminal_needs_request

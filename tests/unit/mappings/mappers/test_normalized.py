@@ -15,7 +15,7 @@ from mappings.mappers.base import PayloadMapper
 from mappings.model.signals import LiveEvent, TwinEvent
 from mappings.options import InvalidMapperOptions
 from tests.contract.codec import FEW
-from tests.contract.payload_mapper import MapperBehaviours, mapper, write
+from tests.contract.payload_mapper import MapperBehaviors, mapper, write
 from tools.docs.mappers import example
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
@@ -26,7 +26,7 @@ JSON = st.recursive(
 )
 
 
-class TestNormalized(MapperBehaviours):
+class TestNormalized(MapperBehaviors):
     name = "Normalized"
 
 

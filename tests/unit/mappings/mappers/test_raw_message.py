@@ -13,13 +13,13 @@ from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Message
 from tests.contract.codec import FEW
-from tests.contract.payload_mapper import MapperBehaviours, mapper, read, write
+from tests.contract.payload_mapper import MapperBehaviors, mapper, read, write
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 HEADERS = {"ditto-message-thing-id": "acme.site:lamp-7", "ditto-message-subject": "turn"}
 
 
-class TestRawMessage(MapperBehaviours):
+class TestRawMessage(MapperBehaviors):
     name = "RawMessage"
     headers: ClassVar = {
         **HEADERS,

@@ -1,4 +1,4 @@
-"""reactive-streams-io: messages are received byte by byte, and an error without a session is a goodbye."""
+"""reactive-streams-io: messages are received as bytes; an error without a session is a goodbye."""
 
 from __future__ import annotations
 

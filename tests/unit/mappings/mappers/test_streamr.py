@@ -1,4 +1,4 @@
-"""Streamr: requests come in as what was spoken, and what cannot be read is answered in the style of the definition."""
+"""Streamr: requests are decoded, and an invalid one gets an error in the style of the definition."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ CODEC = load_codec("Streamr")
 
 def read(document: Any, codec: Codec = CODEC) -> Any:
     """Return the decoded session message."""
-    (spoken,) = codec.decode(Envelope(document if isinstance(document, bytes) else json.dumps(document).encode()), None)
-    assert isinstance(spoken, SessionMessage)
-    return spoken
+    (message,) = codec.decode(
+        Envelope(document if isinstance(document, bytes) else json.dumps(document).encode()), None
+    )
+    assert isinstance(message, SessionMessage)
+    return message
 
 
 def refused(document: Any, codec: Codec = CODEC) -> DecodeError:
@@ -78,7 +80,7 @@ def test_case_x05_an_error_has_the_payload_that_the_definition_names(shape: str,
     assert written(refused(b"7").fault, codec) == [0, 7, None, payload]
 
 
-def test_a_payload_that_is_too_large_is_reported_in_the_words_of_the_protocol() -> None:
+def test_a_payload_that_is_too_large_is_reported_in_the_format_of_the_protocol() -> None:
     fault = Fault(
         413, "connectivity:message.toolarge", "The payload has 2000000 bytes, but at most 1048576 are allowed."
     )

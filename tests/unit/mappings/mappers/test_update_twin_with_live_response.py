@@ -12,14 +12,14 @@ from mappings.ids import EntityId, EntityType
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Command, Inbound, LiveCommand, LiveResponse, Outbound
-from tests.contract.payload_mapper import MapperBehaviours, mapper, read
+from tests.contract.payload_mapper import MapperBehaviors, mapper, read
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 ANSWER = LiveResponse(LAMP, "retrieve", "/attributes/on", 200, b"true", {"correlation-id": "c-1"})
 MERGE = {"response-required": False, "if-match": "*", "content-type": "application/merge-patch+json"}
 
 
-class TestUpdateTwinWithLiveResponse(MapperBehaviours):
+class TestUpdateTwinWithLiveResponse(MapperBehaviors):
     name = "UpdateTwinWithLiveResponse"
 
 

@@ -14,8 +14,8 @@ from mappings.model.absence import AbsenceDetector
         pytest.param((0, 31), False, id="two in a while"),
         pytest.param((0, 1, 30), True, id="three in half a minute"),
         pytest.param((0, 10, 20, 29.9), False, id="not long enough"),
-        pytest.param((0, 10, None, 20, 31, 49.9), False, id="one was heard in between"),
-        pytest.param((0, 10, None, 20, 31, 50), True, id="long enough since one was heard"),
+        pytest.param((0, 10, None, 20, 31, 49.9), False, id="one was received in between"),
+        pytest.param((0, 10, None, 20, 31, 50), True, id="long enough since one was received"),
     ],
 )
 def test_a_reader_is_absent_after_three_undelivered_messages_over_half_a_minute(

@@ -129,7 +129,7 @@ def test_a_value_of_another_type_is_refused_and_named(name: str, value: object) 
     assert refused(name, value).fault.error == "header.invalid"
 
 
-def test_case_e5_the_words_of_an_invalid_header() -> None:
+def test_case_e5_the_message_for_an_invalid_header() -> None:
     fault = refused("response-required", "x").fault
     assert fault.message == "The value 'x' of the header 'response-required' is not a valid boolean."
     assert fault.description == (
@@ -207,7 +207,7 @@ def test_a_timeout_is_reported_in_seconds(value: object, seconds: float) -> None
     assert timeout_seconds(normalize({"timeout": value})) == pytest.approx(seconds)
 
 
-def test_without_a_timeout_there_are_no_seconds() -> None:
+def test_a_missing_timeout_has_no_seconds() -> None:
     assert timeout_seconds({}) is None
 
 
@@ -225,7 +225,7 @@ def test_without_a_timeout_there_are_no_seconds() -> None:
         ({"requested-acks": []}, True),
     ],
 )
-def test_an_answer_is_wanted_unless_a_header_says_otherwise(headers: dict[str, object], required: bool) -> None:
+def test_a_response_is_required_unless_a_header_disables_it(headers: dict[str, object], required: bool) -> None:
     assert response_required(normalize(headers)) is required
 
 

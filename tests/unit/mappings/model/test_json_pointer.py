@@ -1,4 +1,4 @@
-"""JSON pointers: what is read, what is written, and that documents are never changed."""
+"""JSON pointers: reading, writing, and that documents are never changed."""
 
 from __future__ import annotations
 

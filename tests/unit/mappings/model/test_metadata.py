@@ -69,7 +69,7 @@ def test_changes_travel_among_the_stored_headers_and_are_not_shown() -> None:
         assert without_changes(plain) == plain
 
 
-def test_the_order_of_members_does_not_tell_in_which_order_they_came() -> None:
+def test_the_order_of_members_does_not_reveal_the_order_of_their_creation() -> None:
     thing = {"thingId": "acme:one", "attributes": {"y": 1}}
     changes = [("/thingId", {"unit": "K"}), ("/attributes/y", {"unit": "K"})]
     one, other = (evolve_metadata({}, thing, thing, order) for order in (changes, changes[::-1]))

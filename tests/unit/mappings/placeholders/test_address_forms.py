@@ -55,7 +55,7 @@ def test_a_value_that_would_reach_elsewhere_is_refused_with_its_reason(value: st
     assert reason in raised.value.fault.message
 
 
-def test_the_text_of_the_operator_is_not_judged() -> None:
+def test_the_text_of_the_operator_is_not_checked() -> None:
     assert address("$SYS//#/+/") == "$SYS//#/+/"
     assert address("$SYS//{{ header:to }}/", to="a") == "$SYS//a/"
 

@@ -1,4 +1,4 @@
-"""The table of functions: every example is carried out, every wrong call is refused with how it should be."""
+"""The table of functions: every example has its result, and every wrong call an error with the fix."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_example_of_a_function_has_the_documented_result(row: Function) -> N
 
 
 @each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)
-def test_a_function_keeps_unresolved_and_deleted_unless_it_says_otherwise(row: Function) -> None:
+def test_a_function_keeps_unresolved_and_deleted_by_default(row: Function) -> None:
     arguments = {"filter": "'eq','x'", "replace": "'a','b'"}.get(row.name, "'x'" if "'" in row.calls[0] else "")
     unresolved = resolve(f"{{{{ header:nope | fn:{row.name}({arguments}) }}}}").state
     deleted = resolve(f"{{{{ fn:delete() | fn:{row.name}({arguments}) }}}}").state
@@ -59,7 +59,7 @@ def test_a_function_keeps_unresolved_and_deleted_unless_it_says_otherwise(row: F
 
 
 @each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)
-def test_a_call_that_cannot_be_read_is_notified_how_it_should_be(row: Function) -> None:
+def test_an_unreadable_call_gets_an_error_with_the_expected_form(row: Function) -> None:
     with pytest.raises(InvalidSignature) as raised:
         build_stage(row.name, None)
     fault = raised.value.fault

@@ -1,4 +1,4 @@
-"""Templates: every line of the vector file, what parsing finds, and that nothing but the promised errors escapes."""
+"""Templates: every line of the vector file, the results of parsing, and only documented errors."""
 
 from __future__ import annotations
 

@@ -52,10 +52,8 @@ def test_a_frame_is_read_byte_by_byte(example: Example) -> None:
 
 
 @given(st.lists(st.sampled_from([0, SIZE]).flatmap(lambda size: st.tuples(st.just(size), frames(size)))), st.data())
-def test_frames_come_out_as_they_went_in_however_they_are_cut(
-    sent: list[tuple[int, Frame]], data: st.DataObject
-) -> None:
-    # Each frame's own stream has an id of its own with a known size, set as an onSubscribe would.
+def test_frames_are_decoded_as_encoded_for_any_split(sent: list[tuple[int, Frame]], data: st.DataObject) -> None:
+    # Each frame's stream has its own ID and a known size, as if set by an onSubscribe.
     written, expected = b"", []
     sizes: dict[int, int] = {}
     for size, frame in sent:
@@ -124,8 +122,8 @@ FATAL = [
 
 
 @each_row(("case", "text", "reason"), FATAL, ids=[case for case, *_ in FATAL])
-def test_malformed_bytes_are_noticed_as_soon_as_they_are_there(case: str, text: str, reason: str) -> None:
-    """Not a byte too late: without the last byte the message is incomplete. The case is that of the conformance suite."""
+def test_malformed_bytes_are_noticed_as_soon_as_they_arrive(case: str, text: str, reason: str) -> None:
+    """At the earliest byte: without it the message is incomplete. A case of the conformance suite."""
     wrong = raw(text)
     with pytest.raises(ProtocolError, match=reason):
         list(decoder().feed(wrong))
@@ -136,7 +134,7 @@ def test_malformed_bytes_are_noticed_as_soon_as_they_are_there(case: str, text: 
         list(reader.feed(wrong[-1:]))
 
 
-def test_another_version_is_seen_before_the_rest_of_its_hello() -> None:
+def test_another_version_is_recognized_before_the_rest_of_its_hello() -> None:
     with pytest.raises(UnsupportedVersion, match="unsupported version 1; supported: 0"):
         list(decoder().feed(raw("01 01")))
 

@@ -25,7 +25,7 @@ def test_fixed_counts_in_integers_of_its_size_and_wraps_around() -> None:
 
 @each_row("size", [3, 16, 64, 65, 200])
 @each_row(("first", "count"), [(1, 255), (1, 256), (255, 2), (256, 1), (300, 1000), (512, 512)])
-def test_runs_of_whole_numbers_are_the_same_wherever_they_start(first: int, count: int, size: int) -> None:
+def test_runs_of_whole_numbers_are_the_same_for_any_start(first: int, count: int, size: int) -> None:
     expected = [number.to_bytes(size, "big") for number in range(first, first + count)]
     assert list(numbers(first, count, size)) == expected
 

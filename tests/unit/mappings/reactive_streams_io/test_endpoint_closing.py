@@ -1,4 +1,4 @@
-"""Goodbye, both directions, keepalive: the conformance suite of reactive-streams-io, 15.7, 15.8 and 15.10 (K)."""
+"""Goodbye, both directions, keepalive: reactive-streams-io conformance suite, 15.7, 15.8, 15.10 (K)."""
 
 from __future__ import annotations
 

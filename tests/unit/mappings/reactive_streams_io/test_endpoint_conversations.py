@@ -1,6 +1,6 @@
-"""Conversations of two endpoints over wires that make mistakes (`talk` says what must be true of both).
+"""Conversations of two endpoints over faulty wires (`dialog` has the invariants of both).
 
-A few of them run always, the long series as `soak`.
+A few of them always run, the long series as `soak`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.reactive_streams_io.faulty_wire import WireFault
 from tests.support.reactive_streams_io.two_endpoints import NAMES, Plan, Step, plan, plans, run_plan
 
 LONG = 1.0
-"""Seconds of a processor; a conversation takes about two milliseconds."""
+"""In seconds of a processor; a conversation takes about two milliseconds."""
 
 ASK = Step(EndpointRole.CLIENT, "subscribe", NAMES.index("tck/range?n=5"), 1)
 MORE = Step(EndpointRole.CLIENT, "request", 0, 2)
@@ -26,8 +26,8 @@ MORE = Step(EndpointRole.CLIENT, "request", 0, 2)
 
 @pytest.mark.parametrize("sizes", [(), (1,)], ids=["messages", "bytes"])
 def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]) -> None:
-    talk = run_plan(plan(ASK, Step(EndpointRole.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
-    events = [event for side in talk.sides if side.endpoint.role is EndpointRole.CLIENT for event in side.events]
+    dialog = run_plan(plan(ASK, Step(EndpointRole.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
+    events = [event for side in dialog.sides if side.endpoint.role is EndpointRole.CLIENT for event in side.events]
     elements = [bytes(each) for event in events if isinstance(event, ElementsReceived) for each in event.elements]
     assert elements == [b"1", b"2", b"3", b"4", b"5"]
     assert [type(event) for event in events if isinstance(event, Interrupted | Resumed | Completed | StreamFailed)][
@@ -40,8 +40,8 @@ def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]
 
 
 def test_a_mistake_of_the_wire_is_found() -> None:
-    talk = run_plan(plan(ASK, forth=[WireFault(0, "set", 0, 0x55)], sizes=(1000,)))
-    (closed, *_) = talk.side(EndpointRole.SERVER).reported(Closed)
+    dialog = run_plan(plan(ASK, to_server=[WireFault(0, "set", 0, 0x55)], sizes=(1000,)))
+    (closed, *_) = dialog.side(EndpointRole.SERVER).reported(Closed)
     assert closed.reason.startswith("protocol error: a first frame that is not a hello")
 
 
@@ -59,8 +59,8 @@ def test_frames_of_a_cancelled_stream_are_sent_again_before_another_stream_uses_
     )
     # This fault keeps the client from receiving the last frames.
     back = [WireFault(17, "double", 41_792, 92)]
-    talk = run_plan(Plan(frozenset({Extension.RESUME, Extension.KEEPALIVE}), list(steps), [], back, [7]))
-    assert len([event for side in talk.sides for event in side.reported(Resumed)]) == 4
+    dialog = run_plan(Plan(frozenset({Extension.RESUME, Extension.KEEPALIVE}), list(steps), [], back, [7]))
+    assert len([event for side in dialog.sides for event in side.reported(Resumed)]) == 4
 
 
 @given(plans)

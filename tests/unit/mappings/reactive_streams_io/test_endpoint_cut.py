@@ -1,7 +1,7 @@
-"""Transports that are cut at any byte: with resume every element arrives once and in order (reactive-streams-io, resume).
+"""Transports that are cut at any byte: with resume every element arrives once and in order.
 
-Client and server live in this process; what is on its way between them is delivered in pieces, or is lost with the
-transport. Streams go both ways, of a fixed size and not, split and whole.
+Client and server are in this process; bytes between them are delivered in pieces, or lost with the transport. Streams go
+both ways, with a fixed size or not, split and whole (reactive-streams-io, resume).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Side:
 
 
 class Link:
-    """Both sides, and what is on its way between them."""
+    """Both sides, and the bytes between them."""
 
     def __init__(self, choose: random.Random, *, has_messages: bool) -> None:
         self.choose = choose
@@ -97,7 +97,7 @@ class Link:
         self.connect()
 
     def connect(self) -> None:
-        """A new transport: the client goes on with its session, the server with what it is asked for."""
+        """Return a new transport, over which the client resumes its session or begins another one."""
         old = self.client.peer
         options: dict[str, Any] = {"clock": self.clock, "has_messages": self.has_messages, "limits": LIMITS}
         ticket = None if old is None else old.endpoint.ticket()
@@ -173,7 +173,7 @@ def whole(link: Link) -> None:
 
 
 @pytest.mark.parametrize("has_messages", [False, True])
-def test_every_element_arrives_once_and_in_order_however_often_the_transport_is_cut(has_messages: bool) -> None:
+def test_every_element_arrives_once_and_in_order_despite_any_number_of_cuts(has_messages: bool) -> None:
     links: list[Link] = []
     while sum(link.cuts for link in links) < 500 or sum(link.cuts_in_between for link in links) < 50:
         assert len(links) < 100, "too few cuts"

@@ -26,7 +26,7 @@ def test_case_h01_the_hello_lists_the_configured_extensions() -> None:
     assert EndpointClient().expect(H) == raw(HELLO)
 
 
-def test_case_h02_the_server_speaks_first_and_does_not_wait_forever() -> None:
+def test_case_h02_the_server_sends_first_and_does_not_wait_forever() -> None:
     peer = EndpointClient()
     assert peer.sends() == raw(HELLO)
     assert peer.waits(9.9) == b""

@@ -1,4 +1,4 @@
-"""Over a transport of messages: the conformance suite of reactive-streams-io, 15.9, as far as no broker is needed."""
+"""Transports of messages: the reactive-streams-io conformance suite, 15.9, without a broker."""
 
 from __future__ import annotations
 

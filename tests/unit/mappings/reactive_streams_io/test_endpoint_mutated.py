@@ -1,6 +1,6 @@
-"""Conversations with mistakes in them: each goes on or ends in the documented goodbye, and nothing piles up meanwhile.
+"""Conversations with errors: each continues or ends with the documented goodbye, with bounded memory.
 
-A few of them run always, the long series as `soak`.
+A few of them always run, the long series as `soak`.
 """
 
 from __future__ import annotations

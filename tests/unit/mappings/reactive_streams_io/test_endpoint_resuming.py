@@ -191,7 +191,7 @@ def test_the_newest_token_is_valid_before_its_acknowledgement() -> None:
     assert is_refused(resume(server, token, 5, 1)[1])
 
 
-def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has_it() -> None:
+def test_a_client_sends_nothing_before_it_has_the_next_token_and_then_confirms_it() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     client, peer = reconnect(server, old)
@@ -214,7 +214,7 @@ def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has
     assert granted_last.token == granted(answered[grant:])
 
 
-def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -> None:
+def test_a_client_without_another_token_sends_after_a_while() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)

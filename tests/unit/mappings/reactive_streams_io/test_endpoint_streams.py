@@ -1,4 +1,4 @@
-"""Subscriptions, demand, ids used again, packing, splitting: the conformance suite of reactive-streams-io, 15.3 to 15.6."""
+"""Subscriptions, demand, reused IDs, packing and splitting: the conformance suite, 15.3 to 15.6."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
 
 
 class Row(NamedTuple):
-    """The bytes of a peer after the hellos, first valid and then invalid; a client has asked for stream 1."""
+    """The bytes of a peer after the hellos, first valid and then invalid; a client subscribes as stream 1."""
 
     wrong: str | bytes
     before: str | bytes = ""

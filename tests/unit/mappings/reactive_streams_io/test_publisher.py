@@ -69,7 +69,7 @@ def test_batched_frames_equal_the_frames_sent_one_by_one(elements: list[bytes], 
 
 
 @given(st.lists(st.lists(st.binary(min_size=3, max_size=3), max_size=50), max_size=5), st.booleans())
-def test_elements_of_one_size_are_packed_as_far_as_they_are_there(offered: list[list[bytes]], in_between: bool) -> None:
+def test_available_elements_of_one_size_are_packed(offered: list[list[bytes]], in_between: bool) -> None:
     stream = publishing(3)
     sent = []
     for elements in offered:

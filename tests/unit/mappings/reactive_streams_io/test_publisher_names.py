@@ -108,7 +108,7 @@ REFUSED = [
     ("unknown", "nope", 404, "no publisher 'nope'"),
     ("too long", f"{HISTORY}/x", 404, "no publisher"),
     ("policy events", "policies/org.acme:rooms/events", 404, "no publisher"),
-    ("unknown trial", "tck/other", 404, "no publisher"),
+    ("unknown synthetic", "tck/other", 404, "no publisher"),
     ("unknown key", f"{HISTORY}?x=1", 400, "unknown parameter 'x'"),
     ("key of another", "policies/org.acme:rooms/history?filter=x", 400, "'filter'"),
     ("follow a policy", "policies/org.acme:rooms/history?follow=true", 400, "'follow'"),
@@ -148,7 +148,7 @@ def test_a_name_that_is_invalid_is_refused(case: str, text: str, status: int, me
     assert message in error.value.fault.message
 
 
-def test_test_publishers_are_there_only_where_they_are_offered() -> None:
+def test_test_publishers_exist_only_if_enabled() -> None:
     with pytest.raises(DecodeError) as error:
         parse("tck/range?n=3")
     assert error.value.status == 404

@@ -80,13 +80,13 @@ def test_a_lost_session_is_kept_for_its_lifetime(resumables: Resumables) -> None
     assert resumables.expire(60.1) == []
 
 
-def test_where_no_loss_is_noticed_the_session_expires_by_itself(resumables: Resumables) -> None:
+def test_a_session_expires_if_no_loss_is_noticed(resumables: Resumables) -> None:
     token = resumables.grant(Connection(expires=10))
     assert resumables.claim(token, "ada", 10) is not None
     assert resumables.claim(token, "ada", 11) is None
 
 
-def test_the_oldest_are_given_up_where_there_are_too_many(resumables: Resumables) -> None:
+def test_the_oldest_are_dropped_if_there_are_too_many(resumables: Resumables) -> None:
     connections = [Connection() for _ in range(4)]
     for connection in connections:
         resumables.grant(connection)

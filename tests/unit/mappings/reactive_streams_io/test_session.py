@@ -74,7 +74,7 @@ def test_a_single_stream_sends_as_many_frames_at_once_as_fit() -> None:
     assert drained(one) == raw("82 01 01 62 81 02 00 82 01 01 63 82 02 01 78 82 01 01 64")
 
 
-def test_a_stream_that_was_cancelled_says_nothing_more() -> None:
+def test_a_cancelled_stream_sends_nothing_more() -> None:
     one = session()
     stream = opened(one)
     one.offer(stream, [b"a"])

@@ -1,4 +1,4 @@
-"""The streams that we ask for: reactive-streams-io, reusing ids and demand."""
+"""The streams of a subscriber: reactive-streams-io, reuse of IDs, and demand."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
 
 
 @given(st.data())
-def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.DataObject) -> None:
-    """A publisher is a few frames behind: its frames reach their own stream, or none if that one has ended."""
+def test_each_stream_gets_exactly_its_own_elements_for_any_reuse_of_ids(data: st.DataObject) -> None:
+    """A publisher is a few frames late: its frames reach their own stream, or none if that has ended."""
     streams = SubscriberSide(EndpointLimits(generations=3))
     behind: list[list[tuple[int, bytes | None]]] = []
     living: list[int] = []

@@ -1,7 +1,7 @@
-"""The rules of reactive streams that bind a subscriber, by number, where this service is one: an endpoint that has
-subscribed at its peer. The bytes of the publisher are written here.
+"""The reactive-streams rules for a subscriber, by number, for an endpoint that subscribes at its peer.
 
-The rules for a publisher are tested for all wire protocols at once, in `tests/unit/connectivity`.
+The bytes of the publisher are written here. The rules for a publisher are tested for all wire protocols at once, in
+`tests/unit/connectivity`.
 """
 
 from __future__ import annotations

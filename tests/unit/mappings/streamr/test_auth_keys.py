@@ -13,7 +13,7 @@ from mappings.streamr.auth_keys import (
 KEYS = {"pump": fingerprint("K"), "pump-too": fingerprint("K"), "lamp": fingerprint("L")}
 
 
-def test_a_key_that_was_taken_away_is_missed_by_its_subject_alone() -> None:
+def test_only_a_subject_of_a_removed_key_loses_it() -> None:
     keys = {"pump": fingerprint("K")}
     given = frozenset({"acme:gateway", "streamr:given"})
     for subjects, is_lost in (

@@ -1,4 +1,4 @@
-"""The words for what is wrong: every text of the protocol, and that none grows with what it quotes."""
+"""The error messages of the protocol, whose length is bounded whatever they quote."""
 
 from __future__ import annotations
 

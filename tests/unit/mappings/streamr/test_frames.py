@@ -1,4 +1,4 @@
-"""Frames of the Streamr protocol: how each is written, and that it is read back as what it was."""
+"""Frames of the Streamr protocol: how each is encoded, and that it decodes to the same frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions a peer may ask for."""
+"""The versions that a peer may request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_query_string_selects_the_message_version(query: str, version: int) 
         *(f"controlLayerVersion={layer}&messageLayerVersion=28" for layer in (1, 2, "x", "0x0")),
     ],
 )
-def test_a_version_that_is_not_spoken_is_refused_and_the_spoken_ones_are_named(query: str) -> None:
+def test_an_unsupported_version_is_refused_and_the_supported_ones_are_named(query: str) -> None:
     with pytest.raises(UnknownVersion, match="expected 0 and 28, or 0 and 29"):
         message_version(dict(parse_qsl(query)))
 
@@ -55,7 +55,5 @@ def test_a_version_that_is_not_spoken_is_refused_and_the_spoken_ones_are_named(q
         ({"streamr-version": "twenty-nine"}, None),
     ],
 )
-def test_a_request_may_say_in_a_header_which_version_its_sender_wants(
-    headers: dict[str, str], version: int | None
-) -> None:
+def test_a_request_may_select_the_version_in_a_header(headers: dict[str, str], version: int | None) -> None:
     assert version_in(headers) == version

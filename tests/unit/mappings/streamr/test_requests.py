@@ -38,7 +38,7 @@ def test_a_request_payload_decodes_to_its_request(row: dict[str, Any]) -> None:
 
 
 @each_row("row", REFUSED, ids=vectors.case)
-def test_a_mistake_is_reported_in_the_words_of_the_protocol(row: dict[str, Any]) -> None:
+def test_an_error_is_reported_in_the_format_of_the_protocol(row: dict[str, Any]) -> None:
     with pytest.raises(RequestRejected) as refused:
         read_request(vectors.payload(row))
     fault = refused.value.fault

@@ -107,7 +107,7 @@ def test_case_r20_two_resends_are_distinguished() -> None:
     assert sum(isinstance(frame, Resending) for frame in frames) == 2
 
 
-def test_case_r22_a_resend_that_fails_says_so_and_is_not_resent() -> None:
+def test_case_r22_a_failing_resend_ends_with_an_error_and_is_not_repeated() -> None:
     conversation = ResendFrames(Resend("tank", 0, "a", OffsetRange(0)))
     conversation.element_frames(stored()[:2])
     failed = conversation.failed("the store is away")
@@ -207,7 +207,7 @@ def test_case_r25_a_question_that_finds_nothing_is_answered_later_each_time() ->
     assert _ask(resends, clock, gap("b")) == 0
 
 
-def test_a_question_that_finds_something_or_was_not_asked_for_long_is_a_new_one() -> None:
+def test_a_question_with_results_or_after_a_long_time_is_a_new_one() -> None:
     clock = Clock()
     resends = Resends()
     assert [_ask(resends, clock, gap()) for _ in range(2)] == [0, 1]

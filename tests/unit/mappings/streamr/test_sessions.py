@@ -1,4 +1,4 @@
-"""Sessions: whose they are, what they follow, and what ends them. Effects are compared as they are returned."""
+"""Sessions of Streamr: their clients, subscriptions and ends. Effects are compared as returned."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_case_b10_sessions_keep_their_subscriptions_after_a_restart() -> None:
     assert unsubscribe(after, A, 0, client="x")[0] == LeaveStream(A, TANK)
 
 
-# --- whatever comes -----------------------------------------------------------------------------------------------------
+# --- any input -----------------------------------------------------------------------------------------------------------
 
 
 class RandomCourse(RuleBasedStateMachine):

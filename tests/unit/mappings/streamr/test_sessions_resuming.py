@@ -1,4 +1,4 @@
-"""Where what is sent live goes on after a restart."""
+"""The positions at which live subscriptions continue after a restart."""
 
 from __future__ import annotations
 

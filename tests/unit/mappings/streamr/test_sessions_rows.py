@@ -32,6 +32,6 @@ def test_packing_and_unpacking_a_row_keeps_its_value_and_types(kept: PersistedIt
 @pytest.mark.parametrize(
     "packed", [b"", b"\x00", b"\x91\xa3odd", pack(PersistedResend("s", 0, "a", OWNERS, {}, None))[:-1]]
 )
-def test_bytes_that_say_nothing_of_the_kind_are_a_value_error(packed: bytes) -> None:
+def test_bytes_of_no_known_format_are_a_value_error(packed: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         unpack(packed)

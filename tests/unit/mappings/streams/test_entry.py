@@ -1,4 +1,4 @@
-"""Stream messages: nine items, the content a string, and what is decided at the moment of sending."""
+"""Stream messages: nine items, the content a string, and checks when they are sent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_another_version_is_reported_and_the_known_ones_are_named(version: Any) 
 
 @pytest.mark.parametrize("length", [6, 7, 8, 10, 12])
 def test_an_array_of_another_length_is_refused(length: int) -> None:
-    """Version 28 began with six items, then seven: neither tells the partition."""
+    """Version 28 began with six items, then seven, both without the partition."""
     with pytest.raises(FrameRefused, match="version 28 has 9"):
         read_message([*ARRAY, 0, None, None][:length])
 

@@ -1,4 +1,4 @@
-"""Ids of streams: what they name, and under which name a partition rests."""
+"""IDs of streams: their parts, and the entity of a partition."""
 
 from __future__ import annotations
 

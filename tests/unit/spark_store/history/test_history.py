@@ -1,4 +1,4 @@
-"""Histories: what a query means, and pages. The case numbers are those of the streaming-subscription test cases.
+"""Histories: the meaning of a query, and pages. Case numbers: streaming-subscription test cases.
 
 The lamp has revisions 1 (created, counter 0) to 101 (counter 100), one a second.
 """
@@ -84,7 +84,7 @@ def trim(journal: Journal) -> Callable[[int], None]:
 
 
 def read(journal: Journal, query: HistoryQuery, limit: int = 500) -> list[int]:
-    """The revisions of all pages; the page with the last event says that it is the last one."""
+    """Return the revisions of all pages; only the page with the last event is marked as the last."""
     range = open_range(journal, query)
     position, found = 0, []
     while True:
@@ -174,7 +174,7 @@ def test_case_13_from_beyond_the_newest_is_empty(journal: Journal) -> None:
     assert read(journal, query(10**30, 10**31)) == []
 
 
-def test_case_14_from_more_than_there_are_is_everything(journal: Journal) -> None:
+def test_case_14_the_last_500_of_fewer_events_are_all(journal: Journal) -> None:
     assert read(journal, query(-500)) == span(1, 101)
 
 
@@ -220,7 +220,7 @@ def test_a_page_of_trimmed_events_returns_the_trimmed_range(journal: Journal, tr
     assert read(journal, query(-61)) == span(41, 101)
 
 
-def test_a_range_that_is_trimmed_while_it_is_read_says_so(journal: Journal, trim: Callable[[int], None]) -> None:
+def test_a_range_trimmed_while_it_is_read_reports_it(journal: Journal, trim: Callable[[int], None]) -> None:
     range = open_range(journal, query(1, 30))
     first = page(journal, range, 0, 10, MUCH)
     trim(41)
@@ -339,8 +339,8 @@ def test_one_event_is_never_too_large(journal: Journal, text: str | None) -> Non
     assert (revisions(found.events), found.ended) == ([12], True)
 
 
-def test_a_page_with_a_filter_looks_at_a_bounded_number_of_events(tmp_path: Path) -> None:
-    """Then it is empty, has not ended, and the next one goes on from there."""
+def test_a_page_with_a_filter_reads_a_bounded_number_of_events(tmp_path: Path) -> None:
+    """Such a page is empty, has not ended, and the next one continues after it."""
     journal = Journal.open(tmp_path / "journal.db")
     last = 3 * SCAN_ROWS + 10
     fill(journal, LAMP, last)
@@ -356,14 +356,14 @@ def test_a_page_with_a_filter_looks_at_a_bounded_number_of_events(tmp_path: Path
 
 
 @pytest.mark.parametrize(("comparisons", "rows"), [(1, SCAN_ROWS), (20, SCAN_ROWS), (200, SCAN_COMPARISONS // 200)])
-def test_the_more_a_filter_compares_the_fewer_events_a_page_looks_at(comparisons: int, rows: int) -> None:
+def test_a_page_reads_fewer_events_for_a_filter_with_more_comparisons(comparisons: int, rows: int) -> None:
     journal = MemoryJournal()
     fill(journal, LAMP, SCAN_ROWS + 5)
     text = f"and({','.join(['eq(attributes/counter,-1)'] * comparisons)})"
     assert page(journal, open_range(journal, query(filter=text)), 0, 5, MUCH) == HistoryPage([], rows, False)
 
 
-def test_a_page_with_a_filter_looks_at_a_bounded_number_of_bytes() -> None:
+def test_a_page_with_a_filter_reads_a_bounded_number_of_bytes() -> None:
     """Bytes of events times comparisons; one event at least. The last page is still found."""
     journal = MemoryJournal()
     value = f"[{','.join(map(str, range(20_000)))}]".encode()
@@ -376,7 +376,7 @@ def test_a_page_with_a_filter_looks_at_a_bounded_number_of_bytes() -> None:
 
 
 def test_instants_are_made_revisions_when_everything_is_durable(journal: Journal) -> None:
-    """An event that is not durable has no known time. Before and after all events, and between two such events."""
+    """The time of an event is unknown before it is durable. Before, between and after such events."""
     far, last = nanoseconds("2099-01-01T00:00:00+00:00"), nanoseconds(timestamp(102))
     asked = {
         "to the future": (query(101, before=far), [101, 102, 103]),
@@ -400,7 +400,7 @@ def test_instants_are_made_revisions_when_everything_is_durable(journal: Journal
     assert revisions(page(journal, ranges["to the future"], 101, 1, MUCH).events) == [102]
 
 
-def test_a_limit_of_nothing_looks_whether_more_follows(journal: Journal) -> None:
+def test_a_limit_of_zero_checks_whether_more_follows(journal: Journal) -> None:
     """A reader without demand can learn of the end; the position shows whether more events follow."""
     range = open_range(journal, query(filter="eq(attributes/counter,60)"))
     waiting = page(journal, range, 0, 0, MUCH)

@@ -102,7 +102,10 @@ def test_a_tombstone_keeps_revision_and_policy_and_a_creation_starts_again() -> 
 
 
 def test_a_policy_replays_in_parts_and_always_has_imports() -> None:
-    """The keys of subjects and resources are the rest of the path; taking the imports away leaves none."""
+    """The keys of subjects and resources are the rest of the path.
+
+    Deleting the imports leaves an empty object.
+    """
     steps: tuple[Step, ...] = (
         ("created", "/", {"policyId": "acme.site:lamps", "imports": {"a:b": {"entries": []}}, "entries": {}}),
         ("created", "/entries/a~0b", {"subjects": {}, "resources": {}}),

@@ -1,4 +1,4 @@
-"""One entity's state from its events and from what is known besides."""
+"""The state of an entity from its events and from known states."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def keys(folding: StateFold) -> list[str]:
     ("items", "ground", "expected"),
     [
         ((event(1), event(2), event(3)), FoldBase.EVENTS, ["n1", "n2", "n3"]),
-        # What is known is not asked where all events are there.
+        # A known state is unused if all events are present.
         ((event(1), known(1), event(2), known(7)), FoldBase.EVENTS, ["n1", "n2"]),
-        # An event that is there twice counts once.
+        # A repeated event is folded once.
         ((event(1), event(1), event(2), event(2)), FoldBase.EVENTS, ["n1", "n2"]),
-        # The first ones are past their time.
+        # The first events have expired.
         ((event(3), known(3), event(4)), FoldBase.KNOWN, ["n4"]),
         ((known(2), event(3), event(4)), FoldBase.KNOWN, ["n3", "n4"]),
         ((known(5),), FoldBase.KNOWN, []),
@@ -98,14 +98,14 @@ def created(revision: int) -> Event:
 
 
 def test_a_creation_event_is_a_fold_base_after_any_earlier_event() -> None:
-    """As after an erasure: revisions go on counting, and the events before are gone."""
+    """As after an erasure: revisions continue, and earlier events are missing."""
     for before in ((), (event(1),), (known(2),)):
         folding = folded(*before, created(7), event(8))
         assert folding.ground is FoldBase.EVENTS
         assert folding.snapshot == Snapshot(
             LAMP, 8, timestamp(7), timestamp(8), {"attributes": {"n": 0, "n8": 8}, "policyId": "acme:pol"}, "acme:pol"
         )
-    # When it was created, an event that only changes all of it does not say.
+    # An event that replaces the whole thing does not contain its creation time.
     assert folded(created(7)._replace(action="modified")).ground is FoldBase.NOTHING
 
 

@@ -1,4 +1,4 @@
-"""One entity leaves the journal, bytes and all, whatever is killed between two steps."""
+"""An entity is erased from the journal and its bytes, despite a kill between any two steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def begin(path: Path) -> Erasure:
     return begun
 
 
-def go_on(path: Path, most: int) -> bool:
+def continue_erasure(path: Path, most: int) -> bool:
     """Continue the erasures for so many steps, then stop; return whether they are complete."""
     journal = Journal.open(path)
     try:
@@ -71,7 +71,7 @@ def go_on(path: Path, most: int) -> bool:
             journal.commit()
         return True
     finally:
-        # Whatever is in an open transaction goes, as it does when a process is killed.
+        # An open transaction is rolled back, as when a process is killed.
         journal.close()
 
 
@@ -89,7 +89,7 @@ def test_rows_are_left_that_no_record_means() -> None:
     assert erasure.spared_condition([]) == "true"
 
 
-def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(tmp_path: Path) -> None:
+def test_nothing_of_the_entity_remains_in_the_files_after_any_kills(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.open(path)
     journal.append(history(POLICY, 3))
@@ -104,7 +104,7 @@ def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(t
     journal.close()
     assert begin(path) == (1, "thing", LAMP.id, newest, timestamp(99), "operator", None, None)
     runs = 0
-    while not go_on(path, runs):
+    while not continue_erasure(path, runs):
         runs += 1
     assert runs >= 2, "it was killed before and between the steps"
     assert MARK not in bytes_of(tmp_path)
@@ -116,7 +116,7 @@ def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(t
     assert found == Snapshot(LAMP, 104, timestamp(99), timestamp(99), None, None)
     (record,) = journal.within(erasure.records)
     assert (record.journal_done, record.lake_done) == (timestamp(100), None)
-    # It is made again: its revisions go on, and the erasure does not concern it.
+    # It is created again: its revisions continue, and the erasure does not apply to the new events.
     journal.append([change(LAMP, 105)])
     journal.within(lambda it: [step(it) for step in steps(record)])
     journal.commit()
@@ -150,7 +150,7 @@ def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tm
     journal.append([change(LAMP, 1), change(LAMP, 2), change(POLICY, 1), change(LAMP, 3), change(POLICY, 2)])
     journal.close()
     begin(path)
-    assert go_on(path, 100)
+    assert continue_erasure(path, 100)
     with JournalReader.open(path) as follower:
         assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (3, 1, 5)
         assert (follower.holes(1, 4), follower.holes(2, 3), follower.holes(5, 9)) == (3, 1, 0)
@@ -183,7 +183,7 @@ def test_a_journal_with_all_events_erased_can_fill_a_new_lake(tmp_path: Path) ->
     journal.append(history(LAMP, 3))
     journal.close()
     begin(path)
-    assert go_on(path, 100)
+    assert continue_erasure(path, 100)
     assert fill_holes(path) == [1, 2, 3]
     with JournalReader.open(path) as follower:
         assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (None, 1, 3)
@@ -199,14 +199,17 @@ def test_an_answer_of_an_earlier_version_is_recognized_by_its_content(tmp_path: 
     journal.commit()
     journal.close()
     begin(path)
-    assert go_on(path, 100)
+    assert continue_erasure(path, 100)
     journal = Journal.open(path)
     assert [journal.answer(name) for name in names[:2]] == [None, b"about something else"]
     journal.close()
 
 
 def test_an_erasure_keeps_the_responses_of_other_entities(tmp_path: Path) -> None:
-    """Another id that begins alike, a policy of the same id. What was made together with another entity is of both."""
+    """Of an ID with the same beginning, and of a policy with the same ID.
+
+    The response to a creation of two entities belongs to both, so it is erased.
+    """
     path = tmp_path / "journal.db"
     journal = Journal.open(path)
     assert POLICY.id == LAMP.id
@@ -218,7 +221,7 @@ def test_an_erasure_keeps_the_responses_of_other_entities(tmp_path: Path) -> Non
     journal.append([both, change(LAMP, 2, answer=answered(8, b"mine"))])
     journal.close()
     begin(path)
-    assert go_on(path, 100)
+    assert continue_erasure(path, 100)
     journal = Journal.open(path)
     assert [journal.answer(delivery(n)) for n in (0, 1, 7, 8)] == [response, response, None, None]
     journal.close()

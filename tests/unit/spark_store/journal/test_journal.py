@@ -1,4 +1,4 @@
-"""The SQLite journal: what every journal does, and what a file adds: faults, full disks, other processes, kills."""
+"""The SQLite journal: the behaviors of every journal, faults, full disks, other processes, kills."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_store.errors import SchemaTooNew, StoreUnavailable, Unstorable
 from spark_store.journal.journal import Journal
 from spark_store.journal.schema import STEPS
 from spark_store.records import Change, StoredAnswer
-from tests.contract.journal import JournalBehaviour
+from tests.contract.journal import JournalBehavior
 from tests.support.failing_sqlite import Fragile
 from tests.support.journal_entries import (
     ALL,
@@ -41,7 +41,7 @@ from tests.support.paths import ROOT
 from tests.support.reference_journal import MemoryJournal
 
 
-class TestJournal(JournalBehaviour):
+class TestJournal(JournalBehavior):
     def make(self, folder: Path, clock: NanoClock) -> Journal:
         return Journal.open(folder / "journal.db", clock=clock)
 
@@ -56,7 +56,7 @@ def fragile(tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
 def test_an_append_with_a_failing_operation_is_stored_completely_or_not_at_all(fragile: Journal, late: bool) -> None:
-    """For each n; and the journal goes on afterwards as if nothing had been. Only a commit whose answer is lost lands."""
+    """For each operation; later appends succeed. Only a commit whose result is lost is stored."""
 
     def batch() -> list[Change]:
         return [change(LAMP, newest + 1, answer=answered(newest)), change(LAMP, newest + 2)]
@@ -88,8 +88,8 @@ def test_an_append_with_a_failing_operation_is_stored_completely_or_not_at_all(f
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_a_rollback_that_fails_is_made_up_for(fragile: Journal, commits: bool) -> None:
-    """Nothing is ever written on top of what should be gone, and nothing of it is committed."""
+def test_a_failed_rollback_is_repeated(fragile: Journal, commits: bool) -> None:
+    """Nothing is written after uncommitted changes, and none of them is committed."""
     fragile.write([change(LAMP, 1)])
     Fragile.arm(1)
     fragile.rollback()
@@ -115,7 +115,7 @@ def test_reading_that_fails_is_unavailable(fragile: Journal) -> None:
             read()
 
 
-def test_a_full_file_stores_nothing_of_the_batch_and_continues_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_file_stores_nothing_of_the_batch_and_continues_with_free_space(tmp_path: Path) -> None:
     """A real SQLITE_FULL, through the file's size limit; a probe sees it too."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 2))
@@ -135,7 +135,7 @@ def test_a_full_file_stores_nothing_of_the_batch_and_continues_when_there_is_roo
 
 
 def test_probes_use_the_same_room_again_and_again(tmp_path: Path) -> None:
-    """On a disk that is nearly full they would otherwise take what is left for those who wait for it."""
+    """On a nearly full disk they would otherwise use the space that commits wait for."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 2))
     for _ in range(30):
@@ -145,7 +145,7 @@ def test_probes_use_the_same_room_again_and_again(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     journal._writer.execute("PRAGMA query_only = ON")
     with pytest.raises(StoreUnavailable, match=r"readonly.*cannot be written"):
@@ -242,7 +242,7 @@ def test_a_step_writes_few_large_values(tmp_path: Path) -> None:
     assert (small, large) == (3, 1 + 2 * len(lamps))
 
 
-def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+def test_everything_exists_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.open(path)
     journal.append([*history(LAMP, 5), change(POLICY, 1, answer=answered(1))])
@@ -335,7 +335,7 @@ while True:
 
 
 def test_a_durable_commit_survives_a_kill_and_is_stored_once(tmp_path: Path) -> None:
-    """A child writes and reports each commit; it is killed at some moment, several times over the same file."""
+    """A child process writes and reports each commit; it is killed several times with the same file."""
     path = tmp_path / "journal.db"
     reported = 0
     for round_number in range(2):
@@ -399,7 +399,7 @@ class CountingLookups(sqlite3.Connection):
         return super().execute(sql, *parameters)
 
 
-def test_a_record_newer_than_every_answered_one_of_its_partition_is_not_looked_up(tmp_path: Path) -> None:
+def test_a_record_newer_than_every_answered_one_of_its_partition_needs_no_lookup(tmp_path: Path) -> None:
     def lookups(answer: StoredAnswer, expected: bytes | None) -> int:
         before = CountingLookups.count
         assert journal.answer(answer.delivery) == expected

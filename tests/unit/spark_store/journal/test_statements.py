@@ -1,4 +1,4 @@
-"""Events in the order in which they were stored, the cursors of targets, and policies in which a subject expires."""
+"""Events in the order of storing, the cursors of targets, and policies with an expiring subject."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_page_of_events_that_are_followed_stops_at_the_byte_budget(journal: Jo
 
 
 def test_a_new_place_is_after_the_newest_event_and_goes_forward_only(journal: Journal) -> None:
-    """A connection's targets that are not named any more have none; what another connection has stays."""
+    """Removed targets of a connection lose their cursors; those of another connection stay."""
     journal.append(history(LAMP, 2))
     journal.write([change(LAMP, 3)])
     follow(journal, "conn-1", ["0:a", "0:b"])
@@ -136,7 +136,7 @@ def test_a_new_place_is_after_the_newest_event_and_goes_forward_only(journal: Jo
     assert [place.connection for place in places(journal)] == ["conn-1", "conn-1"]
 
 
-def test_a_policy_in_which_something_expires_is_due_until_it_was_looked_at(journal: Journal) -> None:
+def test_a_policy_with_an_expiry_is_due_until_it_was_checked(journal: Journal) -> None:
     """The noted value is returned too; a change makes the policy due again; a deleted one is not due."""
     expiring = {"entries": {"A": {"subjects": {"a:b": {"expiry": "2030-01-15T08:00:00Z"}}}}}
 
@@ -153,12 +153,12 @@ def test_a_policy_in_which_something_expires_is_due_until_it_was_looked_at(journ
     assert due(journal, LATER, 10) == []
     write(2, expiring)
     assert due(journal, "", 10) == [PolicyDue(POLICY, None)]
-    look(2, "2030-01-15T07:00:00.000000Z", b"told")
+    look(2, "2030-01-15T07:00:00.000000Z", b"notified")
     assert due(journal, "2030-01-15T06:59:59.999999Z", 10) == []
-    assert due(journal, "2030-01-15T07:00:00.000000Z", 10) == [PolicyDue(POLICY, b"told")]
+    assert due(journal, "2030-01-15T07:00:00.000000Z", 10) == [PolicyDue(POLICY, b"notified")]
     assert due(journal, LATER, 0) == []
     write(3, expiring)
-    assert due(journal, "", 10) == [PolicyDue(POLICY, b"told")]
+    assert due(journal, "", 10) == [PolicyDue(POLICY, b"notified")]
     look(2, "2030-01-15T07:00:00.000000Z", b"too late")
     assert due(journal, "", 10) == [PolicyDue(POLICY, b"too late")]
     look(2, None)

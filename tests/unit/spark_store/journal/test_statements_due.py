@@ -1,4 +1,4 @@
-"""Due policies in the journal's file; `JournalBehaviour` has the tests for every journal."""
+"""Due policies in the journal's file; `JournalBehavior` has the tests for every journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.temporary_journal import due
 SUBJECT = b"a-subject-nobody-else-has"
 
 
-def test_nothing_is_left_of_whom_a_policy_was_going_to_report(tmp_path: Path) -> None:
+def test_an_erased_policy_leaves_no_subject_to_announce(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     state = {"entries": {"A": {"subjects": {"a:b": {"expiry": "2030-01-15T08:00:00Z"}}}}}
     event = Event(POLICY, 1, timestamp(1), "created", "/", b"{}", b"{}")
@@ -31,7 +31,7 @@ def test_nothing_is_left_of_whom_a_policy_was_going_to_report(tmp_path: Path) ->
 
 
 def test_every_write_of_a_policy_state_makes_the_policy_due(tmp_path: Path) -> None:
-    """A rebuild writes states by itself."""
+    """Also the writes of a rebuild."""
     journal = Journal.open(tmp_path / "journal.db")
     entity = "INSERT INTO entities (type, id, revision, created, modified, state) VALUES ('policy', ?, 1, '', '', ?)"
     journal.within(lambda it: it.execute(entity, (POLICY.id, b'{"subjects":{"a:b":{"expiry":"x"}}}')))

@@ -33,7 +33,7 @@ def first_published(journal: Journal, entity: EntityId, first: int, last: int, i
 
 
 def test_large_messages_other_headers_and_other_entities_do_not_matter(tmp_path: Path) -> None:
-    """Where a publisher has named no time, the service's counts, whatever else the headers say."""
+    """If the publisher gave no time, the time of the service applies, for any other headers."""
     journal = Journal.open(tmp_path / "journal.db")
     large = b'"%b"' % (b"x" * 100_000)
     journal.append(

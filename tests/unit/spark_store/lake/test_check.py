@@ -21,7 +21,7 @@ from spark_store.lake.durability import is_complete
 from spark_store.lake.tables import EVENTS, LATEST, Table
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import write_lake
-from tests.support.lake.tables import spoil_page
+from tests.support.lake.tables import corrupt_page
 from tests.support.lake.twin_changes import erase_events, trim
 
 
@@ -69,14 +69,14 @@ def test_events_missing_from_both_journal_and_lake_are_reported(data_folder: Dat
         look(data_folder)
 
 
-def test_where_the_journal_has_everything_a_lake_need_not_be_there(tmp_path: Path) -> None:
+def test_a_lake_is_not_required_if_the_journal_is_complete(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path)
     assert fault_of(data_folder) == ""
     data_folder.write(3)
     assert fault_of(data_folder) == ""
 
 
-def test_a_table_that_is_being_made_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_table_that_is_being_created_is_not_checked(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path)
     data_folder.write(3)
     Path(data_folder.lake.path(EVENTS), "_delta_log").mkdir(parents=True)
@@ -152,9 +152,7 @@ def test_a_damaged_table_is_reported_with_its_path_and_the_next_step(
 
 
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
-def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(
-    data_folder: DataFolder, table: Table
-) -> None:
+def test_a_part_of_the_log_removed_meanwhile_by_a_pipeline_is_not_missed(data_folder: DataFolder, table: Table) -> None:
     folder = Path(data_folder.lake.path(table))
     DeltaTable(folder).create_checkpoint()
     # It is listed, and not there when it is looked at.
@@ -177,7 +175,7 @@ def test_a_checkpoint_that_is_made_meanwhile_is_found(data_folder: DataFolder, m
 
 def test_a_corrupt_page_is_found(data_folder: DataFolder) -> None:
     trim(data_folder, 10)
-    file = spoil_page(Path(data_folder.lake.path(EVENTS)))
+    file = corrupt_page(Path(data_folder.lake.path(EVENTS)))
     with pytest.raises(LakeUnfit, match=f"{file}: expected intact pages, found: .*; .*restore"):
         look(data_folder)
 
@@ -201,7 +199,7 @@ def test_a_file_that_the_system_does_not_let_be_read_is_not_damaged(
         look(data_folder)
 
 
-def test_a_lake_that_is_not_there_is_waited_for_if_the_journal_was_trimmed(data_folder: DataFolder) -> None:
+def test_a_missing_lake_is_awaited_if_the_journal_was_trimmed(data_folder: DataFolder) -> None:
     """Its disk may not be mounted yet: no table is created in its place."""
     shutil.rmtree(data_folder.lake.folder)
     expect_lake(data_folder.lake)

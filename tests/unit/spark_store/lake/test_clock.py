@@ -23,7 +23,7 @@ JUMPED = 400 * DAY
 STEADILY = [(HOUR, RIGHT, NONE)]
 
 Step = tuple[timedelta, timedelta, timedelta]
-"""So much is measured; then the clock is wrong by so much; what is believed is wrong by so much then."""
+"""A step: the measured time; the error of the clock after it; the error of the believed time then."""
 
 
 class Machine:
@@ -56,18 +56,18 @@ class Machine:
         [(7 * DAY, RIGHT, NONE)],
         # Corrected a little, each time.
         [(HOUR, timedelta(seconds=50), timedelta(seconds=50)), (HOUR, timedelta(seconds=100), timedelta(seconds=100))],
-        # Ahead, and noticed at once; steadily so for less than a day, and for a day.
+        # The clock jumps ahead, noticed at once; it is believed after a steady day, not before.
         [*STEADILY, (NONE, JUMPED, NONE), (HOUR, JUMPED, NONE), (22 * HOUR, JUMPED, NONE), (HOUR, JUMPED, JUMPED)],
-        # A check after more than a day proves nothing about a clock that has jumped meanwhile.
+        # A check after more than a day does not show that the clock has been steady.
         [(7 * DAY, JUMPED, NONE), (7 * DAY, JUMPED, JUMPED)],
-        # Not steadily: further ahead, or part of the way back.
+        # Not steady: the clock goes further ahead, or part of the way back.
         [(HOUR, JUMPED, NONE), (23 * HOUR, JUMPED + DAY, NONE), (HOUR, JUMPED + DAY, NONE)],
         [(HOUR, JUMPED, NONE), (23 * HOUR, DAY, NONE), (HOUR, DAY, NONE), (23 * HOUR, DAY, DAY)],
-        # Set right again, as if nothing had been.
+        # Corrected, without effect.
         [(HOUR, JUMPED, NONE), (HOUR, RIGHT, NONE), (HOUR, RIGHT, NONE)],
-        # Behind for less than a day: as if nothing had been, too.
+        # Behind for less than a day: without effect, too.
         [(HOUR, -JUMPED, NONE), (22 * HOUR, -JUMPED, NONE), (HOUR, RIGHT, NONE)],
-        # A clock that goes steadily for a day is believed, whichever way it went.
+        # A clock that is steady for a day is believed, ahead or behind.
         [(HOUR, -DAY, NONE), (DAY, -DAY, -DAY), (HOUR, RIGHT, -DAY), (23 * HOUR, RIGHT, -DAY), (HOUR, RIGHT, NONE)],
         [(HOUR, JUMPED, NONE), (DAY, JUMPED, JUMPED), (HOUR, RIGHT, JUMPED), (DAY, RIGHT, NONE), (HOUR, JUMPED, NONE)],
     ],
@@ -122,7 +122,7 @@ def test_a_machine_that_starts_in_1970_and_is_never_up_for_a_day_believes_its_cl
     assert late == NONE
 
 
-def test_a_machine_that_was_off_for_long_gets_its_time_back_a_day_at_each_start() -> None:
+def test_a_machine_that_was_off_for_long_regains_a_day_at_each_start() -> None:
     machine = Machine(NOW - 30 * DAY)
     for _ in range(80):
         machine.switch_on(14 * HOUR)
@@ -158,7 +158,7 @@ def test_the_first_look_at_a_lake_believes_the_clock() -> None:
     assert look(None, NOW, Uptime("first", 5.0)).believed == NOW
 
 
-def test_all_processes_of_a_machine_measure_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_processes_of_a_machine_measure_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = clock_module.uptime()
     output = subprocess.run(
         [sys.executable, "-c", "from spark_store.lake.clock import uptime; it = uptime(); print(it.boot, it.seconds)"],

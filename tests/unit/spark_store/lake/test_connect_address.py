@@ -1,4 +1,4 @@
-"""The address of wide queries: there while a pipeline runs, for its owner alone."""
+"""The address for Spark queries: it exists while a pipeline runs, and only its owner can read it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_store.errors import NoPipeline, StoreUnavailable
 from spark_store.lake.connect_address import ConnectAddress, local_address, publish_address, read_address
 
 
-def test_an_address_is_there_meanwhile_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_an_address_exists_while_the_pipeline_runs_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     file, address = tmp_path / "connect.json", local_address(15002, "s3cret", 7)
     assert address.url == "sc://localhost:15002/;token=s3cret"
     assert "s3cret" not in repr(address)
-    # What a killed one left behind is no hindrance, whatever it is.
+    # Files of a killed pipeline are replaced.
     file.with_suffix(".part").write_text("half")
     file.write_text("old")
     with publish_address(file, address):

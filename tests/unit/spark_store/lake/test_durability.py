@@ -78,9 +78,7 @@ def test_a_disk_that_refuses_makes_the_store_unavailable(place: Lake, monkeypatc
         durability.sync(Lake(place.folder / "elsewhere"))
 
 
-def test_without_such_a_call_every_file_and_folder_is_made_durable(
-    place: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_syncfs_every_file_and_folder_is_made_durable(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda it: found.append(os.readlink(f"/proc/self/fd/{it}")))
     monkeypatch.setattr(durability, "_LIBC", object())
@@ -88,25 +86,25 @@ def test_without_such_a_call_every_file_and_folder_is_made_durable(
     assert sorted(found) == sorted(str(it) for it in (place.folder, *place.folder.rglob("*")))
 
 
-@pytest.mark.parametrize("spoil", ["empty", "half", "rows"])
-def test_a_newest_commit_that_a_power_cut_has_spoilt_is_taken_away(place: Lake, spoil: str) -> None:
+@pytest.mark.parametrize("damage", ["empty", "half", "rows"])
+def test_a_newest_commit_damaged_by_a_power_failure_is_removed(place: Lake, damage: str) -> None:
     publish(place, before=True)
     newest = commit(place, 2)
     beside = [newest.with_suffix(".crc"), newest.with_name(f".{newest.name}.crc")]
     for file in beside:
         file.write_bytes(b"")
-    if spoil == "rows":
+    if damage == "rows":
         added = DeltaTable(place.path(EVENTS)).file_uris()
         os.truncate(max(added, key=lambda it: Path(it).stat().st_mtime_ns), 0)
     else:
-        os.truncate(newest, 0 if spoil == "empty" else newest.stat().st_size - 20)
+        os.truncate(newest, 0 if damage == "empty" else newest.stat().st_size - 20)
     assert durability.repair(place) == [newest]
     assert rows(place) == [0, 1]
     assert [file for file in (newest, *beside) if file.exists()] == []
     assert durability.repair(place) == []
 
 
-def test_files_of_a_partition_are_made_durable_and_looked_at_too(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_partition_are_made_durable_and_checked_too(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Path(place.path(FULL_SNAPSHOTS))
     for number in (7, 8):
         write_deltalake(table, pa.table({"n": [1], "as_of": [number]}), mode="append", partition_by=["as_of"])
@@ -140,10 +138,10 @@ def checkpoint(place: Lake, number: int) -> Path:
     return file
 
 
-@pytest.mark.parametrize("spoil", ["commit", "checkpoint", "both"])
+@pytest.mark.parametrize("damage", ["commit", "checkpoint", "both"])
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_checkpoint_of_the_newest_commit_goes_too_where_the_log_says_everything_without_it(
-    place: Lake, spoil: str, is_old: bool
+def test_a_checkpoint_of_the_newest_commit_is_removed_if_the_log_is_complete_without_it(
+    place: Lake, damage: str, is_old: bool
 ) -> None:
     """From its beginning, or from an older checkpoint. Delta writes one right after each fiftieth commit."""
     if is_old:
@@ -155,13 +153,13 @@ def test_a_checkpoint_of_the_newest_commit_goes_too_where_the_log_says_everythin
     newest = checkpoint(place, 3)
     beside = newest.with_name(f".{newest.name}.crc")
     beside.touch()
-    gone = [newest] if spoil == "checkpoint" else [newest, commit(place, 3)]
-    for file in gone[spoil == "commit" :]:
+    gone = [newest] if damage == "checkpoint" else [newest, commit(place, 3)]
+    for file in gone[damage == "commit" :]:
         os.truncate(file, 0)
     assert durability.repair(place) == gone
     assert [file for file in (*gone, beside) if file.exists()] == []
     assert not newest.with_name("_last_checkpoint").exists(), "it is of the one that went"
-    kept = [0, 1, 2, 3] if spoil == "checkpoint" else [0, 1, 2]
+    kept = [0, 1, 2, 3] if damage == "checkpoint" else [0, 1, 2]
     assert rows(place) == kept
     write_deltalake(place.path(EVENTS), pa.table({"n": [4]}), mode="append")
     assert rows(place) == [*kept, 4]
@@ -213,15 +211,15 @@ def test_a_log_is_shortened_from_its_beginning(place: Lake, monkeypatch: pytest.
     assert unlinked == [f"{number:020}.json" for number in (0, 1)]
 
 
-@pytest.mark.parametrize(("age", "spoil", "first"), [(7_300.0, False, 2), (3_500.0, False, 0), (7_300.0, True, 0)])
-def test_a_log_keeps_an_hour_before_its_checkpoint(age: float, spoil: bool, first: int, place: Lake) -> None:
+@pytest.mark.parametrize(("age", "damage", "first"), [(7_300.0, False, 2), (3_500.0, False, 0), (7_300.0, True, 0)])
+def test_a_log_keeps_an_hour_before_its_checkpoint(age: float, damage: bool, first: int, place: Lake) -> None:
     """Versions of the last hour can still be opened, and the table too."""
     file = checkpoint(place, 2)
-    if spoil:
+    if damage:
         os.truncate(file, 100)
     now = time.time()
     os.utime(file, (now - age, now - age))
     durability.clean_log(Path(place.path(EVENTS)) / "_delta_log", now)
     assert commits(place) == [*range(first, 3)]
-    if not spoil:
+    if not damage:
         assert [DeltaTable(place.path(EVENTS), version=it).version() for it in commits(place)] == commits(place)

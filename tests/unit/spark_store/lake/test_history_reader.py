@@ -40,7 +40,7 @@ def test_events_come_back_as_the_bytes_that_the_journal_had(lake: Lake) -> None:
 
 
 def test_of_an_erased_entity_nothing_is_shown_up_to_the_event_of_the_erasure(lake: Lake) -> None:
-    """Also not what was decoded before; what it has become since then is."""
+    """Also of already decoded events; a later re-creation is shown."""
     fill(lake, 1, 9, (LAMP, OTHER))
     append_snapshots(lake, [snapshot(LAMP, 4), snapshot(OTHER, 4)])
     erased: dict[EntityId, int] = {}
@@ -156,7 +156,7 @@ def test_same_ids_of_another_type_are_another_entity(lake: Lake) -> None:
     assert {found.entity for found in LakeHistory(lake).events(POLICY, 1, 9, 10, MUCH).events} == {POLICY}
 
 
-def test_a_history_starts_at_the_oldest_event_there_is(lake: Lake) -> None:
+def test_a_history_starts_at_the_oldest_existing_event(lake: Lake) -> None:
     fill(lake, 1, 60)
     forget(lake, "revision <= 41")
     opened = LakeHistory(lake)
@@ -202,7 +202,7 @@ def test_a_duplicate_revision_is_reported(lake: Lake) -> None:
         LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
 
 
-def test_a_table_that_is_not_there_is_reported(lake: Lake) -> None:
+def test_a_missing_table_is_reported(lake: Lake) -> None:
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
         LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
@@ -212,7 +212,7 @@ def test_a_table_that_is_not_there_is_reported(lake: Lake) -> None:
 # states
 
 
-def test_the_oldest_event_of_a_range_is_found_wherever_it_starts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_event_of_a_range_is_found_for_any_start(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_reader, "WINDOW", 4)
     fill(lake, 1, 40)
     opened = LakeHistory(lake)

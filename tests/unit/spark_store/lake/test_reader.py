@@ -128,7 +128,7 @@ def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
     assert pending(place) == [4, 5]
 
 
-def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+def test_a_missing_table_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="expected a Delta table that can be read"):
         reader.last_transaction(Lake(tmp_path), EVENTS, "journal")
 

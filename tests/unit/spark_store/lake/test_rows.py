@@ -14,13 +14,13 @@ from spark_store.lake.rows import TableRows, entries, states
 from spark_store.lake.tables import EVENTS, LATEST, Lake
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_lake
-from tests.support.lake.twin_changes import eventful
+from tests.support.lake.twin_changes import write_eventful_past
 
 
 @pytest.fixture
 def data_folder(tmp_path: Path) -> DataFolder:
     data_folder = DataFolder(tmp_path / "data")
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     write_lake(data_folder.folder)
     return data_folder
 
@@ -64,7 +64,7 @@ def test_an_entitys_history_is_its_events_up_to_a_number(data_folder: DataFolder
         assert list(follower.history("policy", "acme.site:lamp-1", 12)) == []
 
 
-def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_table(tmp_path: Path) -> None:
     place = Lake(tmp_path)
     assert not place.has(EVENTS)
     with pytest.raises(StoreUnavailable, match="expected a Delta table"):

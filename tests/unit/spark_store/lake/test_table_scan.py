@@ -18,7 +18,7 @@ from spark_store.lake.table_scan import ScanFilter, _Bounds, _File, footer_of
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Times
 from tests.support.journal_entries import LAMP
-from tests.support.lake.tables import OTHER, Clock, compact, fill, read, span, spoil_page
+from tests.support.lake.tables import OTHER, Clock, compact, corrupt_page, fill, read, span
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_table_with_a_missing_folder_raises_history_unavailable(folder: str, i
     assert opened.reaches() == 20
 
 
-def test_a_half_written_file_is_reported_and_the_rest_continues(lake: Lake) -> None:
+def test_a_half_written_file_is_reported_and_other_files_apply(lake: Lake) -> None:
     fill(lake, 1, 10)
     (good,) = Path(lake.path(EVENTS)).glob("*.parquet")
     fill(lake, 11, 20)
@@ -140,7 +140,7 @@ def test_a_half_written_file_is_reported_and_the_rest_continues(lake: Lake) -> N
 def test_a_corrupt_page_raises_history_unavailable(lake: Lake) -> None:
     fill(lake, 1, 10)
     assert read(LakeHistory(lake), 1, 10) == span(1, 10)
-    spoil_page(Path(lake.path(EVENTS)))
+    corrupt_page(Path(lake.path(EVENTS)))
     footer_of.cache_clear()
     with pytest.raises(HistoryUnavailable, match=r"expected a file that can be read, found: .*page integrity"):
         read(LakeHistory(lake), 1, 10)

@@ -29,7 +29,7 @@ def test_design_8_19_the_tables_lie_in_the_data_folder() -> None:
     assert [lake.path(table) for table in TABLES] == [f"/data/lake/{it}" for it in names]
 
 
-def test_a_table_is_there_once_it_has_a_log(tmp_path: Path) -> None:
+def test_a_table_exists_once_it_has_a_log(tmp_path: Path) -> None:
     path = Lake(tmp_path).path(EVENTS)
     assert not is_table(path)
     Path(path).mkdir(parents=True)

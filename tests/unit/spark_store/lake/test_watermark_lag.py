@@ -29,7 +29,7 @@ def test_the_lag_gives_the_event_count_and_the_age_of_the_oldest_event(tmp_path:
     data_folder = DataFolder(tmp_path)
     data_folder.write(10, entities=1)
     with JournalReader.open(data_folder.lake.journal) as follower:
-        # Event 5 is the one of second 5, and the first that is not in the lake.
+        # Event 5, of second 5, is the first one that is not in the lake.
         assert measure_lag(follower, 4, NOW) == LakeLag(6, 55.0)
         assert measure_lag(follower, 10, NOW) == LakeLag(0, 0.0)
         assert measure_lag(follower, 4, datetime(2000, 1, 1, tzinfo=UTC)) == LakeLag(6, 0.0), "a clock that jumped back"

@@ -1,4 +1,4 @@
-"""A copy of journal and lake that a service can go on from, whatever happens to them while it is made."""
+"""A copy of journal and lake, made during writes, is a valid start for a service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_store.maintenance.verify import verify
 from spark_store.pipeline.session import scratch_folder
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import add_events, event_row, write_events, write_lake
-from tests.support.lake.twin_changes import eventful, states, trim
+from tests.support.lake.twin_changes import states, trim, write_eventful_past
 
 _copyfile = shutil.copyfile
 
@@ -30,7 +30,7 @@ _copyfile = shutil.copyfile
 def data_folder(tmp_path: Path) -> DataFolder:
     """A journal whose newest events are not in the lake yet, and whose oldest are there alone."""
     made = DataFolder(tmp_path / "data")
-    eventful(made)
+    write_eventful_past(made)
     write_lake(made.folder, 30)
     trim(made, 10)
     return made
@@ -83,7 +83,7 @@ def test_a_copy_is_for_its_owner_alone(data_folder: DataFolder, tmp_path: Path) 
 
 def test_a_journal_without_a_lake_is_copied_too(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path / "data")
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     made = back_up(data_folder.lake, tmp_path / "copy")
     assert (made.lake, made.tables, made.trimmed) == (None, {}, 0)
     assert states(DataFolder(tmp_path / "copy")) == states(data_folder)
@@ -122,7 +122,10 @@ def test_a_backup_has_all_events_stored_before_it_began_and_does_not_stop_writes
 def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
     data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a second look the copy would lack the events 31 to 35: neither the journal nor the lake would have them."""
+    """If the lake were read only once, the copy would lack events 31 to 35.
+
+    They leave the journal and reach the lake during the backup.
+    """
     copied, times = module._Copying.lake, []
 
     def lake(copying: module._Copying) -> dict[str, int]:
@@ -163,7 +166,7 @@ def test_a_table_with_files_removed_during_a_backup_is_copied_again(
     assert made.tables["events"] == 1
 
 
-def test_a_file_that_goes_away_again_and_again_is_no_endless_loop(
+def test_a_file_that_repeatedly_vanishes_causes_no_endless_loop(
     data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail_in_log(source: Path) -> None:

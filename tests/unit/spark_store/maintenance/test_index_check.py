@@ -1,4 +1,4 @@
-"""The search index compared with the states: whatever is missing or too much is found, and nothing where all is well."""
+"""The search index compared with the states: missing and superfluous rows are found, and no others."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_of_many_only_some_are_reported_one_by_one(file: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak(shard="kills-operators"))])
-def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path: Path, kills: int) -> None:
+def test_index_and_states_agree_after_a_kill_of_the_writer_at_any_step(tmp_path: Path, kills: int) -> None:
     """Also while the index is rebuilt."""
     path, random_source = tmp_path / "journal.db", dice("index writer", kills)
     waited, compared = 0, 0
@@ -196,7 +196,7 @@ def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path
         assert found.examples == []
         waited += found.waiting > 0
         compared += found.entities
-    # A quarter of the kills hits an index that is being rebuilt; of eight kills, one series in ten hits none.
+    # A quarter of the kills interrupts an index build; of ten series of eight kills, one interrupts none.
     assert waited >= kills // 100
     assert compared > kills
     # The next process completes the unfinished work.

@@ -16,7 +16,7 @@ from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import latest_row, write_lake, write_latest
-from tests.support.lake.twin_changes import erase_and_create, eventful, states, tamper, trim
+from tests.support.lake.twin_changes import erase_and_create, states, tamper, trim, write_eventful_past
 from tests.support.oracles import search_index as indexed
 
 ENTITIES = 10
@@ -25,7 +25,7 @@ ENTITIES = 10
 @pytest.fixture
 def data_folder(tmp_path: Path) -> DataFolder:
     data_folder = DataFolder(tmp_path / "data")
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     return data_folder
 
 
@@ -63,7 +63,7 @@ def test_a_rebuild_makes_the_search_index_match_the_states_after_any_damage(data
     assert there == indexed.expected(data_folder.lake.journal)
     assert len(there.values) > ENTITIES
     assert there.subjects == {("a:b/c", "acme.site:owner")}
-    # The index alone, and what is wrong in no state.
+    # Only the index is damaged, outside any state.
     tamper(data_folder, "INSERT INTO search_large VALUES (1)")
     assert rebuild_index(data_folder.lake) == ENTITIES
     assert indexed.found(data_folder.lake.journal) == there
@@ -78,7 +78,7 @@ def test_a_rebuild_restores_trimmed_states_from_the_lake_and_later_events(data_f
     damage(data_folder)
     assert rebuild_journal(data_folder.lake)[:4] == (ENTITIES, 4, 0, 0)
     assert states(data_folder) == before
-    # Without events of its own an entity is what `latest` says.
+    # Without events in the journal, an entity has its state in `latest`.
     write_lake(data_folder.folder)
     trim(data_folder, 99)
     damage(data_folder)
@@ -94,7 +94,7 @@ def test_an_entity_that_only_the_lake_knows_is_added(data_folder: DataFolder) ->
     assert states(data_folder) == before
 
 
-def test_deletions_that_only_the_lake_knows_hide_what_came_before(data_folder: DataFolder) -> None:
+def test_deletions_in_the_lake_hide_earlier_events(data_folder: DataFolder) -> None:
     """The readers of a thing are unknown; the policies that things name are restored."""
     things = "SELECT count(*) FROM named_policies"
     before = read_all(data_folder, things)
@@ -142,7 +142,7 @@ def test_erased_events_in_the_lake_do_not_affect_a_thing_created_again(data_fold
     assert states(data_folder) == before
 
 
-def test_the_same_value_in_other_words_is_left_alone(data_folder: DataFolder) -> None:
+def test_an_equal_value_in_another_notation_is_unchanged(data_folder: DataFolder) -> None:
     """The order of keys, and how a number is written, are no difference."""
     tamper(
         data_folder, 'UPDATE entities SET state = \'{"policyId": "acme.site:other"}\' WHERE id = ?', "acme.site:lamp-1"

@@ -20,7 +20,7 @@ from spark_store.maintenance.rebuild import rebuild_index
 from spark_store.maintenance.verify import RANGE, SHOWN, VerifyReport, boundary, verify
 from tests.support.lake.pipeline_process import DataFolder, counted, lamp
 from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest
-from tests.support.lake.twin_changes import eventful, tamper, trim
+from tests.support.lake.twin_changes import tamper, trim, write_eventful_past
 from tests.support.table import each_row
 
 Rows = list[dict[str, Any]]
@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 @pytest.fixture
 def data_folder(tmp_path: Path) -> DataFolder:
     data_folder = DataFolder(tmp_path / "data")
-    eventful(data_folder)
+    write_eventful_past(data_folder)
     write_lake(data_folder.folder)
     return data_folder
 
@@ -68,7 +68,7 @@ def test_verify_fails_when_the_lake_with_the_trimmed_events_is_missing(data_fold
 
 def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> None:
     other = DataFolder(tmp_path / "data")
-    eventful(other)
+    write_eventful_past(other)
     write_lake(other.folder, 20)
     assert differences(other) == []
     # Merged, and not yet published; appended, and not yet merged.

@@ -1,4 +1,4 @@
-"""The journal's events as Arrow batches that SQLite fills by itself."""
+"""The journal's events as Arrow batches that SQLite fills directly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(data_folder: DataFolder, first: int, last: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("values", [[None, b"1"], [None, None], [b"1", None, b'"x"']])
-def test_a_deletion_has_no_value_wherever_it_is_valid(data_folder: DataFolder, values: list[bytes | None]) -> None:
+def test_a_deletion_has_no_value_at_any_position(data_folder: DataFolder, values: list[bytes | None]) -> None:
     """The library guesses the type of a column from what it meets first."""
     data_folder.append([event(ODD, revision, value) for revision, value in enumerate(values, 1)])
     found = read(data_folder, 1, len(values))

@@ -1,4 +1,4 @@
-"""The checker of the kill series catches what it is there for."""
+"""The lake's checker of the kill series finds every kind of fault."""
 
 from __future__ import annotations
 

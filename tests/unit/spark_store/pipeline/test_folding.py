@@ -50,14 +50,14 @@ def test_rows_of_one_entity_after_the_other_become_one_state_each() -> None:
 
 
 def test_a_rebuilt_state_has_the_sequence_number_of_its_last_event() -> None:
-    """Otherwise the events that are missing, of a table put back alone, would change nothing when they come again."""
+    """Otherwise a restored table would ignore its missing events when they are read again."""
     newer = known("a:1", 9, "{}")
     (row,) = fold_rows([item("a:1", 1, 10), item("a:1", 2, 13), (*newer[:4], 900, *newer[5:])])
     assert (row[3], row[6], row[7]) == (2, '{"attributes":{"n":2}}', 13)
 
 
 def test_a_rebuilt_state_contains_the_metadata_of_its_events() -> None:
-    """Metadata rests in the stored headers of an event; a rebuild that passed over them would take it from every thing."""
+    """Metadata is in the stored headers of events; without them a rebuild would remove it from all things."""
     *event, _, _, _ = item("a:1", 1, 10)
     metadata = '{"_metadata":[["/attributes/n/unit","kg"]]}'
     (row,) = fold_rows([(*event, metadata, None, None)])
@@ -91,6 +91,6 @@ def test_folding_continues_from_a_known_state_and_ends_where_something_is_missin
 
 
 def test_a_creation_needs_nothing_before_it() -> None:
-    """An entity that was erased and made again: what is left of it begins with a creation."""
+    """The remaining events of an erased and recreated entity begin with its creation."""
     row = folded(event(7, '{"attributes":{"n":5}}', "created", "/"), event(8))
     assert (row[3], row[4], row[6]) == (8, timestamp(7), '{"attributes":{"n":1}}')

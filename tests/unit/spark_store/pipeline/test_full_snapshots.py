@@ -17,7 +17,7 @@ from spark_store.pipeline.tables import LakeWriter
 
 
 class Spark:
-    """Takes down what it is asked."""
+    """A fake Spark that records its calls."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []

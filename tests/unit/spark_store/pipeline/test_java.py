@@ -14,7 +14,7 @@ from spark_store.pipeline.java import find_java
 
 
 def java(folder: Path, version: str) -> Path:
-    """A Java home whose Java says this."""
+    """A Java home whose Java prints this."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")

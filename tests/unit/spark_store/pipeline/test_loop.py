@@ -1,4 +1,4 @@
-"""The order in which the loop stores, publishes and removes, and the start of a batch. Spark is a fake."""
+"""The order in which the loop stores, publishes and removes, and how a batch starts. Spark is a fake."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.lake.twin_changes import trim
 
 
 class Spark:
-    """Takes down what it is asked."""
+    """A fake Spark that records its calls."""
 
     def __init__(self, done: list[str]) -> None:
         self._done = done
@@ -118,7 +118,7 @@ def test_files_are_removed_only_after_their_replacement_is_durable(
 def test_an_erasure_that_a_table_lacks_is_repeated(
     older: Table | None, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
+    """A table restored from a backup has erased entities again, whichever table, even without new events."""
     DataFolder(target.lake.data_dir).write(50)
     publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
     found = {"prepare": None, "check_same_journal": None}
@@ -195,14 +195,14 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
         Py4JError("An error occurred while calling o1.sql: Answer from Java side is empty"),
     ],
 )
-def test_a_java_process_that_was_killed_is_reported_in_our_words(error: Exception) -> None:
+def test_a_killed_java_process_is_reported_with_a_message_of_the_pipeline(error: Exception) -> None:
     assert "Java process ended unexpectedly: it was killed, or had too little memory" in str(
         loop.translate_error(error)
     )
 
 
 @pytest.mark.parametrize(("newest", "batches"), [(0, []), (3, [3]), (25, [10, 20, 25])])
-def test_a_run_for_once_moves_what_is_there_and_then_maintains(
+def test_a_single_run_moves_the_existing_events_and_then_runs_maintenance(
     newest: int, batches: list[int], target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[int] = []
@@ -238,7 +238,10 @@ class CountingLoop:
 def test_states_are_merged_when_they_have_waited_or_are_many(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A merge of random entities rewrites most of the table, so not with each batch; the journal keeps what is to merge."""
+    """A merge of random entities rewrites most of the table, so it does not follow each batch.
+
+    The journal keeps the states to merge.
+    """
     moving = CountingLoop(target, monkeypatch, max_batch_rows=100)
     moving.loop._append(60)
     moving.loop._merge(is_end=False)
@@ -431,7 +434,7 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
 
 
 def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is to end need not do all of them, and the next one goes on where it was."""
+    """A process that ends need not complete all of them, and the next one continues."""
     DataFolder(target.lake.data_dir).write(1)
     asked = [Erasure(number, "thing", f"acme:lamp-{number}", 5, "t", "anna", "t", None) for number in range(1, 121)]
     erased: list[tuple[int, int]] = []
@@ -508,7 +511,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     looked = read_watermark(target.lake.watermark).retention
     assert looked is not None
     assert utc_text(looked.reading.believed) == fields["believed"]
-    # What was done by hand went by the clock, which is wrong.
+    # Retention by hand used the clock, which is wrong.
     at = utc_text(datetime.fromtimestamp(begun + wrong, UTC))
     by_hand = msgspec.structs.replace(looked, by_hand=at)
     kept = read_watermark(target.lake.watermark)
@@ -520,7 +523,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
         monkeypatch.setattr(loop, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
         retain(started())
         assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
-    # A clock that is behind makes nothing older, and what is believed stays what it was.
+    # A clock that is behind expires nothing more, and the believed time stays.
     wrong = -86400.0
     retain(started())
     assert forgotten[-1] == pytest.approx(begun - 86400, abs=600)

@@ -1,4 +1,4 @@
-"""Where a pipeline goes on, from what it finds."""
+"""The position at which a pipeline continues, for each state of journal and lake."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_spark_writes_temporary_files_to_the_scratch_folder_with_any_usable_name
     assert "tmpdir" not in found["spark.driver.extraJavaOptions"], "a library that Java unpacks there could not be used"
 
 
-def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_classes_are_used_if_they_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars, given = tmp_path / "its jars", []
 
     def begun(builder: SparkSession.Builder) -> None:
@@ -146,7 +146,7 @@ class Collected:
 
     def _look(self) -> None:
         self.looks += 1
-        # What is put aside meanwhile is not waited for.
+        # It does not wait for files written meanwhile.
         (self._folder / "0c" / f"shuffle_9_{self.looks}_0.data").touch()
         for file in [*self._folder.rglob("shuffle_1_*")] if self.looks == 2 else []:
             if file.name != self._needed:

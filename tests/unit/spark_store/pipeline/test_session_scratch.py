@@ -33,7 +33,7 @@ def test_a_scratch_folder_is_private_and_is_removed_after_use(lake: Lake) -> Non
     assert folders(lake) == []
 
 
-def test_a_folder_that_is_used_stays_when_others_are_swept_away(lake: Lake) -> None:
+def test_a_used_folder_stays_when_others_are_removed(lake: Lake) -> None:
     with scratch_folder(lake) as mine:
         sweep(lake)
         assert folders(lake) == [mine]

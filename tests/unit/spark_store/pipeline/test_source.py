@@ -69,7 +69,7 @@ def states_of(data_folder: DataFolder, first: int, last: int, most: int = 7) -> 
     return few_rows(state_batches(data_folder.lake.journal, first, last), STATES, most)
 
 
-def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
+def test_few_states_are_read_at_once_with_any_number_of_events(
     data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data_folder.write(50, entities=7)
@@ -150,7 +150,7 @@ def event(entity: EntityId, revision: int, value: bytes | None) -> Change:
 
 @pytest.mark.parametrize("read", [event_batches, event_batches_alone])
 def test_events_of_any_entity_and_length_are_read_each_once_in_order(read: Callable[..., Any], tmp_path: Path) -> None:
-    # What means something in an address means nothing in a path.
+    # Characters with a meaning in URIs have none in paths.
     data_folder = DataFolder(tmp_path / "a folder%20with?all #of it")
     values = [None, b'{"big":9007199254740993,"same":1.50}', '"😀\\u0000"'.encode(), None, b"null"]
     data_folder.append([event(ODD, revision, value) for revision, value in enumerate(values, 1)])
@@ -171,7 +171,7 @@ def test_both_readers_yield_the_same_rows(data_folder: DataFolder) -> None:
     assert found[0] == found[1]
 
 
-def test_an_entity_that_was_erased_and_made_again_is_read_from_there_on(data_folder: DataFolder) -> None:
+def test_an_erased_and_recreated_entity_is_read_from_its_creation_on(data_folder: DataFolder) -> None:
     data_folder.append([event(ODD, 1, b"1"), event(ODD, 2, b"2"), change(LAMP, 1)])
     tamper(data_folder, "INSERT INTO holes SELECT seq FROM entries WHERE seq <= 2")
     tamper(data_folder, "DELETE FROM entries WHERE seq <= 2")

@@ -28,12 +28,12 @@ LONG_AGO = NOW - DAY
         (FRESH._replace(batches=1, files=256), ["optimize"]),
         (FRESH._replace(batches=1, files=255), []),
         (FRESH._replace(batches=1, waited={**FRESH.waited, "optimize": DAY}), ["optimize"]),
-        # Nothing was written: there is nothing to compact, however long ago the last time was.
+        # Without a write there is nothing to compact, after any time.
         (FRESH._replace(waited={**FRESH.waited, "optimize": DAY}), []),
         (FRESH._replace(waited={**FRESH.waited, "vacuum": DAY, "retention": DAY}), ["retention", "vacuum"]),
         (FRESH._replace(events=200_000), ["full_snapshot"]),
         (FRESH._replace(events=199_999), []),
-        # A moment has a row for each of them.
+        # A full snapshot has a row for each entity.
         (FRESH._replace(events=599_999, entities=300_000), []),
         (FRESH._replace(events=600_000, entities=300_000), ["full_snapshot"]),
     ],

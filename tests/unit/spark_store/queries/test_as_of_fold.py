@@ -133,7 +133,7 @@ def test_metadata_is_removed_with_its_value_and_kept_for_other_values() -> None:
     assert_was([state_row(past[0][1]), *(event_row(event) for event, _ in past[1:])], last)
 
 
-# What is below a `not` is true of most things.
+# A negated filter matches most things.
 EVERY = Exists(Field(FieldKind.DOCUMENT, ("thingId",)))
 PREDICATES = (
     filters(6) | filters(3).map(lambda part: And((EVERY, Not(part)))) | filters(3).map(lambda part: Or((EVERY, part)))
@@ -231,7 +231,7 @@ def test_a_worker_writes_its_things_into_one_file_in_parts_of_bounded_size(tmp_p
     assert written(tmp_path, [], 1 << 30) == []
 
 
-def test_a_worker_stops_writing_above_the_most_bytes_and_says_so(tmp_path: Path) -> None:
+def test_a_worker_stops_writing_at_the_maximum_of_bytes_and_reports_it(tmp_path: Path) -> None:
     rows = known_things([5 << 20] * 4)
     (row,) = written(tmp_path, rows, 3 << 20)
     assert row["is_complete"] is False

@@ -1,4 +1,4 @@
-"""Exports without Spark: how parts are cut, how lake and journal are joined, what is refused."""
+"""Exports without Spark: splitting into parts, joining lake and journal, refusals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def test_lake_and_journal_are_joined_in_order_however_they_are_cut() -> None:
+def test_lake_and_journal_are_joined_in_order_for_any_boundary() -> None:
     random_source = dice("export")
     for _ in range(200):
         everything = sorted(
@@ -100,7 +100,7 @@ def test_the_journal_provides_the_events_that_the_lake_lacks(lake: Lake) -> None
 
 
 def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The pipeline goes on while the journal is read: the next look finds it further.
+    # The pipeline continues while the journal is read, so the next check finds a later position.
     monkeypatch.setattr(JournalReader, "oldest", lambda _: 9)
     monkeypatch.setattr(module, "read_watermark", lambda _: Watermark(8))
     positions = iter([LakePosition(0, 4), LakePosition(1, 6), LakePosition(2, 8)])
@@ -119,7 +119,7 @@ def test_too_many_waiting_events_are_not_kept_in_memory(lake: Lake, monkeypatch:
         newest(lake, EventSelection())
 
 
-def test_nor_are_too_many_bytes_of_them(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bytes_of_waiting_events_are_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_WAITING_BYTES", 100)
     with pytest.raises(StoreUnavailable, match="wait until the lake has caught up"):
         newest(lake, EventSelection())
@@ -142,7 +142,7 @@ def test_an_export_checks_for_cancellation_after_each_journal_slice(
     assert len(looked) == 5
 
 
-def test_whether_to_stop_is_looked_at_after_each_slice_that_is_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancellation_is_checked_after_each_filtered_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLICE_ROWS", 2)
     monkeypatch.setattr(module, "matches", lambda _, row: row[1] > 3)
     looked: list[None] = []

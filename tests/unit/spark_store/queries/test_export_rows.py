@@ -60,7 +60,7 @@ def cut_times(lake: Lake) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """A lake of five files whose entities overlap; names need quoting, times differ by less than the log's."""
+    """A lake of five files whose entities overlap; names need quoting, and times differ by microseconds."""
     lake, random_source, seq = Lake(tmp_path), dice("event files"), 0
     revisions: dict[tuple[str, str], int] = {}
     for _ in range(5):

@@ -35,7 +35,7 @@ def test_a_condition_names_every_bound() -> None:
             'and(eq(namespace,"acme"),gt(_revision,5),eq(attributes/x,1))',
             [("namespace", "in", ["acme"])],
         ),
-        # What a column cannot say, or not surely.
+        # Filters that columns cannot express exactly.
         ('or(eq(thingId,"acme:a"),eq(attributes/x,1))', []),
         ('not(eq(thingId,"acme:a"))', []),
         ('ne(thingId,"acme:a")', []),

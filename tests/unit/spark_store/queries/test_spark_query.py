@@ -1,4 +1,4 @@
-"""Wide queries without Spark: where to ask, what errors mean, what is stopped."""
+"""Spark queries without Spark: the address, the meaning of errors, and cancellation."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_query_that_waits_for_its_turn_has_a_time_and_can_be_stopped(tmp_path:
 
 
 def test_importing_the_service_imports_no_spark() -> None:
-    """So that a start costs nothing of it."""
+    """So it does not make the start slower."""
     modules = "connectivity.service, connectivity.store.spark_queries"
     script = f"import sys, {modules}; print({{'pyspark', 'grpc'}} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)

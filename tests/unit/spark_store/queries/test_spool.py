@@ -98,7 +98,7 @@ def test_a_spool_that_is_closed_during_its_sort_is_released_by_the_sort(tmp_path
 def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tmp_path: Path) -> None:
     for bound in (SpoolLimits(records=2), SpoolLimits(bytes=5)):
         spool = Spool(tmp_path, BY_ID, bound)
-        assert list(tmp_path.iterdir()) == [], "whoever kills this process leaves nothing behind"
+        assert list(tmp_path.iterdir()) == [], "no file remains after a kill of this process"
         for id in ("b", "a"):
             spool.add((value_of(id),), id.encode() * 2)
         with pytest.raises(TooManyRows, match="found more than 2 things of 4 bytes"):
@@ -106,7 +106,7 @@ def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tm
         spool.close()
 
 
-def test_a_spool_that_is_closed_says_so_and_a_folder_that_is_gone_too(tmp_path: Path) -> None:
+def test_a_closed_spool_and_a_missing_folder_are_reported(tmp_path: Path) -> None:
     spool = Spool(tmp_path, BY_ID, SpoolLimits())
     spool.add((value_of("a"),), b"a")
     spool.sort()

@@ -1,4 +1,4 @@
-"""The reference evaluator: every numbered filter case, and what holds for all predicates and documents."""
+"""The reference evaluator: every numbered filter case, and properties of all predicates and documents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answer(text: str, thing: dict[str, Any]) -> bool | str:
 
 @each_row("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES])
 def test_case(case: dict[str, Any]) -> None:
-    """Each case of the filter language says what a history filter makes of one thing."""
+    """Each case of the filter language has the result of a history filter for one thing."""
     assert answer(case["filter"], case["thing"]) == case["history"]
 
 
@@ -137,7 +137,7 @@ def test_a_field_beside_the_document_does_not_exist(name: str) -> None:
         ("eq(_modified,5)", False),
     ],
 )
-def test_instants_compare_as_instants_however_they_are_written(filter: str, matches: bool) -> None:
+def test_instants_compare_as_instants_in_any_notation(filter: str, matches: bool) -> None:
     assert answer(filter, {"_modified": "2030-01-15T07:30:00.250000Z"}) is matches
 
 

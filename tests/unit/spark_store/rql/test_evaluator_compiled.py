@@ -1,4 +1,4 @@
-"""A compiled predicate says what `evaluate` says, whatever it is asked."""
+"""A compiled predicate has the result of `evaluate` for every document."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_compiled_filter_gives_the_expected_result_in_every_language_case() ->
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_value_compares_with_every_literal_as_it_is_evaluated(operator: str) -> None:
-    """Where the field is, where it is missing, and where something else stands in its way."""
+    """For an existing field, a missing one, and one with another value in its path."""
     compared = 0
     for literal in LITERALS:
         try:

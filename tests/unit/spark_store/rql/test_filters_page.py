@@ -1,4 +1,4 @@
-"""The page about filters: every example in it does what the page says."""
+"""The page about filters is correct: every example has the documented result."""
 
 from __future__ import annotations
 

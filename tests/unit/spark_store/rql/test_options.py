@@ -1,4 +1,4 @@
-"""The options of a search: what they ask for, and which are refused with which words."""
+"""The options of a search: their meaning, and the error messages of invalid ones."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_options_of_a_page_that_contradict_each_other_are_refused(text: str, mes
     assert caught.value.fault.message == message
 
 
-def test_there_is_one_sort_option_at_most() -> None:
+def test_at_most_one_sort_option_is_allowed() -> None:
     with pytest.raises(InvalidOption, match=r"Too many sort options\.") as caught:
         read_options("sort(+attributes/a),sort(-_modified)")
     assert caught.value.fault.description == "Use at most one 'sort' option."

@@ -28,7 +28,7 @@ May = Callable[[Sequence[str]], bool]
 
 
 def found(things: Sequence[dict[str, Any]], text: str | None, options: str | None, may: May | None = None) -> list[int]:
-    """The numbers of the things that match, in the order that was asked for."""
+    """Return the numbers of the matching things, in the requested order."""
     order = read_options(options).order
     named = [{"thingId": f"acme.site:t{number:03}", **thing} for number, thing in enumerate(things, 1)]
     matching = [thing for thing in named if text is None or holds(read(text, NOW), thing, may)]
@@ -38,12 +38,12 @@ def found(things: Sequence[dict[str, Any]], text: str | None, options: str | Non
 
 @each_row("case", [pytest.param(case, id=f"set_{case['set']:02}_{case['data']}") for case in SETS])
 def test_set(case: dict[str, Any]) -> None:
-    """Each set of things gives the matching ones in the order that was asked for."""
+    """Each set of things gives the matching ones in the requested order."""
     assert found(case["things"], case["filter"], case["options"]) == case["matches"]
 
 
 def test_an_unreadable_value_is_sorted_as_a_missing_value() -> None:
-    """L16: the order tells nothing about values that cannot be seen."""
+    """L16: the order reveals nothing about unreadable values."""
     things: list[dict[str, Any]] = [{"attributes": {"x": 3}}, {"attributes": {}}, {"attributes": {"x": 1}}]
     assert found(things, None, "sort(+attributes/x)") == [2, 3, 1]
     assert found(things, None, "sort(+attributes/x)", lambda path: path != ("attributes", "x")) == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""The turns and rests of search threads."""
+"""The turns and pauses of search threads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Service:
             pass
 
 
-def test_a_search_without_commands_beside_it_never_rests() -> None:
+def test_a_search_without_concurrent_commands_never_pauses() -> None:
     service = Service(is_busy=False)
     thread = ThreadPace(service.pace)
     service.search(thread, 2.0)
@@ -60,7 +60,7 @@ def test_a_long_search_beside_commands_has_half_of_the_time() -> None:
     assert thread.rested == pytest.approx(1.0 - UNPAID_SECONDS, rel=0.02)
 
 
-def test_many_short_pages_beside_commands_rest_as_long_as_a_long_one() -> None:
+def test_many_short_pages_during_commands_pause_as_long_as_a_long_one() -> None:
     service = Service()
     thread = ThreadPace(service.pace)
     for _ in range(2_000):
@@ -80,7 +80,7 @@ def test_threads_share_the_turns() -> None:
     )
 
 
-def test_after_a_row_that_took_long_a_search_rests_as_long() -> None:
+def test_a_search_pauses_after_a_row_as_long_as_it_took() -> None:
     service = Service()
     thread = ThreadPace(service.pace)
     service.search(thread, 0.1)
@@ -89,7 +89,7 @@ def test_after_a_row_that_took_long_a_search_rests_as_long() -> None:
     assert thread.rested - before == pytest.approx(0.5, rel=0.15)
 
 
-def test_short_searches_now_and_then_do_not_rest() -> None:
+def test_occasional_short_searches_do_not_pause() -> None:
     service = Service()
     thread = ThreadPace(service.pace)
     for _ in range(20):
@@ -98,7 +98,7 @@ def test_short_searches_now_and_then_do_not_rest() -> None:
     assert thread.rested == 0.0
 
 
-def test_a_search_goes_on_at_full_speed_when_commands_have_ended() -> None:
+def test_a_search_continues_at_full_speed_when_commands_have_ended() -> None:
     service = Service()
     thread = ThreadPace(service.pace)
     service.search(thread, 0.1)

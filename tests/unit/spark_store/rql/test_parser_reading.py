@@ -26,7 +26,7 @@ class Words(TextReader):
         ("attributes/a(b,1", "attributes/a(b", ",1"),
     ],
 )
-def test_a_property_ends_where_the_grammar_says(text: str, name: str, rest: str) -> None:
+def test_a_property_ends_according_to_the_grammar(text: str, name: str, rest: str) -> None:
     words = Words(text)
     assert words.property() == name
     assert words.text[words.position :] == rest

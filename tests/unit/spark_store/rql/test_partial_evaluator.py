@@ -1,4 +1,4 @@
-"""Three-valued logic: what is certain although some fields are not known yet."""
+"""Three-valued logic: results that are certain although some fields are unknown."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def a_filter(dice: random.Random, depth: int) -> str:
 
 def test_a_certain_result_holds_for_all_values_of_the_open_fields() -> None:
     random_source = dice("foresee")
-    worlds = [
+    documents = [
         {
             "attributes": {
                 "a": 1,
@@ -69,7 +69,7 @@ def test_a_certain_result_holds_for_all_values_of_the_open_fields() -> None:
         foreseen = partial_evaluate(predicate, DOCUMENT, is_open)
         if foreseen is not None:
             certain += 1
-            assert {evaluate(predicate, world) for world in worlds} == {foreseen}
+            assert {evaluate(predicate, document) for document in documents} == {foreseen}
     assert certain > 100
 
 

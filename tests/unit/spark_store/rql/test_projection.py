@@ -27,7 +27,7 @@ def field(*path: str) -> Field:
 
 
 @given(searches.things(), searches.filters(), searches.orders(), searches.rights())
-def test_a_filter_and_an_order_see_all_that_they_look_at(
+def test_a_partial_document_has_all_fields_of_filter_and_order(
     thing: dict[str, Any],
     predicate: Predicate,
     order: Sequence[SortField],
@@ -49,7 +49,7 @@ def test_a_projection_decodes_only_the_requested_fields() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_projection_has_the_fields_of_any_name(name: str) -> None:
-    # The name is a text of its own, as a parser makes it.
+    # The name is another string object, as a parser creates it.
     wanted = name.encode().decode()
     text = msgspec.json.encode({"attributes": {name: {name: 1}, "": 2}, "features": {name: {"properties": {name: 3}}}})
     read = reader([field("attributes", wanted, wanted), field("features", wanted, "properties", wanted)])
@@ -91,7 +91,7 @@ def test_a_matching_thing_has_all_needles_in_its_text(thing: dict[str, Any], pre
         ('eq(namespace,"acme")', ()),
     ],
 )
-def test_needles_are_looked_for_only_where_they_must_be(text: str, expected: tuple[bytes, ...]) -> None:
+def test_needles_are_searched_only_where_they_must_be(text: str, expected: tuple[bytes, ...]) -> None:
     assert needles(parse(text)) == expected
 
 

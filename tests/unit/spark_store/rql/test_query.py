@@ -7,7 +7,7 @@ from spark_store.rql.query import Budget, SearchHit, ThingMetadata
 _HIDDEN = ThingMetadata(3, "2024-05-01T10:00:00.000000Z", "2024-05-02T10:00:00.000000Z")
 
 
-def test_a_hit_of_a_text_is_the_thing_that_the_text_says() -> None:
+def test_an_index_hit_has_the_thing_of_its_text() -> None:
     hit = SearchHit("acme:a", text=b'{"thingId":"acme:a"}', hidden=_HIDDEN)
     assert hit.thing == {
         "thingId": "acme:a",

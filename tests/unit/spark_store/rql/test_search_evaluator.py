@@ -1,4 +1,4 @@
-"""The evaluator of searches: every numbered filter case, rights, and what holds for all predicates and things."""
+"""The search evaluator: every numbered filter case, permissions, and properties of all predicates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def answer(text: str, thing: dict[str, Any], may: May | None = None) -> bool | s
 
 @each_row("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES])
 def test_case(case: dict[str, Any]) -> None:
-    """Each case of the filter language says what a search makes of one thing."""
+    """Each case of the filter language has the result of a search for one thing."""
     assert answer(case["filter"], case["thing"]) == case["search"]
 
 
@@ -154,7 +154,7 @@ def test_any_feature_is_one_of_the_features(
 
 
 def _of_each_feature(predicate: Compare | In | Exists | Empty, thing: dict[str, Any]) -> Predicate:
-    """The predicate over each of the features by its id, joined by `or`; a `*` that is an id stays what it is."""
+    """Return the predicate over each feature by its ID, joined by `or`. A feature ID `*` is unchanged."""
     ids = [id for id in thing.get("features") or () if id != "*"]
     path = predicate.field.path
     each = [replace(predicate, field=replace(predicate.field, path=("features", id, *path[2:]))) for id in ids]
@@ -169,7 +169,7 @@ def _nothing(path: Sequence[str]) -> bool:
 
 
 def granting(**decisions: bool) -> May:
-    """Return a policy's grants: `__` stands for a slash, `root` for the thing; the nearest path decides."""
+    """Return a policy's grants: `__` means a slash, `root` the thing; the nearest path decides."""
     decided = {tuple(place.split("__")) if place != "root" else (): given for place, given in decisions.items()}
 
     def may(path: Sequence[str]) -> bool:
@@ -306,7 +306,7 @@ def test_null_through_an_array_is_an_explicit_null() -> None:
         ({"features": {"a": {"properties": {"x": 1}}, "b": {}}}, True),
     ],
 )
-def test_a_thing_has_any_feature_whatever_is_in_it(features: dict[str, Any], has_any: bool) -> None:
+def test_a_feature_with_any_content_exists(features: dict[str, Any], has_any: bool) -> None:
     assert answer("exists(features/*)", features) is has_any
     assert answer("empty(features/*)", features) is not has_any
 
@@ -428,7 +428,7 @@ def test_ilike_folds_each_code_point_by_itself(value: Any, filter: str, matches:
         ("ne(_modified,5)", True),
     ],
 )
-def test_instants_compare_as_instants_however_they_are_written(filter: str, matches: bool) -> None:
+def test_instants_compare_as_instants_in_any_notation(filter: str, matches: bool) -> None:
     """L19."""
     assert answer(filter, {"_modified": "2030-01-15T07:30:00.250000Z"}) is matches
 

@@ -1,4 +1,4 @@
-"""Aggregation: what can be specified, and what is counted and measured of things."""
+"""Aggregation: its specification, and the counts and measures of things."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_path_that_no_filter_could_compare_is_an_unknown_property(path: str) -
 # --- groups
 
 
-def test_without_groups_there_is_one_row_even_for_nothing() -> None:
+def test_without_groups_an_empty_result_has_one_row() -> None:
     assert rows({"measures": {"most": {"max": "attributes/n"}, "all": {"sum": "attributes/n"}}}, []) == [
         {"count": 0, "most": None, "all": 0}
     ]
@@ -253,7 +253,7 @@ def test_sums_are_rounded_once_in_any_order(numbers: list[int | float]) -> None:
 # --- rights
 
 
-def test_a_value_that_may_not_be_read_is_as_if_it_were_missing() -> None:
+def test_an_unreadable_value_is_treated_as_missing() -> None:
     things = [lamp(1, room="hall", n=3), lamp(2, room="attic", n=4)]
     given = {"groupBy": ROOM, "measures": {"all": {"sum": "attributes/n"}}}
     assert rows(given, things, lambda path: path == ("attributes", "n")) == [{"room": None, "count": 2, "all": 7}]

@@ -68,7 +68,7 @@ def test_objects_in_arrays_give_a_path_several_values_too(database: StateDatabas
     assert reach(database, "and(gt(attributes/l/n,2),lt(attributes/l/n,4))").few() == frozenset({1, 2})
 
 
-def test_sets_are_joined_as_the_filter_says(database: StateDatabase) -> None:
+def test_sets_are_joined_by_the_operators_of_the_filter(database: StateDatabase) -> None:
     put(database, {"a": 1, "b": 1}, {"a": 1}, {"b": 1}, {})
     assert reach(database, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
     assert reach(database, "or(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1, 2, 3})

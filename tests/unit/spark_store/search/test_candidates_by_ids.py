@@ -35,18 +35,18 @@ def thing(id: str, room: str, **attributes: Any) -> dict[str, Any]:
 
 
 def by_ids(database: StateDatabase, *namespaces: str) -> tuple[ReadView, IdScan]:
-    picture = ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
-    return picture, IdScan(picture, namespaces)
+    read_view = ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
+    return read_view, IdScan(read_view, namespaces)
 
 
 def in_the_hall(
     database: StateDatabase, *namespaces: str, start: str | None = None, is_descending: bool = False
 ) -> list[str]:
-    picture, ids = by_ids(database, *namespaces)
-    path = picture.declared_path("attributes/room")
+    read_view, ids = by_ids(database, *namespaces)
+    path = read_view.declared_path("attributes/room")
     assert path is not None
     wanted = ValueCandidates("attributes/room", path, int(TypeRank.TEXT), "hall")
-    return [id for id, _ in ids.of_value(wanted, picture.large(), start, is_descending)]
+    return [id for id, _ in ids.of_value(wanted, read_view.large(), start, is_descending)]
 
 
 def test_things_come_in_the_order_of_their_ids_after_an_id(database: StateDatabase) -> None:
@@ -72,10 +72,10 @@ def test_of_some_namespaces_large_things_of_others_may_come_along(database: Stat
 
 
 def test_an_incomplete_index_of_a_path_is_not_used(database: StateDatabase) -> None:
-    picture, _ = by_ids(database)
+    read_view, _ = by_ids(database)
     database.connection.execute("UPDATE search_paths SET declared = 1 WHERE path = 'attributes/room'")
-    assert picture.declared_path("attributes/room") is None
-    assert picture.declared_path("attributes/none") is None
+    assert read_view.declared_path("attributes/room") is None
+    assert read_view.declared_path("attributes/none") is None
 
 
 def test_things_of_one_value_are_read_in_order_and_not_sorted(database: StateDatabase) -> None:

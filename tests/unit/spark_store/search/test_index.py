@@ -145,9 +145,9 @@ LONG_ENOUGH = {"attributes": {"k" * (LONGEST - len("attributes/")): 1, "b": 1}}
 
 @given(st.lists(st.none() | THINGS | st.sampled_from([BULK, LONG, LONG_ENOUGH]), min_size=1, max_size=6), st.booleans())
 def test_the_index_matches_the_state_after_any_changes(states: list[dict[str, Any] | None], is_known: bool) -> None:
-    """Creations, changes of every kind, deletions, re-creations, and things that grow large and small again.
+    """Creations, changes of every kind, deletions, re-creations, and things that become large and small.
 
-    Whether the state before a change comes from memory or from its row.
+    The state before a change comes from memory or from its row.
     """
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal.open(Path(folder) / "journal.db")

@@ -1,4 +1,4 @@
-"""The search index made of the states, step by step, while others write, and wherever it is interrupted."""
+"""The search index is built from the states in steps, with writes and interruptions meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class EntityWriter:
-    """Things and policies that come, change and go. The same draws each time: tests rely on what is in them."""
+    """Creates, changes and deletes things and policies. The draws are fixed, because tests rely on them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -113,7 +113,7 @@ def test_a_new_file_is_complete(journal: Journal) -> None:
 
 
 def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: Journal) -> None:
-    """At each moment the index has what was reached, and nothing else; in the end it has everything."""
+    """At each step the index has exactly the entities up to it; in the end it has all."""
     writer = EntityWriter(journal)
     writer.fill()
     forget(journal)
@@ -134,7 +134,7 @@ def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: Jou
     assert is_true(journal)
 
 
-def test_an_index_that_starts_again_is_taken_away_first_while_others_write(journal: Journal) -> None:
+def test_a_restarted_index_build_first_removes_the_index_while_others_write(journal: Journal) -> None:
     writer = EntityWriter(journal)
     writer.fill()
     journal.within(

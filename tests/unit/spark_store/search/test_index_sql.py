@@ -1,4 +1,4 @@
-"""A filter as rows of the index: what matches is among them, whatever the filter says."""
+"""A filter as rows of the index: the rows include all matching things, for any filter."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_index_uses_the_parts_of_a_filter_that_it_can_answer() -> None:
     assert tree.description == "eq(attributes/a,1)"
 
 
-def test_rows_of_one_value_say_which() -> None:
+def test_rows_of_a_single_value_have_path_and_value() -> None:
     for text, equal in [
         ("eq(attributes/a,1)", (2, 1)),
         ('in(attributes/a,"x")', (3, "x")),

@@ -37,8 +37,8 @@ def judge(
     database: StateDatabase, text: str | None, access: PartialReader, sort: str = "sort(+attributes/room)", *names: str
 ) -> Matcher:
     question = ThingQuery(None if text is None else read(text, NOW), read_options(sort).order, frozenset(names))
-    picture = ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
-    return Matcher(picture, question, ReaderRights({"acme:p": access}), question.order, CachedCandidates())
+    read_view = ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
+    return Matcher(read_view, question, ReaderRights({"acme:p": access}), question.order, CachedCandidates())
 
 
 def test_a_matching_row_has_its_sort_position_and_its_text(database: StateDatabase) -> None:

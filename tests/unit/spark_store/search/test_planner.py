@@ -29,7 +29,7 @@ def test_few_candidates_are_looked_up_and_many_are_met_on_the_way(
     assert way_to_ids(known, things, 25) is way
 
 
-def test_the_more_things_there_are_the_more_candidates_are_worth_knowing() -> None:
+def test_more_things_justify_more_candidates() -> None:
     assert bound_of(10, 25) == bound_of(1_000, 25) < bound_of(100_000, 25) < bound_of(1_000_000, 25) < 100_000
 
 
@@ -63,6 +63,6 @@ def test_a_plan_shows_its_sets_as_they_are_nested() -> None:
     ]
 
 
-def test_a_plan_says_when_there_is_no_index_yet() -> None:
+def test_a_plan_reports_a_missing_index() -> None:
     plan = QueryPlan(AccessPath.IDS, AllThings(), None, 7, False, "+thingId")
     assert "the index is being built" in str(plan)

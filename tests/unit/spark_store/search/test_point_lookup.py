@@ -1,4 +1,4 @@
-"""Searches among things that they name themselves: which those are, and what is answered."""
+"""Searches for things by their IDs: how they are recognized, and their results."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_namespaces_and_rights_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> 
     assert search(query(question)) == []
 
 
-def test_a_thing_that_is_deleted_is_not_there() -> None:
+def test_a_deleted_thing_does_not_exist() -> None:
     gone = Snapshot(EntityId(EntityType.THING, "acme", "a"), 2, STAMP, STAMP, None, "acme:pol")
     assert search(query('eq(thingId,"acme:a")'), None, lambda _: gone) == []
     with pytest.raises(ValueError, match="deleted"):

@@ -1,4 +1,4 @@
-"""One state of a file: what is read of it, and until when."""
+"""A read view of one state of a file: what it reads, and until when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def database(tmp_path: Path) -> Iterator[StateDatabase]:
     found.close()
 
 
-def picture(database: StateDatabase) -> ReadView:
+def read_view(database: StateDatabase) -> ReadView:
     return ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
 
 
@@ -36,12 +36,12 @@ def test_a_clock_stops_at_its_deadline_and_is_late_after_its_slice() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3, 300])
-def test_things_are_loaded_by_their_keys_however_many(database: StateDatabase, number: int) -> None:
+def test_any_number_of_things_is_loaded_by_keys(database: StateDatabase, number: int) -> None:
     database.put(*({"thingId": f"acme:{n}", **BESIDE} for n in range(number)), {"thingId": "acme:gone", **BESIDE})
     database.delete("acme:gone")
     keys = range(1, number + 2)
-    assert sorted(row[0] for row in picture(database).load(keys)) == list(range(1, number + 1))
-    assert sorted(picture(database).ids(keys)) == sorted(
+    assert sorted(row[0] for row in read_view(database).load(keys)) == list(range(1, number + 1))
+    assert sorted(read_view(database).ids(keys)) == sorted(
         [*((f"acme:{n}", n + 1) for n in range(number)), ("acme:gone", number + 1)]
     )
 
@@ -51,15 +51,15 @@ def test_policies_of_subjects_are_those_that_name_them_and_those_that_import_the
     database.name("b", ["acme:r"])
     imports = [("acme:s", "acme:p"), ("acme:t", "acme:s"), ("acme:p", "acme:t"), ("acme:u", "acme:r")]
     database.connection.executemany("INSERT INTO search_imports (importer, imported) VALUES (?, ?)", imports)
-    assert picture(database).policies({"a"}) == ["acme:p", "acme:q", "acme:s", "acme:t"]
-    assert picture(database).policies({"b", "nobody"}) == ["acme:r", "acme:u"]
-    assert picture(database).policies(set()) == []
+    assert read_view(database).policies({"a"}) == ["acme:p", "acme:q", "acme:s", "acme:t"]
+    assert read_view(database).policies({"b", "nobody"}) == ["acme:r", "acme:u"]
+    assert read_view(database).policies(set()) == []
     database.name("all", [f"acme:{n}" for n in range(POLICIES + 1)])
-    assert picture(database).policies({"all"}) is None
+    assert read_view(database).policies({"all"}) is None
 
 
 def test_namespaces_are_those_of_things(database: StateDatabase) -> None:
     database.put(*({"thingId": id, **BESIDE} for id in ("acme:a", "acme:b", "acme.lab:a", ":free")))
-    assert sorted(picture(database).namespaces() or ()) == ["", "acme", "acme.lab"]
+    assert sorted(read_view(database).namespaces() or ()) == ["", "acme", "acme.lab"]
     database.put(*({"thingId": f"n{n}:a", **BESIDE} for n in range(NAMESPACES)))
-    assert picture(database).namespaces() is None
+    assert read_view(database).namespaces() is None

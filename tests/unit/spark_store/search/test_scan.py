@@ -1,4 +1,4 @@
-"""Going on where a page ended, while things change: nothing twice, and nothing left out that stayed as it was."""
+"""Continuing after a page, while things change: no thing twice, and no unchanged thing missing."""
 
 from __future__ import annotations
 

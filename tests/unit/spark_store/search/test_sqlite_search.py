@@ -182,7 +182,7 @@ def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
 # -- what a search may take
 
 
-def test_a_page_that_looks_too_long_says_how_far_it_has_come(database: StateDatabase, many: ReaderRights) -> None:
+def test_a_page_that_searches_too_long_returns_its_position(database: StateDatabase, many: ReaderRights) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         asked, place, pages = query_for('not(lt(thingId,"acme:0999"))'), None, 0
         while True:
@@ -217,11 +217,11 @@ def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, m
             search.page(query_for("not(ge(attributes/n,0))"), many, None, 5, budget)
         with pytest.raises(BudgetExceeded):
             search.page(query_for("lt(_revision,0)", "sort(-_revision)"), many, None, 5, budget)
-        # The connection is as good as before.
+        # The connection works as before.
         assert found(search, query_for("eq(attributes/n,3)"), many) == ["acme:0757"]
 
 
-def test_rests_beside_commands_use_up_no_time_of_a_search(database: StateDatabase, many: ReaderRights) -> None:
+def test_pauses_for_commands_use_no_time_of_a_search(database: StateDatabase, many: ReaderRights) -> None:
     clock = Clock()
 
     def sleep(_: float) -> None:
@@ -261,7 +261,7 @@ def test_a_page_and_the_policies_read_for_it_are_of_one_picture(
     assert search.snapshot(EntityId(EntityType.THING, "acme", "none")) is None
 
 
-# -- what is wrong with a file
+# -- problems of a file
 
 
 def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSear
         ("eq(attributes/n,7)", "sort(+attributes/room)", "all candidates", 1),
     ],
 )
-def test_a_plan_says_how_a_question_would_be_answered(
+def test_a_plan_describes_the_execution_of_a_query(
     search: SqliteSearch, many: ReaderRights, text: str, options: str, way: str, known: int
 ) -> None:
     plan = search.explain(query_for(text, options), many)

@@ -37,7 +37,7 @@ def matches(database: StateDatabase, thing: dict[str, Any], condition: Condition
     return bool(met)
 
 
-# Revisions are plain: there is a condition for each of these.
+# Revisions are plain columns, so each of these has a condition.
 OF_REVISIONS = st.builds(
     Compare,
     st.sampled_from([Operator.GT, Operator.GE, Operator.LT, Operator.LE, Operator.EQ]),

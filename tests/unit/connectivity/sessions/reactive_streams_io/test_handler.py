@@ -1,4 +1,4 @@
-"""Clients of reactive-streams-io at their session handler: hellos, demand, names, and errors of clients.
+"""Clients of reactive-streams-io at the session handler: hellos, demand, names, and errors of clients.
 
 Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes as they travel.
 """
@@ -26,7 +26,7 @@ from tests.support.in_process.reactive_streams_io import (
     revisions,
     source,
     subscribe,
-    trial,
+    subscribe_synthetic,
 )
 from tests.support.in_process.service import pause, until
 
@@ -63,7 +63,7 @@ async def test_a_client_reads_the_history_of_a_thing_at_its_own_pace() -> None:
     assert await rsio_harness.settled(3)
 
 
-async def test_a_cancel_ends_a_stream_without_a_word() -> None:
+async def test_a_cancel_ends_a_stream_without_a_frame() -> None:
     rsio_harness = await RsioHarness.filled(revisions=4)
     rsio_harness.send("a", H, subscribe(HISTORY, 1, 1))
     await rsio_harness.framed("a", 3)
@@ -82,9 +82,7 @@ async def test_a_cancel_ends_a_stream_without_a_word() -> None:
         pytest.param("filter=gt(attributes/on,8)", [9, 10], id="a filter"),
     ],
 )
-async def test_cases_n01_and_n02_a_history_has_the_revisions_that_its_name_says(
-    parameters: str, expected: list[int]
-) -> None:
+async def test_cases_n01_and_n02_a_history_has_the_revisions_in_its_name(parameters: str, expected: list[int]) -> None:
     rsio_harness = await RsioHarness.filled(revisions=10)
     rsio_harness.send("a", H, subscribe(f"{HISTORY}?{parameters}", 1, 20))
     _, _, *elements, end = await rsio_harness.framed("a", 3 + len(expected))
@@ -124,12 +122,12 @@ async def test_cases_n03_d07_and_d08_a_name_that_means_nothing_is_refused_and_th
     publisher: str, status: str
 ) -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    rsio_harness.send("a", H, subscribe(publisher, 7, 1), trial("never", 1))
+    rsio_harness.send("a", H, subscribe(publisher, 7, 1), subscribe_synthetic("never", 1))
     frames = await rsio_harness.framed("a", 4)
     assert OnSubscribe(7, 0) in frames
     (error,) = [frame for frame in frames if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:3]) == (7, status)
-    rsio_harness.send("a", CancelFrame(1), trial("range?n=1", 1, 1))
+    rsio_harness.send("a", CancelFrame(1), subscribe_synthetic("range?n=1", 1, 1))
     await rsio_harness.framed("a", 7)
 
 
@@ -146,13 +144,13 @@ async def test_case_d09_a_thing_without_read_permission_is_not_found() -> None:
 
 async def test_case_d15_a_stream_that_is_not_asked_for_does_not_hold_up_another_one() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=2", 1, 0), trial("range?n=2", 2, 2))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=2", 1, 0), subscribe_synthetic("range?n=2", 2, 2))
     await rsio_harness.received("a", f"{SERVER} 81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
 
 
 async def test_cases_d01_and_d02_no_more_than_was_asked_for() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=3", 1, 2))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=3", 1, 2))
     await rsio_harness.received("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32")
     rsio_harness.send("a", "12 01 05")
     await rsio_harness.received("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 86 01")
@@ -160,7 +158,7 @@ async def test_cases_d01_and_d02_no_more_than_was_asked_for() -> None:
 
 async def test_cases_d03_and_d04_demand_adds_up() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=3"))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=3"))
     await rsio_harness.received("a", f"{SERVER} 81 01 00")
     rsio_harness.send("a", "12 01 01 12 01 01")
     await rsio_harness.received("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32")
@@ -168,7 +166,7 @@ async def test_cases_d03_and_d04_demand_adds_up() -> None:
 
 async def test_case_d05_an_empty_stream_completes_without_demand() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=0"))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=0"))
     await rsio_harness.received("a", f"{SERVER} 81 01 00 86 01")
 
 
@@ -180,7 +178,7 @@ async def test_case_d05_a_history_without_events_is_complete_without_demand() ->
 
 async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=3"))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=3"))
     rsio_harness.send("a", "12 01 00")
     rsio_harness.send("a", "12 01 01")
     _, _, error = await rsio_harness.framed("a", 3)
@@ -189,9 +187,9 @@ async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
     await until(lambda: list(rsio_harness.streams) == [])
 
 
-async def test_case_d10_a_stream_that_fails_says_so_after_its_elements() -> None:
+async def test_case_d10_a_failing_stream_ends_with_an_error_after_its_elements() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("fail?after=1", 1, 9))
+    rsio_harness.send("a", H, subscribe_synthetic("fail?after=1", 1, 9))
     _, _, element, error = await rsio_harness.framed("a", 4)
     assert element == OnNext(1, b"1")
     assert isinstance(error, OnError)
@@ -201,15 +199,20 @@ async def test_case_d10_a_stream_that_fails_says_so_after_its_elements() -> None
 async def test_cases_d11_to_d13_frames_for_an_ended_subscription_are_ignored() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send(
-        "a", H, trial("range?n=3"), "13 01 12 01 03 13 09 12 09 01", trial("range?n=3"), trial("range?n=3")
+        "a",
+        H,
+        subscribe_synthetic("range?n=3"),
+        "13 01 12 01 03 13 09 12 09 01",
+        subscribe_synthetic("range?n=3"),
+        subscribe_synthetic("range?n=3"),
     )
     await rsio_harness.received("a", f"{SERVER} 81 01 00 81 01 00")
 
 
 async def test_case_d14_an_id_in_use_is_fatal() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=3"))
-    rsio_harness.send("a", trial("range?n=4"))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=3"))
+    rsio_harness.send("a", subscribe_synthetic("range?n=4"))
     *_, goodbye = await rsio_harness.framed("a", 3)
     assert isinstance(goodbye, Goodbye)
     assert goodbye.reason.startswith("protocol error: a subscribe with an id that is in use")
@@ -219,14 +222,14 @@ async def test_case_d14_an_id_in_use_is_fatal() -> None:
 async def test_case_d16_endless_demand_does_not_overflow() -> None:
     rsio_harness = await RsioHarness.filled()
     endless = "ff ff ff ff ff ff ff ff 7f"
-    rsio_harness.send("a", H, trial("range?n=1000"), f"12 01 {endless} 12 01 {endless}")
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=1000"), f"12 01 {endless} 12 01 {endless}")
     *_, end = await rsio_harness.framed("a", 2 + 1000 + 1)
     assert end == OnComplete(1)
 
 
 async def test_case_d17_subscriptions_are_limited() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, *(trial("never", number) for number in range(1025)))
+    rsio_harness.send("a", H, *(subscribe_synthetic("never", number) for number in range(1025)))
     (error,) = [frame for frame in await rsio_harness.framed("a", 1 + 1025 + 1) if isinstance(frame, OnError)]
     assert error.error.startswith("429 ")
     assert len(list(rsio_harness.streams)) == 1024
@@ -234,19 +237,19 @@ async def test_case_d17_subscriptions_are_limited() -> None:
 
 async def test_case_i02_an_id_is_used_again_at_once() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("never"), "13 01", trial("range?n=1", 1, 1))
+    rsio_harness.send("a", H, subscribe_synthetic("never"), "13 01", subscribe_synthetic("range?n=1", 1, 1))
     await rsio_harness.received("a", f"{SERVER} 81 01 00 81 01 00 82 01 01 31 86 01")
 
 
 async def test_case_f01_elements_of_a_fixed_size_are_packed() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("fixed?n=3&size=2", 6, 3))
+    rsio_harness.send("a", H, subscribe_synthetic("fixed?n=3&size=2", 6, 3))
     await rsio_harness.received("a", f"{SERVER} 81 06 02 83 06 03 00 01 00 02 00 03 86 06")
 
 
 async def test_cases_p10_and_p11_between_the_parts_of_a_large_element_others_have_their_turn() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("big?bytes=200000", 5, 1), trial("range?n=2", 6, 2))
+    rsio_harness.send("a", H, subscribe_synthetic("big?bytes=200000", 5, 1), subscribe_synthetic("range?n=2", 6, 2))
     await until(lambda: OnComplete(5) in rsio_harness.frames("a"))
     frames = rsio_harness.frames("a")
     parts = [frame for frame in frames if type(frame).__name__ in ("OnNextPart", "OnNextLastPart")]
@@ -256,7 +259,7 @@ async def test_cases_p10_and_p11_between_the_parts_of_a_large_element_others_hav
 
 async def test_an_element_that_is_too_large_fails_its_stream() -> None:
     rsio_harness = await RsioHarness.filled(options={"elementLimit": 1000})
-    rsio_harness.send("a", H, trial("big?bytes=1001", 5, 1), trial("big?bytes=1000", 6, 1))
+    rsio_harness.send("a", H, subscribe_synthetic("big?bytes=1001", 5, 1), subscribe_synthetic("big?bytes=1000", 6, 1))
     await until(lambda: OnComplete(6) in rsio_harness.frames("a"))
     (error,) = [frame for frame in rsio_harness.frames("a") if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:3]) == (5, "413")

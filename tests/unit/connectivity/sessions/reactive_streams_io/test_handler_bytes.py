@@ -1,7 +1,7 @@
-"""Handshake, varints, framing and keepalive of reactive-streams-io in the session handler, byte by byte, over messages.
+"""Handshake, varints, framing and keepalive of reactive-streams-io in the session handler.
 
-Case numbers are those of the cases for reactive-streams-io. What came before is not lost where a message is wrong: it is
-answered, then the goodbye follows, and the session is gone.
+Case numbers are those of the cases for reactive-streams-io. Frames before an invalid one are answered; then the goodbye
+follows, and the session ends.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def test_cases_h05_to_k02_invalid_bytes_are_answered_with_a_goodbye(sent: 
     last = rsio_harness.frames("a")[-1]
     assert isinstance(last, Goodbye)
     assert last.reason.startswith(reason)
-    # Over messages the hello answers the client's, so there is none where that one is wrong.
+    # Over messages the server's hello answers the client's, so an invalid one gets none.
     assert b"".join(rsio_harness.messages("a")).startswith(
         raw(SERVER) if len(sent) > 1 or sent[0].startswith(H) else b"\x03"
     )

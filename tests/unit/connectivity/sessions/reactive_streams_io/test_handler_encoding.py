@@ -47,7 +47,7 @@ def elements(frames: list[Frame], stream: int) -> list[bytes]:
         (b'{"b":[],"a":1}', "a2616280616101"),
     ],
 )
-def test_a_value_has_the_bytes_that_the_standard_says(text: bytes, raw: str) -> None:
+def test_a_value_has_the_bytes_of_the_standard(text: bytes, raw: str) -> None:
     assert cbor(text).hex() == raw
 
 

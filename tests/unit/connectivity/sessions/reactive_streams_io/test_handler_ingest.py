@@ -126,7 +126,7 @@ async def test_nothing_more_is_wanted_and_nothing_acknowledged_before_it_is_dura
     assert await rsio_harness.settled(1)
 
 
-async def test_a_store_that_was_away_stores_each_command_once_and_in_order() -> None:
+async def test_a_store_that_was_unavailable_stores_each_command_once_and_in_order() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.full = True
     rsio_harness.send("a", turns(1, 100))
@@ -141,7 +141,7 @@ async def test_a_store_that_was_away_stores_each_command_once_and_in_order() -> 
     assert await rsio_harness.settled(2)
 
 
-async def test_commands_that_were_stored_though_the_answer_of_the_disk_was_lost_are_stored_once() -> None:
+async def test_commands_whose_commit_succeeded_without_a_result_are_stored_once() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.loses_answers = True
     rsio_harness.send("a", turns(1, 128))

@@ -1,7 +1,7 @@
-"""A broker that loses messages of reactive-streams-io and delivers others twice: every loss is noticed.
+"""A broker loses messages of reactive-streams-io and delivers others twice: every loss is noticed.
 
-With sequence numbers both sides notice; with resume the client goes on where it was, at another address. Where the service
-misses a message it sends a goodbye, and the client subscribes again after the last revision received. Each revision is
+With sequence numbers both sides notice it; with resume the client continues the session, at another address. If the service
+misses a message, it sends a goodbye, and the client subscribes again after the last revision received. Each revision is
 passed on once and in order (reactive-streams-io, sequence).
 """
 
@@ -24,7 +24,7 @@ REVISIONS = 60
 PAGE = 3
 STEPS = 5000
 SILENCE = 31.0
-"""Seconds, more than the silence before a ping."""
+"""In seconds: longer than the silence before a ping."""
 
 
 class LossyReader:

@@ -1,6 +1,6 @@
-"""Conversations with the session handler over faulty wires (`conversation_service` says what must be true however they go).
+"""Conversations with the session handler over faulty wires (invariants: `conversation_service`).
 
-A few of them run always, the long series as `soak`.
+A few of them always run, the long series as `soak`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.support.in_process.faulty_conversations import NAMES, ConversationSer
 from tests.support.reactive_streams_io.faulty_wire import WireFault
 
 LONG = 5.0
-"""Seconds of a processor; a conversation takes some twenty milliseconds."""
+"""In seconds of a processor; a conversation takes some twenty milliseconds."""
 
 FOUND_AS_IT_IS = (Phase.explicit, Phase.reuse, Phase.generate)
-"""A plan that fails is not made smaller: each try would wait for what never comes."""
+"""A failing plan is not shrunk, because each try would wait for a frame that never comes."""
 
 QUIET: list[list[WireFault]] = [[], []]
 

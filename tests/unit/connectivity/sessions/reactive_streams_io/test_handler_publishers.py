@@ -1,6 +1,6 @@
-"""Publishers of reactive-streams-io in the session handler: searches, streams, live events, projections, permissions.
+"""Publishers of reactive-streams-io in the session handler: searches, streams, live events.
 
-Case numbers are those of the cases for reactive-streams-io.
+Also projections and permissions. Case numbers are those of the cases for reactive-streams-io.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
         pytest.param("", [], False, id="live"),
     ],
 )
-async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
+async def test_cases_n07_and_n08_a_stream_is_read_from_the_start_in_its_name(
     parameters: str, expected: list[int], is_complete: bool
 ) -> None:
     streamr_harness = await StreamrHarness.filled(messages=15)
@@ -220,7 +220,7 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
         pytest.param("streams/tank/0?resend_last=2&resend_from=1", "400", id="N11"),
     ],
 )
-async def test_cases_n09_and_n11_a_partition_that_there_is_not_is_refused(publisher: str, status: str) -> None:
+async def test_cases_n09_and_n11_a_missing_partition_is_refused(publisher: str, status: str) -> None:
     rsio_harness = await add_rsio_connection(await StreamrHarness.filled())
     *_, error = await received_frames(rsio_harness, publisher, number=2)
     assert isinstance(error, OnError)

@@ -13,7 +13,7 @@ from connectivity.subscriptions.read_ahead import MOST
 from connectivity.transports.base import ReaderStatus
 from mappings.reactive_streams_io.frames import OnComplete
 from mappings.reactive_streams_io.limits import EndpointLimits
-from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw, trial
+from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw, subscribe_synthetic
 from tests.support.in_process.service import pause, until
 
 pytestmark = pytest.mark.usefixtures("harnesses")
@@ -41,13 +41,13 @@ STREAMS = EndpointLimits().subscriptions
 async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
     name: str, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small elements take long: with a fourth of the streams, a fourth of the budget, and a fourth of the memory."""
+    """A fourth of the streams, of the budget and of the memory, because small elements take long."""
     monkeypatch.setattr(read_ahead, "MOST", MOST // share)
     streams = STREAMS // share
     rsio_harness = await RsioHarness.filled()
     rsio_harness.link.confirms = False
     with at_most((32 << 20) // share):
-        rsio_harness.send("a", H, *(trial(name, number, 2000) for number in range(streams)))
+        rsio_harness.send("a", H, *(subscribe_synthetic(name, number, 2000) for number in range(streams)))
         await until(lambda: len(list(rsio_harness.streams)) == streams)
         for _ in range(5):
             await pause()
@@ -55,7 +55,7 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
     rsio_harness.link.confirm()
     if name.startswith("big"):
         await until(lambda: not list(rsio_harness.streams))
-        # The last of them may still be about to leave.
+        # The last messages may not have been sent yet.
         await until(lambda: completed(rsio_harness) == set(range(streams)))
     rsio_harness.reader("a", ReaderStatus.GONE)
     await until(lambda: rsio_harness.streams.budgets[rsio_harness.connection.id].used_bytes == 0)
@@ -65,7 +65,7 @@ async def test_a_subscription_cancelled_immediately_leaves_no_state() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", H)
     for _ in range(3):
-        rsio_harness.send("a", *(raw(trial("never"), "13 01") for _ in range(300)))
+        rsio_harness.send("a", *(raw(subscribe_synthetic("never"), "13 01") for _ in range(300)))
         await pause()
     await until(lambda: list(rsio_harness.streams) == [])
     assert sum(map(len, rsio_harness.streams._scopes.values())) == 0

@@ -1,7 +1,7 @@
 """Sessions of reactive-streams-io that are cut and resumed, in the session handler.
 
-Case numbers are those of the cases for reactive-streams-io. What a frame of the resume extension does to one connection is
-tested with the endpoint; here its session is one of many, with streams on the engine.
+Case numbers are those of the cases for reactive-streams-io. The tests of the endpoint cover the frames of the resume
+extension on one connection; here the session is one of many, with streams on the engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.in_process.reactive_streams_io import (
     raw,
     source,
     subscribe,
-    trial,
+    subscribe_synthetic,
 )
 from tests.support.in_process.service import pause, until
 
@@ -75,7 +75,7 @@ async def test_a_disconnected_client_resumes_at_another_address() -> None:
 
 async def test_a_stream_continues_with_the_session_that_took_it_over() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("range?n=3"))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("range?n=3"))
     await rsio_harness.framed("a", 3)
     rsio_harness.send("b", HELLO)
     rsio_harness.send("b", Resume(granted(rsio_harness.frames("a")), 1, 2))
@@ -89,7 +89,7 @@ async def test_a_stream_continues_with_the_session_that_took_it_over() -> None:
 @pytest.mark.parametrize("how", ["unknown", "used", "another subject", "after a goodbye", "too late"])
 async def test_cases_r04_to_r06_and_r09_a_token_is_valid_once_for_one_subject_and_a_limited_time(how: str) -> None:
     rsio_harness = await RsioHarness.filled(source("in", "acme:x"), source("in2", "acme:y"))
-    rsio_harness.send("a", HELLO, trial("range?n=3"))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("range?n=3"))
     token = granted(await rsio_harness.framed("a", 3))
     match how:
         case "unknown":
@@ -106,13 +106,13 @@ async def test_cases_r04_to_r06_and_r09_a_token_is_valid_once_for_one_subject_an
     rsio_harness.send("c", HELLO, source=by)
     rsio_harness.send("c", Resume(token, 1, 2), source=by)
     await until(lambda: any(isinstance(frame, ResumeFail) for frame in rsio_harness.frames("c")))
-    rsio_harness.send("c", trial("range?n=1", 1, 1), source=by)
+    rsio_harness.send("c", subscribe_synthetic("range?n=1", 1, 1), source=by)
     await until(lambda: elements(rsio_harness.frames("c")) == [b"1"])
 
 
 async def test_a_session_that_is_never_resumed_is_released() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", "01 00 02 01 02", trial("never"))
+    rsio_harness.send("a", "01 00 02 01 02", subscribe_synthetic("never"))
     await rsio_harness.framed("a", 3)
     for _ in range(3):
         rsio_harness.clock.advance(91)
@@ -122,7 +122,7 @@ async def test_a_session_that_is_never_resumed_is_released() -> None:
 
 async def test_case_r06_a_token_can_be_used_again_when_its_answer_was_lost() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
     for address in ("b", "c", "d"):
         rsio_harness.send(address, HELLO)
@@ -145,7 +145,7 @@ async def test_case_r06_a_token_can_be_used_again_when_its_answer_was_lost() -> 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_session_can_be_gone_on_with_for_its_lifetime(hello: str, lifetime: int, is_late: bool) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", hello, trial("range?n=1"))
+    rsio_harness.send("a", hello, subscribe_synthetic("range?n=1"))
     frames = await rsio_harness.framed("a", 3)
     assert [frame.lifetime for frame in frames if isinstance(frame, ResumeGrant)] == [lifetime * 1000]
     for _ in range(lifetime + 1 if is_late else lifetime - 1):
@@ -182,13 +182,13 @@ async def test_case_r03_a_client_resends_frames_the_service_never_received() -> 
     rsio_harness.send("b", HELLO)
     rsio_harness.send("b", Resume(token, 0, 1))
     assert (await rsio_harness.framed("b", 4))[2] == ResumeOk(0)
-    rsio_harness.send("b", trial("range?n=1", 1, 1))
+    rsio_harness.send("b", subscribe_synthetic("range?n=1", 1, 1))
     assert (await rsio_harness.framed("b", 7))[4:] == [OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
 
 
 async def test_case_r07_hello_and_resume_may_come_in_one_message() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("range?n=2"))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("range?n=2"))
     token = granted(await rsio_harness.framed("a", 3))
     rsio_harness.send("b", HELLO, Resume(token, 1, 2))
     rsio_harness.send("b", RequestFrame(1, 2))
@@ -197,9 +197,9 @@ async def test_case_r07_hello_and_resume_may_come_in_one_message() -> None:
 
 async def test_case_r08_a_resume_after_another_frame_ends_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("never"))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("never"))
     token = granted(await rsio_harness.framed("a", 3))
-    rsio_harness.send("b", HELLO, trial("never"))
+    rsio_harness.send("b", HELLO, subscribe_synthetic("never"))
     rsio_harness.send("b", Resume(token, 1, 2))
     assert goodbye(await rsio_harness.framed("b", 4)).startswith("protocol error: an unexpected resume frame")
     assert len(list(rsio_harness.streams)) == 1
@@ -207,7 +207,7 @@ async def test_case_r08_a_resume_after_another_frame_ends_the_session() -> None:
 
 async def test_case_r10_more_than_the_window_is_lost_for_good() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("range?n=2000", 1, 1100))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("range?n=2000", 1, 1100))
     await until(lambda: len(elements(rsio_harness.frames("a"))) == 1100)
     token = granted(rsio_harness.frames("a"))
     rsio_harness.send("b", HELLO)
@@ -219,7 +219,7 @@ async def test_case_r10_more_than_the_window_is_lost_for_good() -> None:
 
 async def test_case_r11_a_client_cannot_resume_before_its_acknowledged_position() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
     rsio_harness.send("a", ResumeAck(3))
     rsio_harness.send("b", HELLO)
@@ -229,7 +229,7 @@ async def test_case_r11_a_client_cannot_resume_before_its_acknowledged_position(
 
 async def test_case_r12_a_client_at_the_old_address_gets_a_goodbye() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
     rsio_harness.send("b", HELLO)
     rsio_harness.send("b", Resume(token, 5, 2))
@@ -242,7 +242,7 @@ async def test_case_r12_a_client_at_the_old_address_gets_a_goodbye() -> None:
 
 async def test_case_r13_elements_of_a_fixed_size_continue_without_a_length() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("fixed?n=5&size=2", 1, 2))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("fixed?n=5&size=2", 1, 2))
     await until(lambda: b"".join(rsio_harness.messages("a")).endswith(raw("83 01 02 00 01 00 02")))
     token = granted(rsio_harness.frames("a"))
     rsio_harness.send("b", HELLO)
@@ -255,7 +255,7 @@ async def test_case_r13_elements_of_a_fixed_size_continue_without_a_length() -> 
 
 async def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", HELLO, trial("big?bytes=200000", 1, 1))
+    rsio_harness.send("a", HELLO, subscribe_synthetic("big?bytes=200000", 1, 1))
     await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
     token, sent = (
         granted(rsio_harness.frames("a")),
@@ -272,7 +272,7 @@ async def test_elements_buffered_for_a_client_follow_the_answer_to_its_resume_in
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", HELLO)
     token = granted(await rsio_harness.framed("a", 2))
-    rsio_harness.send("a", trial("range?n=3000", 1, 3000))
+    rsio_harness.send("a", subscribe_synthetic("range?n=3000", 1, 3000))
     rsio_harness.reader("a", ReaderStatus.GONE)
     await until(lambda: any(live.sent for live in rsio_harness.streams))
     await pause()

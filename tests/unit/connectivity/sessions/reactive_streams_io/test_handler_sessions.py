@@ -28,7 +28,7 @@ from tests.support.in_process.reactive_streams_io import (
     raw,
     source,
     subscribe,
-    trial,
+    subscribe_synthetic,
 )
 from tests.support.in_process.service import pause, until
 from tests.support.wait import PATIENCE
@@ -41,7 +41,7 @@ TOKEN = "5ab1e0c47f2d9913a6c8004e71b3d52f"
 
 async def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("r/a", H, trial("range?n=1", 1, 1))
+    rsio_harness.send("r/a", H, subscribe_synthetic("range?n=1", 1, 1))
     await rsio_harness.received("r/a", f"{SERVER} 81 01 00 82 01 01 31 86 01")
     assert await rsio_harness.settled(1)
     assert dict(rsio_harness.link.published[0].envelope.headers) == {"content-type": "application/vnd.rsio.v0"}
@@ -50,7 +50,7 @@ async def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -
 async def test_case_b02_two_addresses_are_two_sessions() -> None:
     rsio_harness = await RsioHarness.filled()
     for address in ("r/a", "r/b"):
-        rsio_harness.send(address, H, trial("range?n=1", 1, 1))
+        rsio_harness.send(address, H, subscribe_synthetic("range?n=1", 1, 1))
     for address in ("r/a", "r/b"):
         await rsio_harness.received(address, f"{SERVER} 81 01 00 82 01 01 31 86 01")
 
@@ -58,7 +58,7 @@ async def test_case_b02_two_addresses_are_two_sessions() -> None:
 async def test_clients_that_share_an_address_have_sessions_by_name() -> None:
     rsio_harness = await RsioHarness.filled()
     for name in (TOKEN, TOKEN[::-1]):
-        rsio_harness.send("r", H, trial("range?n=1", 1, 1), rsio_session=name)
+        rsio_harness.send("r", H, subscribe_synthetic("range?n=1", 1, 1), rsio_session=name)
     await until(lambda: len(b"".join(rsio_harness.messages("r"))) == 2 * 15)
     found = {each.envelope.headers["rsio-session"] for each in rsio_harness.link.published}
     assert found == {TOKEN, TOKEN[::-1]}
@@ -68,7 +68,7 @@ async def test_clients_that_share_an_address_have_sessions_by_name() -> None:
     assert len(rsio_harness.messages("r")) == len(rsio_harness.link.published)
 
 
-async def test_case_b03_a_message_without_a_session_is_turned_away() -> None:
+async def test_case_b03_a_message_without_a_session_is_refused() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("r/a", "12 01 01")
     assert goodbye(await rsio_harness.framed("r/a", 1)) == "protocol error: no session"
@@ -80,7 +80,7 @@ async def test_case_b03_a_message_without_a_session_is_turned_away() -> None:
 
 async def test_case_b04_a_message_that_ends_inside_a_frame_ends_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", H, subscribe_synthetic("never"))
     rsio_harness.send("a", "12 01")
     assert goodbye(await rsio_harness.framed("a", 3)).startswith("protocol error: a message that ends inside a frame")
     await until(lambda: list(rsio_harness.streams) == [])
@@ -90,8 +90,8 @@ async def test_case_b04_a_message_that_ends_inside_a_frame_ends_the_session() ->
 
 async def test_case_b05_a_second_hello_starts_again_without_a_goodbye() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("never"))
-    rsio_harness.send("a", H, trial("range?n=1", 1, 1))
+    rsio_harness.send("a", H, subscribe_synthetic("never"))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=1", 1, 1))
     await rsio_harness.received("a", f"{SERVER} 81 01 00 {SERVER} 81 01 00 82 01 01 31 86 01")
     await until(lambda: list(rsio_harness.streams) == [])
 
@@ -99,7 +99,7 @@ async def test_case_b05_a_second_hello_starts_again_without_a_goodbye() -> None:
 @pytest.mark.parametrize("extensions", [(), (3,)], ids=["without numbers", "B06, numbered"])
 async def test_case_b06_a_redelivered_message_is_processed_once(extensions: tuple[int, ...]) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", ClientHello(0, extensions), trial("range?n=9"))
+    rsio_harness.send("a", ClientHello(0, extensions), subscribe_synthetic("range?n=9"))
     number = raw(Seq(1)) if extensions else b""
     request = number + raw(RequestFrame(1, 1))
     for redelivered in (False, True):
@@ -112,7 +112,7 @@ async def test_case_b06_a_redelivered_message_is_processed_once(extensions: tupl
 
 async def test_a_hello_that_the_broker_brings_again_starts_nothing() -> None:
     rsio_harness = await RsioHarness.filled()
-    hello = raw(H, trial("range?n=3", 1, 1))
+    hello = raw(H, subscribe_synthetic("range?n=3", 1, 1))
     rsio_harness.handle(rsio_harness.delivery(hello, "d-1", reply_to="a"))
     rsio_harness.send("a", "12 01 01")
     await until(lambda: len(elements(rsio_harness.frames("a"))) == 2)
@@ -124,7 +124,7 @@ async def test_a_hello_that_the_broker_brings_again_starts_nothing() -> None:
 async def test_cases_b07_and_b08_messages_that_are_missing_or_not_numbered_end_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
     for address, second in (("a", "b0 03 12 01 01"), ("b", "12 01 01")):
-        rsio_harness.send(address, "01 00 01 03", trial("never"))
+        rsio_harness.send(address, "01 00 01 03", subscribe_synthetic("never"))
         rsio_harness.send(address, "b0 01 12 01 01")
         rsio_harness.send(address, second)
     await until(lambda: list(rsio_harness.streams) == [])
@@ -154,20 +154,20 @@ async def test_case_b10_where_messages_can_be_lost_there_are_no_sessions(allowed
 
 async def test_case_b11_elements_available_at_the_same_time_are_sent_together() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=100", 1, 100))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=100", 1, 100))
     await until(lambda: len(elements(rsio_harness.frames("a"))) == 100)
     assert elements(rsio_harness.frames("a")) == [str(number).encode() for number in range(1, 101)]
     assert len(rsio_harness.messages("a")) < 10
     assert rsio_harness.readers[0].route.meter.events == 100
-    rsio_harness.send("b", H, trial("fixed?n=20000&size=16", 1, 20_000))
+    rsio_harness.send("b", H, subscribe_synthetic("fixed?n=20000&size=16", 1, 20_000))
     await until(lambda: rsio_harness.messages("b")[-1:] and rsio_harness.messages("b")[-1].endswith(raw("86 01")))
     assert max(map(len, rsio_harness.messages("b"))) <= 64 << 10
 
 
 async def test_case_b12_a_session_that_has_fallen_silent_is_over() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", "01 00 01 02", trial("never"))
-    rsio_harness.send("b", H, trial("never"))
+    rsio_harness.send("a", "01 00 01 02", subscribe_synthetic("never"))
+    rsio_harness.send("b", H, subscribe_synthetic("never"))
     await pause()
     rsio_harness.clock.advance(91)
     rsio_harness.sweep_sessions()
@@ -181,7 +181,7 @@ async def test_case_b12_a_session_that_has_fallen_silent_is_over() -> None:
 
 async def test_a_session_is_not_for_others_to_use() -> None:
     rsio_harness = await RsioHarness.filled(source("in", "acme:x"), source("in2", "acme:y"))
-    rsio_harness.send("a", H, trial("range?n=3"))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=3"))
     await rsio_harness.received("a", f"{SERVER} 81 01 00")
     rsio_harness.send("a", "12 01 01", source=1)
     rsio_harness.send("a", H, source=1)
@@ -189,11 +189,11 @@ async def test_a_session_is_not_for_others_to_use() -> None:
     assert len(list(rsio_harness.streams)) == 1
 
 
-async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
+async def test_a_stream_that_cannot_be_checked_now_fails_alone() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
     rsio_harness.disk.unreadable = True
     rsio_harness.store._cache.clear()
-    rsio_harness.send("a", H, subscribe(HISTORY, 1, 1), trial("range?n=1", 2, 1))
+    rsio_harness.send("a", H, subscribe(HISTORY, 1, 1), subscribe_synthetic("range?n=1", 2, 1))
     await until(lambda: elements(rsio_harness.frames("a")) == [b"1"])
     (failed,) = [frame for frame in rsio_harness.frames("a") if isinstance(frame, OnError)]
     assert (failed.subscriber, failed.error[:3]) == (1, "500")
@@ -203,7 +203,7 @@ async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
 @pytest.mark.parametrize("seconds", [50, 400])
 async def test_a_client_is_not_considered_idle_while_the_store_is_unavailable(seconds: float) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", "01 00 01 02", trial("never"))
+    rsio_harness.send("a", "01 00 01 02", subscribe_synthetic("never"))
     await rsio_harness.framed("a", 2)
     rsio_harness.disk.full = True
     with pytest.raises(StoreUnavailable):
@@ -238,7 +238,7 @@ async def test_an_idle_session_ends_even_while_the_store_cannot_be_read() -> Non
 
 async def test_a_message_that_is_too_large_ends_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", H, subscribe_synthetic("never"))
     rsio_harness.send("a", bytes(1 << 20) + b"1")
     assert goodbye(await rsio_harness.framed("a", 3)).startswith("413 ")
     await until(lambda: list(rsio_harness.streams) == [])
@@ -246,7 +246,7 @@ async def test_a_message_that_is_too_large_ends_the_session() -> None:
 
 async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", H, subscribe_synthetic("never"))
     rsio_harness.send("a", "03 04 64 6f 6e 65")
     assert goodbye(await rsio_harness.framed("a", 3)) == "ok"
     await until(lambda: list(rsio_harness.streams) == [])
@@ -256,14 +256,14 @@ async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> No
 async def test_case_g02_a_stopping_service_sends_a_goodbye_to_its_clients_and_waits_for_them(answer: str) -> None:
     rsio_harness = await RsioHarness.filled()
     for address in ("a", "b"):
-        rsio_harness.send(address, H, trial("never"))
+        rsio_harness.send(address, H, subscribe_synthetic("never"))
         await rsio_harness.framed(address, 2)
     parting = asyncio.create_task(rsio_harness.handlers["reactive_streams_io"].part("site"))
     for address in ("a", "b"):
         assert goodbye(await rsio_harness.framed(address, 3)) == "shutdown"
     await until(lambda: list(rsio_harness.streams) == [])
     rsio_harness.send("a", "03 00")
-    rsio_harness.send("c", H, trial("never"))
+    rsio_harness.send("c", H, subscribe_synthetic("never"))
     assert goodbye(await rsio_harness.framed("c", 1)) == "shutdown"
     assert not parting.done()
     if answer == "gone":
@@ -278,7 +278,7 @@ async def test_case_g02_a_stopping_service_sends_a_goodbye_to_its_clients_and_wa
 
 async def test_a_closed_connection_has_no_sessions() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", H, subscribe_synthetic("never"))
     await rsio_harness.framed("a", 2)
     rsio_harness.close_connection()
     await until(lambda: list(rsio_harness.streams) == [])
@@ -287,9 +287,9 @@ async def test_a_closed_connection_has_no_sessions() -> None:
 
 async def test_a_client_that_is_gone_has_no_session_and_is_sent_nothing() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("never"))
-    rsio_harness.send("a", H, trial("never"), rsio_session=TOKEN)
-    rsio_harness.send("b", H, trial("never"))
+    rsio_harness.send("a", H, subscribe_synthetic("never"))
+    rsio_harness.send("a", H, subscribe_synthetic("never"), rsio_session=TOKEN)
+    rsio_harness.send("b", H, subscribe_synthetic("never"))
     await rsio_harness.framed("b", 2)
     published = len(rsio_harness.link.published)
     rsio_harness.reader("a", ReaderStatus.HEARD)
@@ -316,7 +316,7 @@ FINDS_GAPS = "01 00 02 01 03"
         pytest.param(
             (ReaderStatus.UNDELIVERED, ReaderStatus.HEARD, ReaderStatus.UNDELIVERED, ReaderStatus.UNDELIVERED),
             True,
-            id="heard in between",
+            id="received in between",
         ),
         pytest.param(
             (ReaderStatus.UNDELIVERED, ReaderStatus.UNDELIVERED, ReaderStatus.UNDELIVERED), False, id="three times"
@@ -329,7 +329,7 @@ async def test_a_session_waits_for_its_client_when_its_reader_is_gone(
     signs: tuple[ReaderStatus, ...], goes_on: bool
 ) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", FINDS_GAPS, trial("range?n=1"))
+    rsio_harness.send("a", FINDS_GAPS, subscribe_synthetic("range?n=1"))
     await until(lambda: list(rsio_harness.streams) != [])
     for sign in signs:
         rsio_harness.reader("a", sign)
@@ -348,7 +348,7 @@ async def test_a_session_waits_for_its_client_when_its_reader_is_gone(
 @pytest.mark.parametrize("hello", [H, "01 00 01 01", "01 00 01 03"], ids=["", "resume", "sequence"])
 async def test_an_undelivered_message_ends_a_session_that_cannot_detect_its_loss(hello: str) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", hello, trial("never"))
+    rsio_harness.send("a", hello, subscribe_synthetic("never"))
     await until(lambda: list(rsio_harness.streams) != [])
     rsio_harness.reader("a", ReaderStatus.UNDELIVERED)
     await until(lambda: isinstance(rsio_harness.frames("a")[-1], Goodbye))
@@ -361,11 +361,13 @@ async def test_an_undelivered_message_ends_a_session_that_cannot_detect_its_loss
 async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.link.confirms = False
-    rsio_harness.send("a", H, trial("big?bytes=16777216", 1, 1), trial("range?n=1000000", 2, 1_000_000))
+    rsio_harness.send(
+        "a", H, subscribe_synthetic("big?bytes=16777216", 1, 1), subscribe_synthetic("range?n=1000000", 2, 1_000_000)
+    )
     await until(lambda: len(rsio_harness.messages("a")) == 64)
     await pause()
     assert len(rsio_harness.messages("a")) == 64
-    rsio_harness.send("b", H, trial("range?n=1", 1, 1))
+    rsio_harness.send("b", H, subscribe_synthetic("range?n=1", 1, 1))
     await until(lambda: elements(rsio_harness.frames("b")) == [b"1"])
     (endless,) = (live for live in rsio_harness.streams if live.key != "1")
     sent = endless.sent
@@ -376,7 +378,7 @@ async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> Non
 
 async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.send("a", H, trial("range?n=3"))
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=3"))
     await rsio_harness.received("a", f"{SERVER} 81 01 00")
     rsio_harness.link.refuses = PublishFailed("too large", status=413)
     rsio_harness.send("a", "12 01 01")
@@ -386,7 +388,7 @@ async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
     assert goodbye(rsio_harness.frames("a")).startswith("503 ")
 
 
-# whatever comes
+# any input
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -394,13 +396,13 @@ async def test_a_mutated_message_ends_at_most_its_own_session(seed: int) -> None
     """Messages of a conversation, bytes of which were changed, left out, doubled or put in."""
     random = dice("changed messages", seed)
     rsio_harness = await RsioHarness.filled(revisions=3)
-    rsio_harness.send("other", H, trial("range?n=100"))
+    rsio_harness.send("other", H, subscribe_synthetic("range?n=100"))
     conversation = [
-        raw("01 00 03 01 02 03", trial("range?n=50", 1, 3), subscribe(HISTORY, 2, 9)),
+        raw("01 00 03 01 02 03", subscribe_synthetic("range?n=50", 1, 3), subscribe(HISTORY, 2, 9)),
         raw(Seq(1), RequestFrame(1, 5), "a8 01 07", subscribe("things/search?unit=thing", 3, 9)),
-        raw(Seq(2), "13 01", trial("fixed?n=9&size=3", 1, 9), trial("fail?after=2", 4, 9)),
+        raw(Seq(2), "13 01", subscribe_synthetic("fixed?n=9&size=3", 1, 9), subscribe_synthetic("fail?after=2", 4, 9)),
         raw(Seq(3), RequestFrame(2, 2**62), RequestFrame(2, 2**62), "a4 02"),
-        raw(Seq(4), trial("big?bytes=70000", 9, 1), "03 00"),
+        raw(Seq(4), subscribe_synthetic("big?bytes=70000", 9, 1), "03 00"),
     ]
     with capture_logs() as logs:
         for number in range(80):

@@ -1,7 +1,7 @@
-"""The reactive-streams rules for a subscriber, by number, for the service as the subscriber of ingest streams.
+"""The reactive-streams rules for a subscriber, by number, for ingest streams of the service.
 
-`tests/unit/mappings/reactive_streams_io` tests the protocol machine; here the rules hold from the bytes of a client to the
-events of a thing.
+`tests/unit/mappings/reactive_streams_io` tests the protocol machine; these tests go from the bytes of a client to the events
+of a thing.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def test_spec_2_01_more_is_requested_when_it_can_be_used() -> None:
 
 @pytest.mark.parametrize("end", [OnComplete(1), GONE])
 async def test_spec_2_03_and_2_04_nothing_is_sent_to_a_client_that_has_ended(end: Frame) -> None:
-    """Nor is anything of it taken, and what came before the end counts."""
+    """Nothing of it is accepted either, except the frames before the end."""
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.disk.hold()
     rsio_harness.send("a", turns(*range(200)), end)
@@ -180,7 +180,7 @@ async def test_spec_2_12_on_subscribe_is_accepted_once_for_each_subscribe() -> N
     "element",
     [b"", b"\x00", b"null", b"[]", b"{", b'"x"', b"\xff\xfe", b'{"topic":1}', b'{"topic":"a/b/c"}', b"[" * 300],
 )
-async def test_spec_2_13_nothing_that_a_client_says_is_answered_with_an_exception(element: bytes) -> None:
+async def test_spec_2_13_no_input_of_a_client_raises_an_exception(element: bytes) -> None:
     """An element that means nothing takes its place among the others, which count."""
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.send("a", turns(1), OnNext(1, element), turns(2))

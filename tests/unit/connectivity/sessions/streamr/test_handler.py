@@ -1,4 +1,4 @@
-"""Requests of the Streamr protocol in the session handler: unreadable ones, their sessions and reply addresses.
+"""Requests of the Streamr protocol in the session handler: invalid ones, sessions and reply addresses.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -54,14 +54,14 @@ async def test_responses_of_a_session_keep_the_order_of_its_requests_even_for_in
 
 
 @pytest.mark.parametrize("type", ["dance", "constructor", "__proto__", "toString", None, 7, ["publish"]])
-async def test_cases_x02_and_x03_a_type_that_there_is_not_is_refused(type: Any) -> None:
+async def test_cases_x02_and_x03_an_unknown_type_is_refused(type: Any) -> None:
     streamr_harness = await StreamrHarness.filled()
     (refused,) = await streamr_harness.exchange("a", {"type": type, "stream": "tank"})
     assert error(refused)["error"].startswith("Unknown request type: ")
 
 
 @pytest.mark.parametrize("version", [1, 28, "0", True])
-async def test_case_x04_a_version_that_is_not_spoken_is_refused(version: Any) -> None:
+async def test_case_x04_an_unsupported_version_is_refused(version: Any) -> None:
     streamr_harness = await StreamrHarness.filled()
     (refused,) = await streamr_harness.exchange("a", {**subscribe(), "version": version})
     assert error(refused)["error"].startswith("Unsupported version: ")
@@ -80,7 +80,7 @@ async def test_case_x05_errors_have_the_payload_that_the_definition_names(shape:
     assert "Not subscribed to stream tank partition 0!" in refused[3]
 
 
-async def test_a_request_that_is_too_large_is_refused_in_the_words_of_the_protocol() -> None:
+async def test_a_request_that_is_too_large_is_refused_in_the_format_of_the_protocol() -> None:
     streamr_harness = await StreamrHarness.filled()
     too_large = json.dumps(publish(json.dumps("x" * (1 << 20)))).encode()
     (refused,) = await streamr_harness.exchange("a", too_large)

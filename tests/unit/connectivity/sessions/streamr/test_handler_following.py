@@ -138,7 +138,7 @@ async def test_case_s15_no_partition_is_the_first() -> None:
 @pytest.mark.parametrize(
     "partition", [9, "1", -1, 1.5, 256], ids=["S16", "S17 text", "S17 negative", "S17 part", "S17"]
 )
-async def test_cases_s16_and_s17_a_partition_that_there_is_not_is_refused(partition: Any) -> None:
+async def test_cases_s16_and_s17_a_missing_partition_is_refused(partition: Any) -> None:
     streamr_harness = await StreamrHarness.filled()
     (refused,) = await streamr_harness.exchange("a", subscribe(stream="tanks", partition=partition))
     response = error(refused)
@@ -246,7 +246,7 @@ async def test_case_b11_a_slow_session_skips_messages_and_the_next_message_shows
 
 
 async def test_a_session_follows_on_for_as_long_as_it_lives() -> None:
-    """Nothing is asked of a subscriber: the engine does not end what it follows for want of requests."""
+    """A Streamr client sends no demand, so the engine must not end the stream for lack of it."""
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.exchange("a", subscribe())
     for _ in range(50):

@@ -82,7 +82,7 @@ async def test_case_r12_a_resend_from_a_time_starts_in_the_lake(history: Trimmed
     assert places(await streamr_harness.exchange("b", resend(resend_from_time=5), 5)) == [(2, 1), (3, 2), (4, 3)]
 
 
-async def test_a_message_after_a_long_silence_names_its_predecessor_only_where_that_is_known_to_be_there(
+async def test_a_message_after_a_long_silence_names_only_an_existing_predecessor(
     history: TrimmedHistory,
 ) -> None:
     """Old clients would request a predecessor without end that no resend returns."""

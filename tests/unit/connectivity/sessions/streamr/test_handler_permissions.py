@@ -101,7 +101,7 @@ async def test_case_s21_a_client_without_a_key_can_read_a_public_stream() -> Non
     (refused,) = await streamr_harness.exchange("a", publish(key=None, stream=PUBLIC))
     assert error(refused)["error"] == f"You are not allowed to write to stream {PUBLIC}"
     (refused,) = await streamr_harness.exchange("b", subscribe(OTHER, stream=PUBLIC))
-    assert error(refused)["error"] == denial(PUBLIC), "whoever has a name has the rights of that name"
+    assert error(refused)["error"] == denial(PUBLIC), "a client with a name has the permissions of that name"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_case_x06_a_thing_under_another_policy_is_followed_by_its_readers_
 
 
 async def test_the_subscription_of_an_expired_subject_ends_within_a_minute() -> None:
-    """The service deletes such a subject about a second later; should that not happen, all subjects are checked in turn."""
+    """The service deletes the subject about a second later; otherwise, all subjects are checked in turn."""
     now = [NOW]
     streamr_harness = await StreamrHarness.filled(CLIENTS, decider=lambda store: Decider(store, now=lambda: now[0]))
     subject = {"type": "t", "expiry": "2030-01-15T08:00:00Z"}
@@ -306,7 +306,7 @@ async def test_case_x06_only_permitted_sessions_stay_subscribed_while_policies_c
     assert followed or responses
 
 
-async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anybody(
+async def test_a_replaced_thing_causes_no_permission_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)

@@ -45,7 +45,7 @@ def place(sub: Any = "a", stream: str = "tank", partition: int = 0) -> dict[str,
 
 
 def resent(found: list[int], sub: Any = "a") -> list[tuple[int, Any]]:
-    """Types of the frames of a resend that brings these offsets, each with its offset or what it is about."""
+    """Return the types of the frames of a resend, each with its offset or subject."""
     if not found:
         return [(6, place(sub))]
     return [(4, place(sub)), *((1, offset) for offset in found), (5, place(sub))]
@@ -106,7 +106,7 @@ async def test_cases_r11_and_r12_a_resend_from_a_time_on_starts_with_the_first_m
     assert shown(frames) == resent(found)
 
 
-async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_resend_from_an_unsearchable_time_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
 
     async def unreadable(*_: Any) -> None:
@@ -118,9 +118,7 @@ async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypat
 
 
 @pytest.mark.parametrize("end", ["disconnect", "close"])
-async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
-    monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
+async def test_a_search_ends_with_its_session(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     asked, given_up = asyncio.Event(), asyncio.Event()
 
@@ -168,7 +166,7 @@ async def test_a_disconnect_stops_the_resends_of_the_session() -> None:
         pytest.param({"resend_last": 1.5}, id="R15 part"),
     ],
 )
-async def test_cases_r14_and_r15_options_that_say_nothing_are_refused(options: dict[str, Any]) -> None:
+async def test_cases_r14_and_r15_unknown_resend_options_are_refused(options: dict[str, Any]) -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
     (refused,) = await streamr_harness.exchange("a", resend(**options))
     response = error(refused)
@@ -197,7 +195,7 @@ async def test_case_r18_a_resend_neither_needs_nor_creates_a_subscription() -> N
     await until(lambda: list(streamr_harness.streams) == [])
 
 
-async def test_case_r19_a_message_names_its_predecessor_though_that_was_not_asked_for() -> None:
+async def test_case_r19_a_message_names_its_predecessor_even_if_that_is_outside_the_range() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
     frames = await streamr_harness.exchange("a", resend(resend_from=2), 4)
     assert [frame[3][5:7] for frame in frames[1:3]] == [[2, 1], [3, 2]]

@@ -138,7 +138,7 @@ async def test_closing_the_connection_ends_its_sessions() -> None:
 
 
 async def test_a_connection_that_is_opened_again_continues_with_its_sessions() -> None:
-    """As when its document was changed: what came meanwhile is sent."""
+    """As after a change of its document: messages published meanwhile are sent."""
     streamr_harness = await following(messages=2)
     streamr_harness.close_connection()
     await streamr_harness.publish(2)
@@ -279,7 +279,7 @@ async def test_a_resend_that_was_cut_off_fails() -> None:
     assert streamr_harness.kept.written == {}
 
 
-async def test_a_resend_that_has_ended_is_not_spoken_of_again() -> None:
+async def test_an_ended_resend_is_not_reported_again() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     await streamr_harness.exchange("a", resend(resend_all=True), 3)
     await streamr_harness.exchange("a", resend(resend_last=-1))
@@ -366,7 +366,7 @@ async def test_a_session_whose_subject_comes_from_message_headers_continues_afte
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
 
 
-async def test_a_partition_that_there_is_no_longer_is_left_with_a_word() -> None:
+async def test_a_deleted_partition_is_left_with_a_log_line() -> None:
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.exchange("a", subscribe(stream="pair", partition=1))
     fewer = options()["streams"] | {"pair": {"policyId": "acme.site:tanks"}}

@@ -1,4 +1,4 @@
-"""Things and policies as streams: their events are followed and asked for again, commands on them are published.
+"""Things and policies as streams: clients follow and resend their events, and publish commands.
 
 Case numbers are those of the cases for Streamr.
 """
@@ -55,9 +55,10 @@ async def ditto(streamr_harness: StreamrHarness, payload: bytes) -> int:
 
 
 async def with_lamp(*turns: Any, by: str = "acme:clients") -> StreamrHarness:
-    """A lamp under the policy of the tanks, whose holder of KEY may read and write all of it, turned so many times.
+    """Return a harness with a lamp that was turned so many times.
 
-    `by` is the subject of the clients' source, which may nothing as a rule.
+    Its policy is that of the tanks; the holder of KEY may read and write all of it. `by` is the subject of the clients'
+    source, which has no permissions by default.
     """
     streamr_harness = await StreamrHarness.filled(source("in", by))
     resources = {"stream:/": ALL, "thing:/": ALL, "policy:/": ALL}
@@ -74,7 +75,7 @@ async def turn(streamr_harness: StreamrHarness, value: Any) -> None:
 
 
 def event(frame: Frame) -> Event:
-    """The event that a broadcast or a unicast tells of."""
+    """Return the event in a broadcast or a unicast."""
     _, stream, partition, timestamp, ttl, offset, previous, content_type, content = frame[3]
     assert content_type == 27
     return twin_event_of(StreamEntry(stream, partition, timestamp, ttl, offset, previous, encode_content(content)))
@@ -338,7 +339,7 @@ async def test_a_client_with_a_key_also_has_the_permissions_of_its_source() -> N
 # --- lifetimes ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_says_how_long_it_will_be_there() -> None:
+async def test_a_message_contains_its_time_to_live() -> None:
     streamr_harness = await with_lamp(True)
     kept = Settings.model_validate({"lake": {"retention": {"default": "forever", "acme.site": "30d"}}}).lake.retention
     frames = FrameCache(

@@ -1,4 +1,4 @@
-"""Things and policies as streams: events as messages and back, commands as what is published."""
+"""Things and policies as streams: events as messages and back, published messages as commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of messages without an ID: a redelivery gets the name of its first delivery, a new command never."""
+"""Names of messages without an ID: a redelivery gets its former name, a new command a new one."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_b14_redeliveries_get_the_names_of_their_first_deliveries() -> None:
         pytest.param([ON, OFF, ON], [OFF, ON], 2, id="the last two"),
         pytest.param([ON, b"dim", OFF], [b"dim", OFF, ON], 2, id="the last two and a new one"),
         pytest.param([], [ON, OFF], 0, id="none was carried out"),
-        pytest.param([ON, ON, ON], [ON, ON], 0, id="equal ones, of which it cannot be told which come again"),
+        pytest.param([ON, ON, ON], [ON, ON], 0, id="equal ones, so the redelivered ones are unknown"),
         pytest.param([ON, OFF, ON, OFF], [ON, OFF], 2, id="the last two of a pattern"),
         pytest.param([OFF], [b"retrieve", OFF, ON], 1, id="behind a retrieve, which leaves no name"),
     ],
 )
-def test_b14_only_the_end_of_what_was_carried_out_comes_again(
+def test_b14_only_the_last_carried_out_commands_are_redelivered(
     carried_out: list[bytes], redelivered: list[bytes], known: int
 ) -> None:
     names = NumberedNames("q")
@@ -65,7 +65,7 @@ def test_names_of_other_queues_are_ignored() -> None:
     assert NumberedNames("q").again([ON], KnownNames(carried_out=[name])) != [name]
 
 
-def test_b14_of_distinct_commands_each_end_is_recognized_whatever_was_acknowledged() -> None:
+def test_b14_of_distinct_commands_each_end_is_recognized_after_any_acknowledgements() -> None:
     source = dice("names")
     for _ in range(200):
         names, count = NumberedNames("q"), source.randint(1, 30)
@@ -84,7 +84,7 @@ def test_b14_a_delivery_that_was_requeued_keeps_its_name_behind_later_ones() -> 
     assert names.again([ON], KnownNames([requeued], [later])) == [requeued]
 
 
-def test_b14_what_was_carried_out_long_before_the_last_delivery_does_not_come_again(
+def test_b14_commands_long_before_the_last_delivery_are_not_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names, now = NumberedNames("q"), [10**18]
@@ -103,7 +103,7 @@ def test_a_queue_or_message_id_that_looks_like_another_name_is_ignored() -> None
 
 
 def test_b14_redeliveries_of_a_link_that_died_silently_are_recognized_behind_newer_commands() -> None:
-    """The broker has noticed late that the link was dead; over the next one more was carried out meanwhile."""
+    """The broker noticed late that the link was dead; more commands came over the next link meanwhile."""
     silent, following = NumberedNames("q"), NumberedNames("q")
     earlier = [silent.first(b"%d" % number) for number in range(5)]
     later = [following.first(b"%d" % number) for number in range(5, 9)]
@@ -131,8 +131,8 @@ def test_redeliveries_of_two_links_with_equal_commands_are_recognized() -> None:
     assert again[4] not in {*earlier, *later}
 
 
-def test_redeliveries_of_a_link_are_recognized_though_an_earlier_one_had_some_of_their_commands() -> None:
-    """A sender had no confirms for its last commands, and sent them again behind one that only the second link did."""
+def test_redeliveries_of_a_link_are_recognized_if_an_earlier_link_had_some_of_their_commands() -> None:
+    """A sender without confirms sent its last commands again, after one that only the second link has."""
     first, second = NumberedNames("q"), NumberedNames("q")
     earlier = [first.first(payload) for payload in (b"0", b"2", b"3")]
     later = [second.first(payload) for payload in (b"1", b"2", b"3", b"1", b"4")]

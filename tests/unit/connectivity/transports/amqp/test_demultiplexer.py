@@ -84,8 +84,8 @@ async def passed(traffic: FrameDemultiplexer, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 8, 100, 10_000])
-async def test_frames_are_parted_however_the_bytes_come(traffic: FrameDemultiplexer, step: int) -> None:
-    hears = traffic.takers[2] = FrameRecorder()
+async def test_frames_are_split_for_any_pieces_of_bytes(traffic: FrameDemultiplexer, step: int) -> None:
+    recorder = traffic.takers[2] = FrameRecorder()
     ours = [pack_ack(2, 7), pack_content(2, b"\x00\x00", b"x" * 300, 100), frame(BODY, 2, b"")]
     theirs = [method(1, 20, 11), HEARTBEAT_FRAME, method(2, 20, 41)]
     stream = b"".join(part for pair in zip(ours, theirs, strict=True) for part in pair)
@@ -93,15 +93,15 @@ async def test_frames_are_parted_however_the_bytes_come(traffic: FrameDemultiple
         traffic.data_received(stream[at : at + step])
     expected = b"".join(theirs)
     assert await passed(traffic, len(expected)) == expected
-    assert [kind for kind, _ in hears.taken] == [METHOD, HEADER, BODY, BODY, BODY, BODY, BODY]
-    assert b"".join(payload for kind, payload in hears.taken if kind == BODY) == b"x" * 300
+    assert [kind for kind, _ in recorder.taken] == [METHOD, HEADER, BODY, BODY, BODY, BODY, BODY]
+    assert b"".join(payload for kind, payload in recorder.taken if kind == BODY) == b"x" * 300
 
 
 async def test_a_closed_channel_is_reported_to_its_handler_and_to_the_library(traffic: FrameDemultiplexer) -> None:
-    hears = traffic.takers[2] = FrameRecorder()
+    recorder = traffic.takers[2] = FrameRecorder()
     close = method(2, 20, 40, pack(">H", 404) + short(b"NOT_FOUND - no such thing") + bytes(4))
     traffic.data_received(close)
-    assert hears.reasons == [Reason(404, "NOT_FOUND - no such thing")]
+    assert recorder.reasons == [Reason(404, "NOT_FOUND - no such thing")]
     assert await passed(traffic, len(close)) == close
 
 
@@ -231,7 +231,7 @@ def test_outcomes_are_one_frame_for_all_up_to_a_delivery() -> None:
     assert pack_nack(3, 500, requeue=True) != pack_nack(3, 500, requeue=False)
 
 
-def test_a_return_says_why_and_where() -> None:
+def test_a_returned_message_has_its_reason_and_address() -> None:
     payload = pack(">H", 312) + short(b"NO_ROUTE") + short(b"ex") + short(b"a.b")
     assert read_return(payload, 0) == (Reason(312, "NO_ROUTE"), b"ex", b"a.b")
 

@@ -31,7 +31,7 @@ async def link() -> AmqpLink:
     return made
 
 
-async def test_reading_stops_at_the_bound_and_goes_on_when_half_is_settled(link: AmqpLink) -> None:
+async def test_reading_stops_at_the_bound_and_continues_when_half_is_settled(link: AmqpLink) -> None:
     assert link.arrived(60)
     assert not link.client.is_paused
     assert link.arrived(60)

@@ -130,7 +130,7 @@ def test_every_other_property_is_stepped_over() -> None:
     ],
 )
 def test_fields_before_an_unreadable_field_are_kept(broken: bytes) -> None:
-    """The properties behind the table too: its length says where they are."""
+    """Also the properties after the table, whose position follows from its length."""
     packed = pack(">H", HEADERS | 0x0400) + table((b"first", b"t\x01"), (b"x", broken)) + short(b"c-7")
     assert read_properties(packed) == {"first": "true", "correlation-id": "c-7"}
 

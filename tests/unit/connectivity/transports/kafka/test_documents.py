@@ -28,7 +28,7 @@ def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
         ("t#a/k", RecordAddress("t#a", key="k")),
     ],
 )
-def test_2_4_a_slash_is_looked_for_before_a_hash(address: str, parts: RecordAddress) -> None:
+def test_2_4_a_slash_is_searched_before_a_hash(address: str, parts: RecordAddress) -> None:
     assert split_address(address) == parts
 
 

@@ -20,7 +20,7 @@ DOWN = KafkaError(ALL_DOWN, "1/1 brokers are down")
 
 
 @pytest.mark.parametrize("errors", [*permutations([DISCONNECTED, REFUSED, DOWN])])
-async def test_a_refused_connection_says_more_than_one_that_was_cut(errors: tuple[KafkaError, ...]) -> None:
+async def test_a_refused_connection_takes_precedence_over_a_cut_one(errors: tuple[KafkaError, ...]) -> None:
     link = KafkaLink([])
     for error in errors:
         link.failed(error, "")

@@ -27,9 +27,9 @@ def handshake_answer(code: int, *mechanisms: str) -> bytes:
 
 @asynccontextmanager
 async def server(*answers: bytes | None, requests: list[bytes] | None = None) -> AsyncIterator[tuple[str, int]]:
-    """The place of a server that answers so to one request after the other: with None it hangs up; then it waits.
+    """Start a server with these responses to successive requests, and yield its host and port.
 
-    It appends to `requests` what it was sent.
+    For None it disconnects; after the last response it waits. It appends to `requests` the received ones.
     """
     writers: list[asyncio.StreamWriter] = []
 
@@ -80,7 +80,7 @@ def test_a_request_has_no_client_id() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x00\x00\x00\x00\x02\x00\x05PLAIN"])
-def test_an_answer_that_is_cut_off_says_nothing_about_logging_in(body: bytes) -> None:
+def test_an_incomplete_answer_is_not_reported_as_a_login_failure(body: bytes) -> None:
     assert read_login(body) == (0, ())
 
 

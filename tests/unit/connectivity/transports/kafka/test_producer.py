@@ -32,8 +32,8 @@ class Library:
 async def test_polling_continues_after_an_error_in_one_confirm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    untold: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(str(context["exception"])))
+    loop_errors: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(str(context["exception"])))
     monkeypatch.setattr(module, "Producer", Library)
     stuck: list[int] = []
     made = KafkaProducer(
@@ -49,6 +49,6 @@ async def test_polling_continues_after_an_error_in_one_confirm(
     # As the event loop calls it: its exceptions are not passed on.
     asyncio.get_running_loop().call_soon(made.start)
     await wait_until(lambda: library.looks >= 3 and len(stuck) >= 2)
-    assert untold == ["a mistake in a confirm"] * 2
+    assert loop_errors == ["a mistake in a confirm"] * 2
     made.stop(is_orderly=False)
     await asyncio.wrap_future(made.gone)

@@ -20,7 +20,7 @@ async def test_users_share_the_bytes_of_unsettled_messages() -> None:
         held = await way.take(4)
         await other.send("good")
         [good] = await way.take(1)
-        assert good.envelope.payload == b"good", "whoever has more unsettled bytes than are free is not read from"
+        assert good.envelope.payload == b"good", "a peer with more unsettled bytes than are free is not read"
         assert way.link._bytes.used < 260_000
         for each in (*held, good):
             each.settle()

@@ -49,7 +49,7 @@ async def lost_behind(last_words: bytes) -> LinkError:
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
 @pytest.mark.parametrize("packets", [0, 1, READ_SIZE * (READS_PER_TURN + 1) // len(PINGRESP)])
 def test_a_connection_reset_is_reported_even_after_unread_bytes(run: object, packets: int) -> None:
-    """libuv stops watching a socket with an error, and uvloop tells its reader once, also where there are bytes to read."""
+    """libuv stops watching a socket with an error, and uvloop reports it once, also before unread bytes."""
     assert callable(run)
     error = run(lost_behind(PINGRESP * packets))
     assert (error.detail, error.text) == (Detail.CONNECTING, "the link was lost: Connection reset by peer")

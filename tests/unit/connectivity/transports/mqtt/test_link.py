@@ -34,7 +34,7 @@ MOST_HELD = MOST_COUNTS * IN_FLIGHT
 
 
 def link(consume: ConsumeOptions = CONSUME_DEFAULTS) -> tuple[MqttLink, SansIoPahoClient]:
-    """A link whose client has no socket: what it would send stays in `unsent`."""
+    """A link whose client has no socket: its output stays in `unsent`."""
     made = MqttLink(Mqtt311(), [["lab/in"]], None, 100, consume=consume)
     client = SansIoPahoClient("lab", Mqtt311.protocol, clean_session=True)
     made.make_channel(client)
@@ -54,7 +54,7 @@ async def settled(taker: DeliveryCollector, count: int) -> list[Delivery]:
 
 
 async def test_more_than_can_be_held_is_left_to_the_next_link_in_order() -> None:
-    """A broker without a window of its own sends all it has. What is not taken stays unacknowledged, and all after it."""
+    """A broker without a window sends all it has: the rest stays unacknowledged, in order."""
     made, client = link()
     taker = DeliveryCollector(made)
     for number in range(1, MOST_HELD + 3):

@@ -59,7 +59,7 @@ def client(
 
 
 def packets(*publications: Publication) -> bytes:
-    """The bytes that a client of ours would send for these messages, which are also what a broker sends."""
+    """Return the bytes that a client sends for these messages, which are also those of a broker."""
     sender, _, _ = client()
     for publication in publications:
         sender.send(publication)
@@ -157,7 +157,7 @@ def test_a_resumed_session_releases_an_identifier_before_qos_2_uses_it() -> None
     assert b"".join(sender.unsent) == b"\x62\x02\x00\x07" + b"\x34\x05\x00\x01a\x00\x07"
 
 
-def test_qos_2_that_arrives_all_the_same_is_acknowledged_in_two_steps() -> None:
+def test_an_unexpected_qos_2_message_is_acknowledged_in_two_steps() -> None:
     """Left-overs of a session that subscribed otherwise."""
     receiver, arrived, _ = client()
     receiver.feed(b"\x34\x05\x00\x01a\x00\x07")

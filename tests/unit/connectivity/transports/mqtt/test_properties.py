@@ -54,7 +54,7 @@ def test_we_read_the_properties_that_the_library_packs() -> None:
 
 
 @each_row("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455])
-def test_variable_byte_integers_go_there_and_back(value: int) -> None:
+def test_variable_byte_integers_are_decoded_as_encoded(value: int) -> None:
     content = packed.pack_varint(value)
     assert packed.unpack_varint(b"\xff" + content, 1) == (value, 1 + len(content))
 

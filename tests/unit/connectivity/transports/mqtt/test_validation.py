@@ -64,7 +64,7 @@ def test_target_addresses_are_topics_without_wildcards(kind: str, address: str) 
     assert problem_paths(kind, target={"address": address}) == ["targets[0].address"]
 
 
-def test_reply_addresses_are_looked_at_with_mqtt_3_1_1_only() -> None:
+def test_reply_addresses_are_checked_with_mqtt_3_1_1_only() -> None:
     source = {"replyTarget": {"address": "replies/#"}}
     assert problem_paths(MQTT, source) == ["sources[0].replyTarget.address"]
     assert problem_paths(MQTT_5, source) == []

@@ -1,6 +1,6 @@
-"""Malicious or faulty peers of a TCP listener: each is bounded and disconnected, and others are not affected.
+"""Malicious or faulty peers of a TCP listener: each is bounded and disconnected, and others work.
 
-Every test has a neighbour that converses with the service before, meanwhile and afterwards.
+In every test another client uses the service before, meanwhile and afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mappings.reactive_streams_io.frames import (
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.support.in_process.reactive_streams_io import H
 from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, TcpService, open_tcp_service
-from tests.support.in_process.websocket_listener import let_pass
+from tests.support.in_process.websocket_listener import pass_time
 from tests.support.wait import wait_until
 
 LIMITS = EndpointLimits()
@@ -36,22 +36,22 @@ MIB = 1 << 20
 
 
 @asynccontextmanager
-async def beside_a_neighbour() -> AsyncIterator[tuple[TcpService, Caller]]:
+async def with_other_client() -> AsyncIterator[tuple[TcpService, Caller]]:
     """A listener, and a well-behaved peer. Afterwards no state of any other peer is left."""
     async with open_tcp_service() as there:
-        neighbour = await there.greeted()
-        await check_conversation(neighbour)
-        yield there, neighbour
-        await check_conversation(neighbour)
+        other_client = await there.greeted()
+        await check_conversation(other_client)
+        yield there, other_client
+        await check_conversation(other_client)
         await there.keeps_only(1)
         await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def check_conversation(neighbour: Caller) -> None:
-    neighbour.send(SubscribeFrame("tck/range?n=3", 1, 2))
-    await neighbour.expect("81 01 00 82 01 01 31 82 01 01 32")
-    neighbour.send(RequestFrame(1, 5))
-    await neighbour.expect("82 01 01 33 86 01")
+async def check_conversation(other_client: Caller) -> None:
+    other_client.send(SubscribeFrame("tck/range?n=3", 1, 2))
+    await other_client.expect("81 01 00 82 01 01 31 82 01 01 32")
+    other_client.send(RequestFrame(1, 5))
+    await other_client.expect("82 01 01 33 86 01")
 
 
 def stuck_peers(there: TcpService) -> list[TcpPeer]:
@@ -75,31 +75,31 @@ def allocates_less_than(raw: int) -> Iterator[None]:
     ("asked", "most"),
     [
         pytest.param(SubscribeFrame("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED), 8 * MIB, id="small elements"),
-        # The element itself has to be somewhere.
+        # The element itself needs memory too.
         pytest.param(SubscribeFrame("tck/big?bytes=16000000", 1, UNBOUNDED), 56 * MIB, id="one that is large"),
     ],
 )
 async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: SubscribeFrame, most: int) -> None:
-    async with beside_a_neighbour() as (there, neighbour):
+    async with with_other_client() as (there, other_client):
         deaf = await there.caller()
         deaf.pause_reading()
         with allocates_less_than(most):
             deaf.send(H, asked)
             await wait_until(lambda: stuck_peers(there))
             for _ in range(20):
-                await check_conversation(neighbour)
+                await check_conversation(other_client)
         [peer] = stuck_peers(there)
         assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
-        let_pass(there.link, 31)
+        pass_time(there.link, 31)
 
 
 async def test_a_peer_that_reads_its_requested_data_slowly_is_not_treated_as_silent() -> None:
-    async with beside_a_neighbour() as (there, _):
+    async with with_other_client() as (there, _):
         slow = await there.greeted("01 00 01 02")
         slow.pause_reading()
         slow.send(SubscribeFrame("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
         await wait_until(lambda: stuck_peers(there))
-        # Nothing that it says is read meanwhile.
+        # The service reads nothing from it meanwhile.
         slow.send(Ping(b"1"))
         for _ in range(4):
             there.pass_time(60)
@@ -110,7 +110,7 @@ async def test_a_peer_that_reads_its_requested_data_slowly_is_not_treated_as_sil
 
 
 async def test_a_peer_that_sends_without_end_and_never_reads_is_not_read_either() -> None:
-    async with beside_a_neighbour() as (there, neighbour):
+    async with with_other_client() as (there, other_client):
         deaf = await there.greeted("01 00 01 02")
         deaf.pause_reading()
         deaf.keeps_little()
@@ -126,16 +126,16 @@ async def test_a_peer_that_sends_without_end_and_never_reads_is_not_read_either(
             await wait_until(lambda: stuck_peers(there))
             [peer] = stuck_peers(there)
             await wait_until(lambda: not peer.times.is_reading)
-            await check_conversation(neighbour)
+            await check_conversation(other_client)
         assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
-        let_pass(there.link, 31)
+        pass_time(there.link, 31)
         await wait_until(lambda: len(there.link.peers) == 1)
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
 
 
 async def test_a_peer_that_requests_ten_thousand_streams_gets_the_maximum_and_an_error() -> None:
-    async with beside_a_neighbour() as (there, neighbour):
+    async with with_other_client() as (there, other_client):
         greedy = await there.greeted()
         greedy.send(*(SubscribeFrame("tck/never", number, 1) for number in range(1, 10_001)))
         refused = 10_000 - LIMITS.subscriptions
@@ -143,7 +143,7 @@ async def test_a_peer_that_requests_ten_thousand_streams_gets_the_maximum_and_an
         assert sum(isinstance(frame, OnSubscribe) for frame in frames) == 10_000
         assert [each.error[:3] for each in frames if isinstance(each, OnError)] == ["429"] * refused
         assert len(list(there.rsio_harness.streams)) == LIMITS.subscriptions
-        await check_conversation(neighbour)
+        await check_conversation(other_client)
         await greedy.leave()
 
 
@@ -155,7 +155,7 @@ async def test_a_peer_that_requests_ten_thousand_streams_gets_the_maximum_and_an
     ],
 )
 async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, longest: int, reason: str) -> None:
-    async with beside_a_neighbour() as (there, neighbour):
+    async with with_other_client() as (there, other_client):
         slow = await there.greeted(hello)
         endless = encode(SubscribeFrame("x" * 300, 1, 0))
         minutes = 0
@@ -163,7 +163,7 @@ async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, l
             slow.send(endless[minutes : minutes + 1])
             await wait_until(lambda sent=minutes + 1: waiting(there) == sent)  # type: ignore[misc]
             there.pass_time(60)
-            neighbour.send("13 09")
+            other_client.send("13 09")
             minutes += 1
         assert minutes <= longest
         received = await slow.rest()
@@ -171,7 +171,7 @@ async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, l
 
 
 async def test_a_peer_that_sends_its_hello_byte_by_byte_has_ten_seconds_for_all_of_it() -> None:
-    async with beside_a_neighbour() as (there, _):
+    async with with_other_client() as (there, _):
         slow = await there.caller()
         await slow.expect(SERVER_HELLO)
         slow.send("01")
@@ -182,7 +182,7 @@ async def test_a_peer_that_sends_its_hello_byte_by_byte_has_ten_seconds_for_all_
 
 
 async def test_a_peer_that_sends_one_frame_a_minute_may_stay() -> None:
-    async with beside_a_neighbour() as (there, _):
+    async with with_other_client() as (there, _):
         rare = await there.greeted("01 00 01 02")
         for _ in range(30):
             there.pass_time(60)
@@ -196,30 +196,30 @@ async def test_a_peer_that_sends_one_frame_a_minute_may_stay() -> None:
 @pytest.mark.parametrize("connects", [300, pytest.param(10_000, marks=pytest.mark.soak(shard="properties"))])
 async def test_peers_that_connect_and_leave_in_great_numbers_leave_nothing_behind(connects: int) -> None:
     """Some at once, some with half a hello, some in the middle of a stream."""
-    async with beside_a_neighbour() as (there, neighbour):
+    async with with_other_client() as (there, other_client):
         with capture_logs() as logs:
-            await come_and_go(there, neighbour, connects)
+            await come_and_go(there, other_client, connects)
         assert {each["log_level"] for each in logs} == {"debug"}, "a peer cannot fill the log of the service"
         await there.keeps_only(1)
 
 
-async def come_and_go(there: TcpService, neighbour: Caller, connects: int) -> None:
+async def come_and_go(there: TcpService, other_client: Caller, connects: int) -> None:
     for number in range(0, connects, 100):
         callers = [await Caller.at(there.port) for _ in range(100)]
         for place, caller in enumerate(callers):
             sent: list[str | Frame] = ["01", f"{H} 12", H, SubscribeFrame("tck/never", 1, 1)]
             caller.send(*sent[: place % 4])
         await asyncio.gather(*(caller.leave() for caller in callers))
-        await check_conversation(neighbour)
+        await check_conversation(other_client)
         assert len(there.link._sockets) <= number + 101
 
 
 @pytest.mark.parametrize("peers", [200, pytest.param(5000, marks=pytest.mark.soak(shard="properties"))])
-async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -> None:
-    async with beside_a_neighbour() as (there, neighbour):
+async def test_silent_peers_that_stay_are_disconnected_together(peers: int) -> None:
+    async with with_other_client() as (there, other_client):
         callers = [await Caller.at(there.port) for _ in range(peers)]
         await wait_until(lambda: len(there.clients) == peers + 1)
-        await check_conversation(neighbour)
+        await check_conversation(other_client)
         there.pass_time(11)
         for caller in callers:
             await caller.expect(SERVER_HELLO)

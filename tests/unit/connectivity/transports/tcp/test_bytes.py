@@ -74,7 +74,7 @@ chunks_of = st.lists(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(chunks_of, st.lists(st.booleans(), max_size=7))
-def test_a_byte_stream_is_the_same_however_it_is_split(chunks: list[bytes], settles: list[bool]) -> None:
+def test_a_byte_stream_has_the_same_frames_for_any_split(chunks: list[bytes], settles: list[bool]) -> None:
     listener = asyncio.run(listener_after(chunks, settles))
     assert listener.pieces[0] == b""
     assert b"".join(listener.pieces) == b"".join(chunks)

@@ -26,7 +26,7 @@ from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, signs_of
 from tests.support.brokers import free_port
 from tests.support.in_process.tcp_service import Caller, document
-from tests.support.in_process.websocket_listener import key_of, let_pass, own, peer_of, trusting
+from tests.support.in_process.websocket_listener import key_of, own, pass_time, peer_of, trusting
 from tests.support.table import each_row
 from tests.support.wait import PATIENCE, wait_until
 
@@ -207,7 +207,7 @@ async def test_messages_of_all_peers_together_are_bounded_and_shared(monkeypatch
     monkeypatch.setattr(link_module, "MAX_HELD", 60)
     async with opened() as setup:
         callers = [(await setup.caller()) for _ in range(30)]
-        # An empty piece reports each of them.
+        # A new peer is reported by an empty delivery.
         await wait_until(lambda: len(setup.taker.deliveries) == 30)
         for caller in callers:
             caller.writer.write(b"a")
@@ -261,7 +261,7 @@ async def test_after_the_final_message_the_listener_closes_the_peer_and_ignores_
         assert setup.taker.deliveries == []
 
 
-async def test_the_last_word_reaches_a_peer_that_is_still_sending() -> None:
+async def test_the_last_message_reaches_a_peer_that_is_still_sending() -> None:
     """For a socket that is closed with unread bytes the system drops the bytes sent last."""
     async with opened() as setup:
         caller, name = await setup.connect_peer()
@@ -271,7 +271,7 @@ async def test_the_last_word_reaches_a_peer_that_is_still_sending() -> None:
         assert await caller.rest() == b"enough"
 
 
-async def test_a_peer_may_be_let_go_without_a_word() -> None:
+async def test_a_peer_can_be_disconnected_without_a_message() -> None:
     async with opened() as setup:
         caller, name = await setup.connect_peer()
         assert await setup.send(name, b"", parting=CloseReason.DONE) == [None]
@@ -283,9 +283,9 @@ async def test_a_peer_that_stays_open_after_the_final_message_is_disconnected() 
         caller, name = await setup.connect_peer()
         await setup.send(name, b"bye", parting=CloseReason.DONE)
         await caller.expect(b"bye")
-        let_pass(setup.link, 4)
+        pass_time(setup.link, 4)
         assert len(setup.link.peers) == 1
-        let_pass(setup.link, 2)
+        pass_time(setup.link, 2)
         await wait_until(lambda: not setup.link._sockets)
 
 
@@ -301,9 +301,9 @@ async def test_a_peer_that_reads_no_output_is_disconnected_while_other_peers_are
         assert await other.take(14) == b"you are served"
         deaf.writer.write(b"never read")
         await wait_until(lambda: not peer.times.is_reading)
-        let_pass(setup.link, 29)
+        pass_time(setup.link, 29)
         assert deaf_name in setup.link.peers
-        let_pass(setup.link, 2)
+        pass_time(setup.link, 2)
         await wait_until(lambda: deaf_name not in setup.link.peers)
         assert isinstance((await publishing.all_done(PATIENCE))[-1], PublishFailed)
 
@@ -314,14 +314,14 @@ async def test_a_peer_that_reads_slowly_stays_connected() -> None:
         publishing = setup.publishing_to(name, *[bytes(MAX_PIECE)] * 400)
         for _ in range(8):
             await slow.take(50 * MAX_PIECE)
-            let_pass(setup.link, 20)
+            pass_time(setup.link, 20)
         assert await publishing.all_done(PATIENCE) == [None] * 400
 
 
 # ── too many ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves() -> None:
+async def test_a_peer_beyond_the_limit_is_disconnected_until_one_leaves() -> None:
     async with opened(options={"maxPeers": "2"}) as setup:
         first, _ = await setup.connect_peer()
         await setup.connect_peer()
@@ -329,7 +329,7 @@ async def test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves() -> 
             refused = await setup.caller()
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                 await refused.take(1)
-            let_pass(setup.link, 0)
+            pass_time(setup.link, 0)
         assert [(each["event"], each["count"]) for each in logs if "count" in each] == [("peers refused", 1)]
         assert len(setup.link.peers) == 2
         await first.leave()
@@ -468,14 +468,14 @@ async def test_a_closed_listener_disconnects_all_peers_and_can_be_reopened_at_on
         test_the_listener_stops_reading_at_the_unsettled_limit_and_delivers_the_rest_later,
         test_bytes_that_a_peer_sent_before_it_left_are_delivered,
         test_after_the_final_message_the_listener_closes_the_peer_and_ignores_its_input,
-        test_the_last_word_reaches_a_peer_that_is_still_sending,
+        test_the_last_message_reaches_a_peer_that_is_still_sending,
         test_a_peer_that_stays_open_after_the_final_message_is_disconnected,
         test_a_peer_that_reads_no_output_is_disconnected_while_other_peers_are_served,
         test_a_peer_that_reads_slowly_stays_connected,
-        test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves,
+        test_a_peer_beyond_the_limit_is_disconnected_until_one_leaves,
     ],
 )
-def test_it_is_so_on_the_loop_of_the_service_too(promise: Callable[[], Coroutine[None, None, None]]) -> None:
+def test_the_guarantees_apply_on_uvloop_too(promise: Callable[[], Coroutine[None, None, None]]) -> None:
     """Sockets are its business, and those of uvloop have buffers of their own."""
     uvloop.run(promise())
 

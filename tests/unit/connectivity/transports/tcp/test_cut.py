@@ -1,8 +1,8 @@
-"""Sockets that break at any byte: a client that resumes has every element once and in order (reactive-streams-io, resume).
+"""Sockets that break at any byte: a client that resumes gets every element once and in order.
 
 The service is in this process, the listener and its sockets are real. The client reads and writes some bytes, and resets its
-socket within a hello, a resume or an element. Streams are of a fixed size and not, whole and split; one is the history of a
-thing, read from the store.
+socket within a hello, a resume or an element. Streams have a fixed size or not, whole and split elements; one is the history
+of a thing, read from the store (reactive-streams-io, resume).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAGE = 11
 """The demand of one request."""
 
 PART = 2000
-"""Octets of one part of what is split: most links live long enough for some of them."""
+"""Bytes of one part of a split element: most links live long enough for some parts."""
 
 SEEDS_IN_SOAK = 30
 

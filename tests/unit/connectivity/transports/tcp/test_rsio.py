@@ -1,7 +1,7 @@
-"""reactive-streams-io through a TCP listener: hellos, frames, streams and goodbyes over real sockets, byte by byte.
+"""reactive-streams-io through a TCP listener: hellos, frames, streams and goodbyes over real sockets.
 
-Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes as they travel. What is sent in
-one piece is sent one byte at a time, too, and the output is the same.
+Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes on the wire. Each input is sent in
+one piece and one byte at a time, with the same output.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ MOST = "ff ff ff ff ff ff ff ff 7f"
 
 
 class Case(NamedTuple):
-    """The messages of a client, and exactly the bytes it receives, followed by the answer to a mark or by a goodbye.
+    """The messages of a client, and exactly the bytes that it then receives.
 
-    `hello` is sent before and answered by the server's; None: nothing was sent.
+    They end with the answer to a mark or with a goodbye. `hello` is sent before and answered by the server's; None:
+    nothing was sent.
     """
 
     messages: str
@@ -103,7 +104,7 @@ async def began(there: TcpService, case: Case, **options: Any) -> Caller:
 async def ends_as_specified(caller: Caller, case: Case) -> None:
     await caller.expect(case.received)
     if case.goodbye is None:
-        await caller.hears_nothing_more()
+        await caller.receives_nothing_more()
     else:
         await caller.goodbye(case.goodbye)
 
@@ -157,7 +158,7 @@ async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_case_h02_the_service_speaks_first_and_does_not_wait_forever(there: TcpService) -> None:
+async def test_case_h02_the_service_sends_first_and_does_not_wait_forever(there: TcpService) -> None:
     silent = await there.caller()
     await silent.expect(SERVER_HELLO)
     there.pass_time(9)
@@ -233,19 +234,19 @@ async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: T
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: TcpService) -> None:
+async def test_with_keepalive_a_silent_client_is_pinged_and_then_disconnected(there: TcpService) -> None:
     caller = await there.greeted("01 00 01 02")
     there.pass_time(31)
     await caller.expect("a8 00")
     caller.send("a9 00")
-    await caller.hears_nothing_more()
+    await caller.receives_nothing_more()
     there.pass_time(91)
     assert (await caller.goodbye("idle")) == "idle"
     await there.keeps_only(0)
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_word(there: TcpService) -> None:
+async def test_with_resume_a_silent_client_is_disconnected_without_a_goodbye(there: TcpService) -> None:
     """Its session waits for it: a goodbye would be its end."""
     caller = await there.greeted("01 00 02 01 02")
     grant = await caller.take(2 + 16 + 5)

@@ -1,4 +1,4 @@
-"""Commands in streams through a TCP listener: however the bytes are split, each is carried out once and in order.
+"""Commands in streams through a TCP listener: each takes effect once and in order, for any split.
 
 Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are bytes as they travel.
 """

@@ -12,7 +12,7 @@ from tests.support.websocket_request import upgrade_request
 
 
 class Socket(asyncio.Transport):
-    """Keeps what is written, each call by itself."""
+    """Records the written bytes of each call."""
 
     def __init__(self) -> None:
         super().__init__()

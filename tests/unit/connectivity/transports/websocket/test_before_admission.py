@@ -21,7 +21,7 @@ from connectivity.transports.websocket import link as link_module
 from connectivity.transports.websocket import server as server_module
 from connectivity.transports.websocket.peer import MAX_OPENING, WebSocketPeer
 from tests.support.brokers import free_port
-from tests.support.in_process.websocket_listener import OpenListener, let_pass, opened, own, token_entry, trusting
+from tests.support.in_process.websocket_listener import OpenListener, opened, own, pass_time, token_entry, trusting
 from tests.support.wait import PATIENCE, wait_until
 
 HERE = "127.0.0.1"
@@ -41,7 +41,7 @@ async def raw(way: OpenListener) -> AsyncIterator[tuple[asyncio.StreamReader, as
 def reasons(way: OpenListener) -> dict[str, int]:
     """Return the logged reasons of refusals with their numbers."""
     with capture_logs() as lines:
-        let_pass(way.link, 0)
+        pass_time(way.link, 0)
     return {line["reason"]: line["count"] for line in lines if line["event"] == "peers refused"}
 
 
@@ -271,7 +271,7 @@ def upgrade(token: str, *more: bytes) -> bytes:
     return b"\r\n".join(lines) + b"".join(more)
 
 
-async def test_what_a_client_sends_while_its_refusal_waits_is_not_processed() -> None:
+async def test_input_during_a_pending_refusal_is_not_processed() -> None:
     async with opened(options=GUARDED) as way, raw(way) as (reader, writer):
         writer.write(upgrade("wrong", b"\x81\x80abcd"))
         await wait_until(lambda: delays(way))

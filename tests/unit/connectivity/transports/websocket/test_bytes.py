@@ -68,7 +68,7 @@ class ClosedListener(StoringListener):
 @pytest.mark.parametrize("cut", [0, len(REQUEST) - 1, len(REQUEST)])
 @pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.CLOSE, Opcode.CONT])
 async def test_frames_that_do_not_wait_for_the_response_are_read_after_it(opcode: Opcode, cut: int) -> None:
-    """A refused client has none: the library would answer them first, and fail at its second end of the stream."""
+    """A refused client's frames are not read: the library would fail at the second end of the stream."""
     stream = REQUEST + Frame(opcode, b"").serialize(mask=True)
     for listener, status in ((StoringListener(), b"HTTP/1.1 101 "), (ClosedListener(), b"HTTP/1.1 404 ")):
         wire, peer = Wire(), WebSocketPeer(listener)  # type: ignore[arg-type]
@@ -114,7 +114,10 @@ def frames_of(payload: bytes, is_text: bool, parts: int) -> bytes:
 async def listener_after(
     payloads: Sequence[tuple[bytes, bool, int]], cuts: Sequence[int], settles: Sequence[bool]
 ) -> StoringListener:
-    """Return a listener after a peer sent these messages, split at `cuts`, and left; some were settled on the way."""
+    """Return a listener after a peer sent these messages, split at `cuts`, and left.
+
+    Some messages were settled meanwhile.
+    """
     stream = REQUEST + b"".join(frames_of(*each) for each in payloads)
     listener, wire = StoringListener(), Wire()
     peer = WebSocketPeer(listener)  # type: ignore[arg-type]
@@ -134,7 +137,7 @@ async def listener_after(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(messages, st.lists(st.integers(0, 10_000), max_size=20), st.lists(st.booleans(), max_size=7))
-def test_the_same_messages_come_of_the_same_bytes_however_they_are_cut_up(
+def test_the_same_bytes_decode_to_the_same_messages_for_any_split(
     payloads: list[tuple[bytes, bool, int]], cuts: list[int], settles: list[bool]
 ) -> None:
     readable = [

@@ -1,7 +1,7 @@
-"""The WebSocket listener, with real clients of the library `websockets`: messages both ways, and how sockets end.
+"""The WebSocket listener with real clients of the library `websockets`: messages and closes.
 
-A listener has no broker behind it: without a peer nothing is kept, and nothing is redelivered, so it keeps to the parts
-of what all brokers do that make sense for it.
+A listener has no broker: without a peer it keeps and redelivers nothing, so only some of the behaviors of all brokers apply
+to it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def test_a_path_of_several_sources_delivers_to_each_source_and_uses_one_un
 
 
 async def test_messages_that_a_peer_sent_before_it_left_are_delivered(way: OpenListener) -> None:
-    """Also what was not read yet, because too much of it was unsettled."""
+    """Also those that were not read yet because too many were unsettled."""
     client = await way.client()
     for payload in numbered(MANY):
         await client.send(payload)
@@ -153,9 +153,9 @@ async def test_json_and_text_are_sent_as_text_and_the_rest_as_bytes(
 
 async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(way: OpenListener) -> None:
     client, peer = await way.met()
-    saying = asyncio.create_task(way.send(peer, *numbered(MANY)))
+    sending = asyncio.create_task(way.send(peer, *numbered(MANY)))
     assert [await client.recv() for _ in range(MANY)] == [payload.decode() for payload in numbered(MANY)]
-    assert await saying == [None] * MANY
+    assert await sending == [None] * MANY
 
 
 async def test_a_large_message_passes_both_ways(way: OpenListener) -> None:
@@ -164,9 +164,9 @@ async def test_a_large_message_passes_both_ways(way: OpenListener) -> None:
     await client.send(large)
     [delivery] = await way.take(1)
     assert delivery.envelope.payload == large
-    saying = asyncio.create_task(way.send(peer, large))
+    sending = asyncio.create_task(way.send(peer, large))
     assert await client.recv() == large
-    assert await saying == [None]
+    assert await sending == [None]
 
 
 async def test_a_message_to_a_path_goes_to_all_peers_there(way: OpenListener) -> None:

@@ -1,6 +1,6 @@
-"""A whole Ditto conversation through a WebSocket listener: commands, errors, events of a subscription, a target.
+"""A Ditto conversation through a WebSocket listener: commands, errors, subscriptions, a target.
 
-The clients are real ones of the library `websockets`; the service is all there, in this process.
+The clients are real ones of the library `websockets`; the whole service is in this process.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def test_closing_the_connection_lets_the_answers_out_first(websocket_servi
 
 
 async def test_the_subscriptions_of_a_client_end_when_it_leaves(websocket_service: WebSocketService) -> None:
-    """Also while events wait for it; other subscriptions go on."""
+    """Also while events wait for the client; other subscriptions continue."""
     staying, leaving = await websocket_service.client(token="owners"), await websocket_service.client(token="owners")
     assert (await request_json(staying, creation()))["status"] == 201
     kept = (await request_json(staying, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]

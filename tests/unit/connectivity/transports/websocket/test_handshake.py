@@ -99,7 +99,7 @@ def test_a_query_of_too_many_members_is_refused() -> None:
         ("version=31", None),
     ],
 )
-def test_versions_of_the_streamr_protocol_that_are_spoken_become_a_header(query: str, expected: str | None) -> None:
+def test_supported_versions_of_the_streamr_protocol_become_a_header(query: str, expected: str | None) -> None:
     assert headers(f"/twins?{query}").get("streamr-version") == expected
 
 
@@ -111,7 +111,7 @@ def test_versions_of_the_streamr_protocol_that_are_spoken_become_a_header(query:
         "controlLayerVersion=0&messageLayerVersion=x",
     ],
 )
-def test_versions_that_are_not_spoken_are_refused_and_the_spoken_ones_named(query: str) -> None:
+def test_unsupported_versions_are_refused_and_the_supported_ones_named(query: str) -> None:
     found = decided(f"/twins?{query}")
     assert isinstance(found, RefusedHandshake)
     assert found.status is HTTPStatus.BAD_REQUEST
@@ -228,7 +228,7 @@ def test_no_token_is_checked_while_its_address_is_guessing() -> None:
     assert status("/twins", BEARER, rules=OPEN, is_guessing=True) == 101
 
 
-def test_there_are_no_more_peers_than_there_may_be() -> None:
+def test_the_number_of_peers_is_limited() -> None:
     assert (status(peers=1), status(peers=2)) == (101, 503)
 
 

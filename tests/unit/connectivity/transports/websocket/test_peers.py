@@ -29,10 +29,10 @@ from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import (
     OpenListener,
-    let_pass,
     listener_connection,
     opened,
     own,
+    pass_time,
     peer_of,
     token_entry,
     trusting,
@@ -79,7 +79,7 @@ def peers_of(way: OpenListener) -> list[WebSocketPeer]:
 
 
 def later(way: OpenListener, seconds: float) -> None:
-    let_pass(way.link, seconds)
+    pass_time(way.link, seconds)
 
 
 # ── refused handshakes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +251,10 @@ async def test_many_small_messages_at_once_are_taken_bit_by_bit() -> None:
 
 
 async def test_messages_of_all_peers_together_are_bounded_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers that flood the listener share half of the places; another is still served, and all are in the end."""
+    """Peers that flood the listener share half of the places; another one is served meanwhile.
+
+    In the end all are served.
+    """
     monkeypatch.setattr(link_module, "MAX_HELD", 60)
     async with opened() as way:
         late, peer = await way.met()
@@ -345,12 +348,12 @@ async def test_a_peer_that_reads_no_output_is_disconnected() -> None:
         signs: list[tuple[str, ReaderStatus]] = []
         way.link.readers = lambda address, sign: signs.append((address, sign))
         client.transport.pause_reading()
-        saying = asyncio.create_task(way.send(peer, *[os.urandom(64 * 1024)] * 200))
+        sending = asyncio.create_task(way.send(peer, *[os.urandom(64 * 1024)] * 200))
         await wait_until(lambda: peers_of(way)[0].times.stuck is not None)
         later(way, 9)
         assert peers_of(way)
         later(way, 2)
-        errors = [error for error in await saying if error is not None]
+        errors = [error for error in await sending if error is not None]
         assert errors
         await wait_until(lambda: signs == [(peer, ReaderStatus.GONE)])
 
@@ -360,7 +363,7 @@ async def test_a_peer_that_reads_slowly_stays_connected() -> None:
         client, peer = await way.met(max_queue=1)
         client.transport.pause_reading()
         payload = os.urandom(64 * 1024)
-        saying = asyncio.create_task(way.send(peer, *[payload] * 200))
+        sending = asyncio.create_task(way.send(peer, *[payload] * 200))
         await wait_until(lambda: peers_of(way)[0].times.stuck is not None)
         later(way, 9)
         client.transport.resume_reading()
@@ -369,7 +372,7 @@ async def test_a_peer_that_reads_slowly_stays_connected() -> None:
         later(way, 9)
         for _ in range(100):
             assert await client.recv() == payload
-        assert await saying == [None] * 200
+        assert await sending == [None] * 200
 
 
 class Slow(asyncio.Transport):
@@ -442,7 +445,7 @@ async def test_a_peer_that_is_not_read_from_is_not_blamed_for_pings() -> None:
         assert peer_of(second) == peer_of(delivery)
 
 
-async def test_a_peer_that_says_nothing_for_too_long_is_closed_where_that_is_wanted() -> None:
+async def test_a_silent_peer_is_disconnected_if_configured() -> None:
     async with opened(options={"idleTimeout": "1m"}) as way:
         client, _ = await way.met()
         later(way, 50)
@@ -556,7 +559,7 @@ async def test_a_listener_can_be_reopened_at_once_at_the_same_port() -> None:
         test_a_listener_can_be_reopened_at_once_at_the_same_port,
     ],
 )
-def test_it_is_so_on_the_loop_of_the_service_too(promise: Callable[[], Coroutine[None, None, None]]) -> None:
+def test_the_guarantees_apply_on_uvloop_too(promise: Callable[[], Coroutine[None, None, None]]) -> None:
     """Sockets are its business, and those of uvloop have buffers of their own."""
     uvloop.run(promise())
 

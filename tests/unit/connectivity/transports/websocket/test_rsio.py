@@ -89,7 +89,7 @@ async def test_each_socket_that_subscribes_to_a_history_receives_all_of_it(webso
         assert revisions([frame.element for frame in frames if isinstance(frame, OnNext)]) == [1, 2, 3]
 
 
-async def test_the_subprotocol_is_agreed_on_where_it_is_spoken_and_wanted(websocket_service: WebSocketService) -> None:
+async def test_the_subprotocol_is_used_if_both_sides_support_it(websocket_service: WebSocketService) -> None:
     assert (await client_with_protocols(websocket_service)).subprotocol == RSIO
     assert (await client_with_protocols(websocket_service, PATH, Subprotocol("mqtt"), RSIO)).subprotocol == RSIO
     assert (await client_with_protocols(websocket_service, PATH, Subprotocol("mqtt"))).subprotocol is None
@@ -97,7 +97,7 @@ async def test_the_subprotocol_is_agreed_on_where_it_is_spoken_and_wanted(websoc
     assert (await websocket_service.client(PATH)).subprotocol is None
 
 
-async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_first_and_does_not_wait_forever(
+async def test_case_h02_with_the_subprotocol_the_service_sends_first_and_does_not_wait_forever(
     websocket_service: WebSocketService,
 ) -> None:
     silent, other = await client_with_protocols(websocket_service), await client_with_protocols(websocket_service)
@@ -114,7 +114,7 @@ async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_fir
     assert await receive(other) == raw("81 01 00 86 01")
 
 
-async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_time(
+async def test_without_the_subprotocol_the_client_sends_first_at_any_time(
     websocket_service: WebSocketService,
 ) -> None:
     client = await websocket_service.client(PATH)

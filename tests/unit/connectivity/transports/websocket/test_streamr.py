@@ -1,7 +1,7 @@
-"""The Streamr protocol through a WebSocket listener, as its public clients speak it: every socket is a session.
+"""Streamr through a WebSocket listener, for its public clients: every socket is a session.
 
-Case numbers are those of the protocol's behaviour tests. The desk has them all in `tests/connectivity/desks`; here is what
-the listener adds: frames in order, separate sockets, versions in the query, noise.
+Case numbers are those of the protocol's behavior tests. `tests/unit/connectivity/sessions/streamr` has them all; these tests
+are about the listener: frames in order, separate sockets, versions in the query, noise.
 """
 
 from __future__ import annotations
@@ -154,9 +154,7 @@ async def test_versions_a_socket_receives_messages_of_the_versions_in_its_query(
 
 
 @pytest.mark.parametrize("query", [f"{VERSIONS}=30", "controlLayerVersion=1&messageLayerVersion=28"])
-async def test_versions_that_are_not_spoken_are_refused_with_http_400(
-    websocket_service: WebSocketService, query: str
-) -> None:
+async def test_unsupported_versions_are_refused_with_http_400(websocket_service: WebSocketService, query: str) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await websocket_service.client(f"{PATH}?{query}")
     assert refused.value.response.status_code == 400

@@ -22,7 +22,7 @@ READER = ("acme:reader",)
 NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
 
 
-class Bench:
+class SubscriptionHarness:
     """A subscription manager with fake feeds, one subscriber, and a clock."""
 
     def __init__(

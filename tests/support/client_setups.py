@@ -1,6 +1,6 @@
 """A broker of each kind for the same scenario: an operator of the Ditto protocol, and named clients.
 
-place = Place("kafka", mosquitto, rabbitmq, kafka)
+place = ClientSetup("kafka", mosquitto, rabbitmq, kafka)
 place.prepare()
 documents = [place.document({"payloadMapping": ["tanks"]}, mappingDefinitions=…)]
 """
@@ -24,7 +24,7 @@ KINDS = ("mqtt", "mqtt-5", "amqp-091", "kafka")
 OPERATOR = "acme:operator"
 
 
-class Place:
+class ClientSetup:
     """A broker with an operator and clients, whose addresses contain their names."""
 
     def __init__(self, kind: str, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> None:
@@ -110,9 +110,9 @@ class Place:
         return self.requester(self.address(name if self.is_mqtt else "all", "req"), self.address(name, "res"))
 
 
-def prepared(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
+def prepared(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, ClientSetup]:
     """Return a prepared place of each kind."""
-    made = {kind: Place(kind, mosquitto, rabbitmq, kafka) for kind in KINDS}
+    made = {kind: ClientSetup(kind, mosquitto, rabbitmq, kafka) for kind in KINDS}
     for place in made.values():
         place.prepare()
     return made

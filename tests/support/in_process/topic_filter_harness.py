@@ -1,8 +1,8 @@
 """Things that change, and targets with filters for their events.
 
-world = DecisionWorld()
-event = world.apply(action, path, value)
-world.received(interest(filter), [event])    # the events that pass this filter
+harness = TopicFilterHarness()
+event = harness.apply(action, path, value)
+harness.received(interest(filter), [event])    # the events that pass this filter
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from connectivity.twins.incarnations import EntityLives
 from mappings.ids import EntityId
 from mappings.model.signals import Event, TwinEvent
 from spark_store.records import Snapshot
-from tests.support.twin_world import OWNER, THING, TwinWorld, a_world
+from tests.support.twin_harness import OWNER, THING, TwinHarness, twin_harness
 
 CLOCK = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
@@ -43,35 +43,35 @@ def interest(
 
 
 @dataclass
-class DecisionWorld:
-    """A world of decisions as the current state for topic filters."""
+class TopicFilterHarness:
+    """A harness of decisions as the current state for topic filters."""
 
-    world: TwinWorld = field(default_factory=a_world)
+    harness: TwinHarness = field(default_factory=twin_harness)
     clock: datetime = CLOCK
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        return self.world.world.snapshot(entity)
+        return self.harness.lookup.snapshot(entity)
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        return self.world.world.enforcer(policy_id)
+        return self.harness.lookup.enforcer(policy_id)
 
     @property
     def lives(self) -> EntityLives:
-        return self.world.world.lives
+        return self.harness.lookup.lives
 
     def permissions(self, policy_id: str) -> bytes | None:
-        return self.world.world.permissions(policy_id)
+        return self.harness.lookup.permissions(policy_id)
 
     def past_enforcer(self, permissions: bytes | None, namespace: str) -> Enforcer | None:
-        return self.world.world.past_enforcer(permissions, namespace)
+        return self.harness.lookup.past_enforcer(permissions, namespace)
 
     def now(self) -> datetime:
         return self.clock
 
     def apply(self, action: str, path: str = "/", value: Any = ..., *, to: str = THING, **headers: Any) -> TwinEvent:
         """Carry out a command and return its event."""
-        self.world.send(action, path, value, to=to, **headers)
-        return on_its_way(self.world.events[-1], {name.replace("_", "-"): header for name, header in headers.items()})
+        self.harness.send(action, path, value, to=to, **headers)
+        return on_its_way(self.harness.events[-1], {name.replace("_", "-"): header for name, header in headers.items()})
 
     def received(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
         """Return the events that a target with this filter receives."""

@@ -1,9 +1,9 @@
 """A kill test of a stream: one service, a writer and readers over one broker, faults, and a decision.
 
-with StreamKillSeries(tmp_path, trial_broker, READ) as trial:
-    trial.kill_service_after(100)
-    trial.restart_broker_after(100)
-    print(trial.decision())
+with StreamKillSeries(tmp_path, series_broker, READ) as series:
+    series.kill_service_after(100)
+    series.restart_broker_after(100)
+    print(series.decision())
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, Self
 from tests.support.brokers import free_port
 from tests.support.connection_documents import EVERYTHING
 from tests.support.kill_series.clients import join
+from tests.support.kill_series.series import PATIENCE, PAUSES
+from tests.support.kill_series.series_broker import SUBJECT, KillSeriesBroker
 from tests.support.kill_series.stream_checker import Known
 from tests.support.kill_series.stream_load import PARTITIONS, STREAM
-from tests.support.kill_series.trial import PATIENCE, PAUSES
-from tests.support.kill_series.trial_broker import SUBJECT, KillSeriesBroker
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -44,11 +44,11 @@ POLICY = {
 }
 
 
-def connection(trial_broker: KillSeriesBroker, name: str, *readers: str) -> dict[str, Any]:
+def connection(series_broker: KillSeriesBroker, name: str, *readers: str) -> dict[str, Any]:
     """Return a connection with a source for each client of the stream over this broker."""
-    parties = [WRITE, RECALL, *(reader for reader in readers if reader != TCP_FRAMES)]
-    document = trial_broker.connection(name, *parties)
-    meant = trial_broker.reply_address(trial_broker.beside(trial_broker.addresses(name, FRAMES)[1], "*"))
+    clients = [WRITE, RECALL, *(reader for reader in readers if reader != TCP_FRAMES)]
+    document = series_broker.connection(name, *clients)
+    meant = series_broker.reply_address(series_broker.beside(series_broker.addresses(name, FRAMES)[1], "*"))
     document["mappingDefinitions"] = {
         "tanks": {"mappingEngine": "Streamr", "options": OPTIONS},
         "frames": {
@@ -56,12 +56,12 @@ def connection(trial_broker: KillSeriesBroker, name: str, *readers: str) -> dict
             "options": {"streams": _STREAMS, "replyAddressPattern": meant},
         },
     }
-    for requester, source in zip(parties, document["sources"], strict=True):
+    for client, source in zip(clients, document["sources"], strict=True):
         source["payloadMapping"] = ["tanks"]
-        if requester == FRAMES:
+        if client == FRAMES:
             # The reply address differs for each session.
             source["payloadMapping"] = ["frames"]
-            source["replyTarget"] = {"address": trial_broker.reply_address("{{ header:reply-to }}")}
+            source["replyTarget"] = {"address": series_broker.reply_address("{{ header:reply-to }}")}
     return document
 
 
@@ -80,21 +80,25 @@ def listener_connection(name: str, port: int) -> dict[str, Any]:
 class StreamKillSeries:
     """A kill test while a stream is written and read."""
 
-    def __init__(self, folder: Path, trial_broker: KillSeriesBroker, *readers: str) -> None:
+    def __init__(self, folder: Path, series_broker: KillSeriesBroker, *readers: str) -> None:
         """`readers`: READ, FRAMES, TCP_FRAMES."""
-        self.trial_broker = trial_broker
+        self.series_broker = series_broker
         self.readers = readers
         self.kills: Counter[str] = Counter()
         """The number of kills, by kind."""
         self._port = free_port()
-        self._name = f"trial-{secrets.token_hex(4)}"
+        self._name = f"series-{secrets.token_hex(4)}"
         self._logs = {part: folder / f"{part}.log" for part in (WRITE, *readers, RECALL)}
-        self._words = folder / "parties.txt"
-        self._parties: dict[str, subprocess.Popen[bytes]] = {}
-        trial_broker.prepare(self._name, MAKE, *self._logs)
+        self._errors = folder / "errors.txt"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        series_broker.prepare(self._name, MAKE, *self._logs)
         # Commands of the Ditto protocol need another connection than the stream.
-        maker = {**trial_broker.connection(self._name, MAKE), "id": f"{self._name}-{MAKE}"}
-        documents = [maker, connection(trial_broker, self._name, *readers), listener_connection(self._name, self._port)]
+        maker = {**series_broker.connection(self._name, MAKE), "id": f"{self._name}-{MAKE}"}
+        documents = [
+            maker,
+            connection(series_broker, self._name, *readers),
+            listener_connection(self._name, self._port),
+        ]
         self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()
@@ -104,7 +108,7 @@ class StreamKillSeries:
 
     def _begin(self) -> None:
         namespace, _, name = STREAM.partition(":")
-        with join(self.trial_broker.uri, *self.trial_broker.addresses(self._name, MAKE)) as maker:
+        with join(self.series_broker.uri, *self.series_broker.addresses(self._name, MAKE)) as maker:
             made = maker.ask_for(f"{namespace}/{name}/policies/commands/create", value=POLICY)
             assert made["status"] == 201, made
         for reader in self.readers:
@@ -113,16 +117,16 @@ class StreamKillSeries:
         self.wait_for(20)
 
     def _start(self, part: str) -> subprocess.Popen[bytes]:
-        uri = f"rsio://127.0.0.1:{self._port}" if part == TCP_FRAMES else self.trial_broker.uri
-        command = [uri, *self.trial_broker.addresses(self._name, part), str(self._logs[part])]
+        uri = f"rsio://127.0.0.1:{self._port}" if part == TCP_FRAMES else self.series_broker.uri
+        command = [uri, *self.series_broker.addresses(self._name, part), str(self._logs[part])]
         module = (
             ["tests.support.kill_series.stream_frame_reader"]
             if part in (FRAMES, TCP_FRAMES)
             else ["tests.support.kill_series.stream_load", part]
         )
-        with self._words.open("ab") as words:
-            process = subprocess.Popen([sys.executable, "-m", *module, *command], stderr=words)
-        self._parties[part] = process
+        with self._errors.open("ab") as errors:
+            process = subprocess.Popen([sys.executable, "-m", *module, *command], stderr=errors)
+        self._processes[part] = process
         return process
 
     def count(self) -> int:
@@ -166,30 +170,30 @@ class StreamKillSeries:
         self.restart_broker(gently=gently)
 
     def restart_broker(self, *, gently: bool = False) -> None:
-        self.trial_broker.knock_down(gently=gently)
+        self.series_broker.take_down(gently=gently)
         self.kills["broker"] += 1
-        self.trial_broker.start_again()
+        self.series_broker.start_again()
 
     def decision(self) -> str:
         """Return the checker's counts when the readers have all messages.
 
         Raises AssertionError with the checker's findings.
         """
-        self._parties[WRITE].send_signal(signal.SIGUSR1)
+        self._processes[WRITE].send_signal(signal.SIGUSR1)
         try:
             wait_until_sync(self._has_read_everything)
         except BaseException as error:
             raise AssertionError(f"a reader does not come to the end: {self._story()}") from error
         assert self._start(RECALL).wait(PATIENCE) == 0, self._story()
         for part in (WRITE, *self.readers):
-            self._parties[part].send_signal(signal.SIGTERM)
-            assert self._parties[part].wait(PATIENCE) == 0, self._story()
-        said = [f"{self.trial_broker.kind}: {self.kills.total()} kills {dict(self.kills)}"]
+            self._processes[part].send_signal(signal.SIGTERM)
+            assert self._processes[part].wait(PATIENCE) == 0, self._story()
+        lines = [f"{self.series_broker.kind}: {self.kills.total()} kills {dict(self.kills)}"]
         for reader in self.readers:
             checked = self.check(self._logs[reader])
             assert checked.returncode == 0, f"{reader}: {checked.stdout[-8000:]}{checked.stderr}{self._story()}"
-            said.append(f"{reader}: {checked.stdout.strip()}")
-        return "\n".join(said)
+            lines.append(f"{reader}: {checked.stdout.strip()}")
+        return "\n".join(lines)
 
     def check(self, log: Path) -> subprocess.CompletedProcess[str]:
         """Run the checker as a process for the log of a reader."""
@@ -208,10 +212,10 @@ class StreamKillSeries:
         )
 
     def _story(self) -> str:
-        return self._words.read_text(encoding="utf-8")[-4000:] + self.service.log()[-8000:]
+        return self._errors.read_text(encoding="utf-8")[-4000:] + self.service.log()[-8000:]
 
     def close(self) -> None:
-        for process in self._parties.values():
+        for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
                 process.wait()

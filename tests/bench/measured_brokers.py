@@ -24,7 +24,7 @@ POLLED_EVERY = 0.005
 UNCONFIRMED = 500
 
 
-class Place(Protocol):
+class MeasuredBroker(Protocol):
     """A broker with the queues or topics of a benchmark."""
 
     kind: str
@@ -47,7 +47,7 @@ class Place(Protocol):
     def close(self) -> None: ...
 
 
-class AmqpPlace:
+class MeasuredAmqp:
     kind = "amqp"
 
     def __init__(self, broker: RabbitMQ, *queues: str) -> None:
@@ -107,7 +107,7 @@ class AmqpPlace:
         self._runner.close()
 
 
-class KafkaPlace:
+class MeasuredKafka:
     kind = "kafka"
 
     def __init__(self, broker: Kafka, *topics: str) -> None:
@@ -156,14 +156,14 @@ class KafkaPlace:
         self._consumer.close()
 
 
-def wait_for(place: Place, address: str, count: int) -> None:
+def wait_for(place: MeasuredBroker, address: str, count: int) -> None:
     end = time.monotonic() + PATIENCE
     while place.held(address) < count:
         assert time.monotonic() < end, f"{place.kind}: {place.held(address)} of {count} messages at {address}"
         time.sleep(POLLED_EVERY)
 
 
-def rate(place: Place, address: str, count: int, before: int = 0) -> float:
+def rate(place: MeasuredBroker, address: str, count: int, before: int = 0) -> float:
     """Return the messages per second at an address, from the first one to the last of `count`."""
     wait_for(place, address, before + 1)
     begun, seen = time.perf_counter(), place.held(address)

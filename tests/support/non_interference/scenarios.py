@@ -2,7 +2,7 @@
 
 Policies have imports, references, namespaces, expiring subjects, and grants and revokes at all depths. Policies and
 things are changed, deleted and created again. `ROOT`, or a subject that takes over an ID, writes everything;
-`World.subjects` are the subjects that send requests later.
+`Scenario.subjects` are the subjects that send requests later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.timestamps import utc_text
 from spark_store.records import Snapshot
 from tests.support.oracles.permissions import Policy
-from tests.support.twin_world import TwinWorld, policy, thing
+from tests.support.twin_harness import TwinHarness, policy, thing
 
 ROOT = "acme:root"
 SUBJECTS = ("edge:a", "edge:b", "edge:c")
@@ -63,10 +63,10 @@ class Step(NamedTuple):
     by: str = ROOT
 
     def __repr__(self) -> str:
-        said = "" if self.value is ... else f" = {self.value!r}"
+        value = "" if self.value is ... else f" = {self.value!r}"
         more = f" {dict(self.headers)}" if self.headers else ""
         return (
-            f"{self.at:%H:%M:%S} {self.by} {self.action} {self.entity.type.value} {self.entity}{self.path}{said}{more}"
+            f"{self.at:%H:%M:%S} {self.by} {self.action} {self.entity.type.value} {self.entity}{self.path}{value}{more}"
         )
 
 
@@ -85,7 +85,7 @@ class Moment(NamedTuple):
         }
 
 
-class World(NamedTuple):
+class Scenario(NamedTuple):
     """A history and the subjects that look at it together.
 
     They watch from step `watched` on, and send their requests at `asked`. `begins` is when they start to watch, if
@@ -103,7 +103,7 @@ class Course:
     """The states of a history, step by step: `moments[n]` is the time after step n."""
 
     def __init__(self) -> None:
-        self._world = TwinWorld()
+        self._harness = TwinHarness()
         self.moments: list[Moment] = []
 
     def take(self, step: Step) -> bool:
@@ -111,14 +111,14 @@ class Course:
         if step.action == MESSAGE:
             self.moments.append(Moment(step.at, dict(self.states)))
             return True
-        world = self._world
-        world.now = utc_text(step.at)
+        harness = self._harness
+        harness.now = utc_text(step.at)
         try:
-            world.send(step.action, step.path, step.value, by=(step.by,), to=step.entity, **_keywords(step.headers))
+            harness.send(step.action, step.path, step.value, by=(step.by,), to=step.entity, **_keywords(step.headers))
         except TwinError:
             return False
-        assert world.events[-1].entity == step.entity
-        self.moments.append(Moment(step.at, dict(world.snapshots)))
+        assert harness.events[-1].entity == step.entity
+        self.moments.append(Moment(step.at, dict(harness.snapshots)))
         return True
 
     @property
@@ -136,7 +136,7 @@ def course_of(steps: Sequence[Step]) -> Course | None:
     return course if all(course.take(step) for step in steps) else None
 
 
-def a_world(dice: random.Random) -> World:
+def a_scenario(dice: random.Random) -> Scenario:
     """Return a random history of about ten to thirty steps."""
     subjects = tuple(dice.sample(SUBJECTS, dice.choice((1, 1, 1, 2))))
     course, at = Course(), START
@@ -151,7 +151,7 @@ def a_world(dice: random.Random) -> World:
             continue
         steps.append(step)
     watched = dice.choice((0, len(steps) // 2, len(steps) // 2, len(steps)))
-    return World(steps, subjects, watched, at + timedelta(seconds=dice.choice((1, 3600))))
+    return Scenario(steps, subjects, watched, at + timedelta(seconds=dice.choice((1, 3600))))
 
 
 def _a_step(dice: random.Random, course: Course, at: datetime, subjects: Sequence[str]) -> Step | None:

@@ -1,7 +1,7 @@
-"""A comparison of a world with the same world with other secrets, and the smallest world that differs.
+"""A comparison of a scenario with the same one with other secrets, and the smallest difference.
 
-trial = random_trial(dice("non-interference", 17))
-differences = await trial.differences()
+comparison = random_comparison(dice("non-interference", 17))
+differences = await comparison.differences()
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from tests.support.non_interference.observer import Inquiry, Learned, observe
 from tests.support.non_interference.questions import RandomRequests
-from tests.support.non_interference.secrets import Pair, Secrets, looks_alike, pairs, worlds_of
-from tests.support.non_interference.worlds import World, a_world, course_of
+from tests.support.non_interference.scenarios import Scenario, a_scenario, course_of
+from tests.support.non_interference.secrets import Pair, Secrets, looks_alike, pairs, scenarios_of
 
 QUESTIONS = 14
 TRIES = 150
@@ -23,7 +23,7 @@ TRIES = 150
 
 
 class Difference(NamedTuple):
-    """An observation that only one of the worlds has."""
+    """An observation that only one of the scenarios has."""
 
     question: str
     one: str | None
@@ -31,20 +31,20 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trial:
-    """Two worlds, and the requests sent in both."""
+class Comparison:
+    """Two scenarios, and the requests sent in both."""
 
-    world: World
+    scenario: Scenario
     pairs: Sequence[Pair]
     inquiry: Inquiry
 
     async def differences(self) -> list[Difference]:
-        """Send the requests in both worlds and return the differences."""
-        one, other = worlds_of(self.world, self.pairs)
+        """Send the requests in both scenarios and return the differences."""
+        one, other = scenarios_of(self.scenario, self.pairs)
         return compare(await observe(one, self.inquiry), await observe(other, self.inquiry))
 
-    async def smallest(self) -> Trial:
-        """Return a smaller trial that differs too: one request, and few steps."""
+    async def smallest(self) -> Comparison:
+        """Return a smaller comparison that differs too: one request, and few steps."""
         found, tries = self, 0
         while tries < TRIES:
             for smaller in found._smaller():
@@ -59,10 +59,10 @@ class Trial:
         return found
 
     def is_fair(self) -> bool:
-        """Return whether the two worlds should look the same to the subjects."""
-        return looks_alike(self.world, self.pairs)
+        """Return whether the two scenarios should look the same to the subjects."""
+        return looks_alike(self.scenario, self.pairs)
 
-    def _smaller(self) -> Sequence[Trial]:
+    def _smaller(self) -> Sequence[Comparison]:
         asked = self.inquiry
         if len(asked.questions) + len(asked.topics) + len(asked.streamr) + len(asked.rsio) > 1:
             return [
@@ -73,24 +73,24 @@ class Trial:
             ]
         return [self._without(number) for number in reversed(range(len(self.pairs)))]
 
-    def _asking(self, inquiry: Inquiry) -> Trial:
+    def _asking(self, inquiry: Inquiry) -> Comparison:
         return replace(self, inquiry=inquiry)
 
-    def _without(self, number: int) -> Trial:
+    def _without(self, number: int) -> Comparison:
         left = [pair for each, pair in enumerate(self.pairs) if each != number]
-        watched = self.world.watched - (number < self.world.watched)
-        return replace(self, world=self.world._replace(watched=watched), pairs=left)
+        watched = self.scenario.watched - (number < self.scenario.watched)
+        return replace(self, scenario=self.scenario._replace(watched=watched), pairs=left)
 
     def describe(self, differences: Sequence[Difference]) -> str:
-        """Return the trial and its differences as text."""
-        lines = [f"{', '.join(self.world.subjects)} must not learn what is written as | in the other world:"]
+        """Return the comparison and its differences as text."""
+        lines = [f"{', '.join(self.scenario.subjects)} must not learn what is written as | in the other scenario:"]
         for number, (one, other) in enumerate(self.pairs):
-            if number == self.world.watched:
+            if number == self.scenario.watched:
                 lines.append("  -- they begin to watch --")
             lines.append(f"  {one!r}")
             if other != one:
                 lines.append(f"  | {'nothing happens' if other is None else other!r}")
-        lines.append(f"asked at {self.world.asked:%H:%M:%S}; topics {self.inquiry.topics}, live subscriptions ")
+        lines.append(f"asked at {self.scenario.asked:%H:%M:%S}; topics {self.inquiry.topics}, live subscriptions ")
         lines[-1] += f"{[*self.inquiry.streamr, *self.inquiry.rsio]}"
         for found in differences:
             lines += [found.question, f"  learned {found.one}", f"  |       {found.other}"]
@@ -98,17 +98,17 @@ class Trial:
 
 
 def compare(one: Learned, other: Learned) -> list[Difference]:
-    """Return all differences between the observations in two worlds."""
+    """Return all differences between the observations in two scenarios."""
     return [
         Difference(question, a, b) for question in one for a, b in zip_longest(one[question], other[question]) if a != b
     ]
 
 
-def random_trial(dice: random.Random, questions: int = QUESTIONS) -> Trial | None:
-    """Return a random trial, or None if the world has no other one."""
-    world = a_world(dice)
-    found = pairs(world, dice)
-    course = course_of(world.steps)
+def random_comparison(dice: random.Random, questions: int = QUESTIONS) -> Comparison | None:
+    """Return a random comparison, or None if the scenario has no other one."""
+    scenario = a_scenario(dice)
+    found = pairs(scenario, dice)
+    course = course_of(scenario.steps)
     if found is None or course is None or not course.moments:
         return None
-    return Trial(world, found, RandomRequests(world, Secrets(world, course), dice).inquiry(questions))
+    return Comparison(scenario, found, RandomRequests(scenario, Secrets(scenario, course), dice).inquiry(questions))

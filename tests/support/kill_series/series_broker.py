@@ -51,7 +51,7 @@ class KillSeriesBroker(ABC):
     def service_uri(self, proxy: ProxyThread | None) -> str:
         """Return the URI for the service."""
 
-    def knock_down(self, *, gently: bool = False) -> None:
+    def take_down(self, *, gently: bool = False) -> None:
         """Stop the broker, by SIGKILL if it survives that and not `gently`."""
         if gently or not self.survives_kill:
             self.broker.stop()
@@ -65,9 +65,9 @@ class KillSeriesBroker(ABC):
         """Return a proxy in front of the broker, which is not started yet."""
         return ProxyThread(self.broker.host, self.broker.port)
 
-    def addresses(self, trial: str, part: str) -> tuple[str, str]:
+    def addresses(self, series: str, part: str) -> tuple[str, str]:
         """Return the addresses of commands and responses of one part of a test."""
-        base = f"{trial}{self._separator}{part}"
+        base = f"{series}{self._separator}{part}"
         return f"{base}{self._separator}ask", f"{base}{self._separator}answers"
 
     def beside(self, *parts: str) -> str:
@@ -75,21 +75,21 @@ class KillSeriesBroker(ABC):
         return self._separator.join(parts)
 
     @abstractmethod
-    def prepare(self, trial: str, *parts: str) -> None:
+    def prepare(self, series: str, *parts: str) -> None:
         """Create the addresses that the service needs."""
 
     def reply_address(self, answers: str) -> str:
         return answers
 
     @abstractmethod
-    def unsettled(self, trial: str, part: str) -> int:
+    def unsettled(self, series: str, part: str) -> int:
         """Return how many messages for the stopped service the broker still has."""
 
-    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+    def connection(self, series: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
         """Return a connection with a source for each part."""
         sources = []
         for part in parts:
-            ask, answers = self.addresses(trial, part)
+            ask, answers = self.addresses(series, part)
             sources.append(
                 {
                     "addresses": [ask],
@@ -99,7 +99,7 @@ class KillSeriesBroker(ABC):
                 }
             )
         return {
-            "id": f"{trial}-{self.kind}",
+            "id": f"{series}-{self.kind}",
             "connectionType": self.kind,
             "connectionStatus": "open",
             "uri": self.service_uri(proxy),
@@ -108,11 +108,11 @@ class KillSeriesBroker(ABC):
         }
 
 
-def target_connection(trial_broker: KillSeriesBroker, trial: str, address: str) -> dict[str, Any]:
+def target_connection(series_broker: KillSeriesBroker, series: str, address: str) -> dict[str, Any]:
     """Return a connection with a target for all events, which acknowledges those that its broker confirms."""
-    document = trial_broker.connection(f"{trial}-heard")
+    document = series_broker.connection(f"{series}-target")
     target = {
-        "address": trial_broker.reply_address(address),
+        "address": series_broker.reply_address(address),
         "topics": ["_/_/things/twin/events"],
         "authorizationContext": [SUBJECT],
         "issuedAcknowledgementLabel": f"{document['id']}:sent",
@@ -138,14 +138,14 @@ class MqttKillSeriesBroker(KillSeriesBroker):
     def service_uri(self, proxy: ProxyThread | None) -> str:
         return self.uri if proxy is None else f"tcp://{proxy.host}:{proxy.port}"
 
-    def prepare(self, trial: str, *parts: str) -> None:
+    def prepare(self, series: str, *parts: str) -> None:
         """Do nothing: MQTT topics are not created."""
 
-    def unsettled(self, trial: str, part: str) -> int:
+    def unsettled(self, series: str, part: str) -> int:
         """Take over the session of the service, and count the messages before one of its own."""
-        ask, _ = self.addresses(trial, part)
+        ask, _ = self.addresses(series, part)
         own, came = b"the last one", queue.Queue[bytes]()
-        client = Client(CallbackAPIVersion.VERSION2, f"{trial}-{self.kind}", clean_session=False)
+        client = Client(CallbackAPIVersion.VERSION2, f"{series}-{self.kind}", clean_session=False)
         client.on_message = lambda _client, _data, message: came.put(bytes(message.payload))
         client.connect(self.broker.host, self.broker.port)
         client.loop_start()
@@ -179,20 +179,20 @@ class AmqpKillSeriesBroker(KillSeriesBroker):
     def service_uri(self, proxy: ProxyThread | None) -> str:
         return self.uri if proxy is None else self.broker.uri(host=proxy.host, port=proxy.port)
 
-    def prepare(self, trial: str, *parts: str) -> None:
+    def prepare(self, series: str, *parts: str) -> None:
         for part in parts:
-            join(self.uri, *self.addresses(trial, part)).close()
+            join(self.uri, *self.addresses(series, part)).close()
 
-    def unsettled(self, trial: str, part: str) -> int:
-        ask, answers = self.addresses(trial, part)
+    def unsettled(self, series: str, part: str) -> int:
+        ask, answers = self.addresses(series, part)
         with AmqpClient(self.uri, ask=ask, answers=answers) as client:
             return client.waiting()
 
     def reply_address(self, answers: str) -> str:
         return f"/{answers}"
 
-    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
-        document = super().connection(trial, *parts, proxy=proxy)
+    def connection(self, series: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        document = super().connection(series, *parts, proxy=proxy)
         for source in document["sources"]:
             del source["qos"]
         return document
@@ -214,13 +214,13 @@ class KafkaKillSeriesBroker(KillSeriesBroker):
     def service_uri(self, proxy: ProxyThread | None) -> str:
         return self.broker.uri() if proxy is None else f"tcp://{proxy.host}:{proxy.port}"
 
-    def prepare(self, trial: str, *parts: str) -> None:
-        self.broker.create(*(address for part in parts for address in self.addresses(trial, part)))
+    def prepare(self, series: str, *parts: str) -> None:
+        self.broker.create(*(address for part in parts for address in self.addresses(series, part)))
 
-    def unsettled(self, trial: str, part: str) -> int:
-        group = {"group.id": f"{trial}-{self.kind}", "enable.auto.commit": False, "log_level": 0}
+    def unsettled(self, series: str, part: str) -> int:
+        group = {"group.id": f"{series}-{self.kind}", "enable.auto.commit": False, "log_level": 0}
         consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, **group})
-        place = TopicPartition(self.addresses(trial, part)[0], 0)
+        place = TopicPartition(self.addresses(series, part)[0], 0)
         try:
             _, end = consumer.get_watermark_offsets(place, PATIENCE)
             (committed,) = consumer.committed([place], PATIENCE)
@@ -231,8 +231,8 @@ class KafkaKillSeriesBroker(KillSeriesBroker):
     def reply_address(self, answers: str) -> str:
         return f"{answers}/{{{{ thing:id }}}}"
 
-    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
-        document = super().connection(trial, *parts, proxy=proxy)
+    def connection(self, series: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        document = super().connection(series, *parts, proxy=proxy)
         if proxy is not None:
             document["specificConfig"] = {**self.options, "bootstrapServers": f"{proxy.host}:{proxy.port}"}
         return document

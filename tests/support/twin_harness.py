@@ -1,4 +1,4 @@
-"""A world for `decide`: each decision changes the state for the next command."""
+"""A harness for `decide`: each decision changes the state for the next command."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def policy(text: str) -> EntityId:
 
 
 @dataclass
-class TwinWorld:
+class TwinHarness:
     """The current states in a dictionary. `refused` checks that a refused command changes nothing."""
 
     limits: TwinLimits = field(default_factory=TwinLimits)
@@ -65,7 +65,7 @@ class TwinWorld:
     incarnations: dict[EntityId, list[Incarnation]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world = CurrentStateLookup(self.snapshots.get, lambda: self.now, lives=self)
+        self.lookup = CurrentStateLookup(self.snapshots.get, lambda: self.now, lives=self)
 
     def ended(self, entity: EntityId) -> list[Incarnation]:
         return self.incarnations.get(entity, [])[::-1]
@@ -96,7 +96,7 @@ class TwinWorld:
         if action == "merge":
             names.setdefault("content-type", MERGE_PATCH)
         command = Command(entity, action, path, raw, {"correlation-id": "c-1", **names}, fields)
-        decision = decide(command, by, self.world, self.now, self.limits)
+        decision = decide(command, by, self.lookup, self.now, self.limits)
         for event in decision.events:
             self.snapshots[event.entity] = evolve(self.snapshots.get(event.entity), event)
             self.events.append(event)
@@ -142,18 +142,18 @@ class TwinWorld:
         return self.send("modify", "/", value, to=policy(to), by=by)
 
 
-def a_world(**thing_members: Any) -> TwinWorld:
-    """Return a world with the thing of the examples; OWNER has all permissions."""
-    world = TwinWorld()
-    world.write_policy({})
-    world.send("create", "/", {"policyId": POLICY, **thing_members})
-    world.events.clear()
-    return world
+def twin_harness(**thing_members: Any) -> TwinHarness:
+    """Return a harness with the thing of the examples; OWNER has all permissions."""
+    harness = TwinHarness()
+    harness.write_policy({})
+    harness.send("create", "/", {"policyId": POLICY, **thing_members})
+    harness.events.clear()
+    return harness
 
 
-def last(world: TwinWorld) -> tuple[str, str, Any, int]:
+def last(harness: TwinHarness) -> tuple[str, str, Any, int]:
     """Return action, path, value and revision of the last event."""
-    event = world.events[-1]
+    event = harness.events[-1]
     value = None if event.value is None else json.loads(event.value)
     return event.action, event.path, value, event.revision
 
