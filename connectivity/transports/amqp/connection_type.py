@@ -80,6 +80,5 @@ CONNECTION_TYPE = ConnectionType(
     connect=_connect,
     asyncapi=AsyncApiNames("amqp", "amqps", "0.9.1"),
     examine=examine,
-    key_mark="/",
     schema=_SCHEMA,
 )

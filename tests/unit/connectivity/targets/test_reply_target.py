@@ -282,12 +282,6 @@ def test_rule_2_4_the_key_of_a_kafka_address_may_be_any_text(key: str) -> None:
     assert keyed.count("failed") == 0
 
 
-@pytest.mark.parametrize("key", ["amq.rabbitmq.reply-to.g1h+YA==", "pump#1", "$a", ".."])
-def test_rule_2_3_the_routing_key_of_an_amqp_address_may_have_any_characters(key: str) -> None:
-    keyed = way({"address": "/{{ header:key }}"}, type="amqp-091")
-    assert keyed.addresses(response(key=key)) == [f"/{key}"]
-
-
 @pytest.mark.parametrize(
     "address", ["answers{{ header:key }}", "answers#{{ header:key }}", "{{ header:key }}/{{ header:key }}"]
 )
