@@ -34,8 +34,8 @@ class ForbiddenAddress(OSError):
 async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | None], None] = lambda _: None) -> T:
     """Run `work` in a thread of its own and raise what it raises.
 
-    The event loop's pool is not used because a few dead name servers would occupy all of its threads. If the caller was
-    canceled before `work` ends, `undo` is called with its result (None if it failed).
+    The event loop's pool is not used because a few dead name servers would occupy all of its threads. If the caller is
+    canceled, `undo` is called with the result of `work` (None if it failed).
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -60,7 +60,13 @@ async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | No
             undo(made)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return await future
+    try:
+        return await future
+    except asyncio.CancelledError:
+        # The result may have arrived before the caller could continue.
+        if future.done() and not future.cancelled():
+            undo(None if future.exception() is not None else future.result())
+        raise
 
 
 def resolve_allowed(host: str, port: int) -> list[str]:

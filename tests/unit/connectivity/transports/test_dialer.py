@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -50,6 +51,25 @@ async def test_the_result_of_a_canceled_call_is_undone() -> None:
     gate.set()
     await wait_until(lambda: undone)
     assert undone == ["made"]
+
+
+@pytest.mark.parametrize(
+    ("work", "result"), [(lambda: "made", "made"), (lambda: int("no"), None)], ids=["result", "error"]
+)
+async def test_a_call_canceled_between_its_end_and_the_next_step_is_undone(
+    work: Callable[[], object], result: object
+) -> None:
+    undone: list[object] = []
+    task = asyncio.create_task(run_in_thread("canceled late", work, undone.append))
+    await asyncio.sleep(0)
+    for thread in threading.enumerate():
+        if thread.name == "canceled late":
+            thread.join(5)
+    # The event loop processes the end of the thread, then the cancellation, and only then continues the task.
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert undone == [result]
 
 
 def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> None:
