@@ -61,17 +61,17 @@ class _Statements:
         """Whether the permission is granted at a path, for paths with a statement."""
         self._above_granted: Collection[str] | None = None
         self._above_revoked: Collection[str] | None = None
-        stated = self.by_path
+        stated: dict[str, bool] = {}
         for each in resources:
             for resource, permissions in each.items():
                 if permission in permissions["revoke"]:
                     stated[resource] = False
                 elif permission in permissions["grant"] and resource not in stated:
                     stated[resource] = True
-        for written in [each for each in stated if each[-1:] == "/" or "~" in each or "//" in each]:
-            path = _canonical(written)
-            is_granted = stated.pop(written)
-            stated[path] = stated.get(path, True) and is_granted
+        for written, is_granted in stated.items():
+            is_canonical = written[-1:] != "/" and "~" not in written and "//" not in written
+            path = written if is_canonical else _canonical(written)
+            self.by_path[path] = self.by_path.get(path, True) and is_granted
 
     def has(self, path: str) -> bool:
         """Whether the permission is granted at a path: the nearest statement decides."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -78,6 +80,18 @@ def test_a_tilde_in_a_path_is_written_as_in_pointers() -> None:
     enforcer = Enforcer(a_policy(([A], "thing:/attributes/a~0b", ["READ"], [])))
     assert enforcer.has([A], "READ", "thing:/attributes/a~0b")
     assert enforcer.view({"a~b": 1, "a~0b": 2}, "thing:/attributes", [A]) == {"a~b": 1}
+
+
+@pytest.mark.parametrize(
+    "resources", list(permutations(["thing:/attributes", "thing:/attributes/~00", "thing:/attributes/~0"]))
+)
+def test_permissions_on_names_with_tildes_do_not_move_to_each_other(resources: Sequence[str]) -> None:
+    """`~00` is the name `~0`, whose text is the path of the name `~`."""
+    revoked = "thing:/attributes/~00"
+    policy = a_policy(
+        *(([A], it, [] if it == revoked else ["READ"], ["READ"] if it == revoked else []) for it in resources)
+    )
+    assert Enforcer(policy).view({"~": 1, "~0": 2}, "thing:/attributes", [A]) == {"~": 1}
 
 
 def test_the_id_of_a_stream_is_in_its_resource_to_the_letter() -> None:
