@@ -24,6 +24,7 @@ from tests.support.hostile_tenant.judgment import (
     waits_behind,
 )
 from tests.support.hostile_tenant.scene import Scene, play
+from tests.support.paths import MEMORY
 
 pytestmark = pytest.mark.broker("mosquitto")
 
@@ -57,14 +58,13 @@ All waiting commands take more than 500.
 
 
 @pytest.fixture
-def quick_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, if there is one.
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory, if the system has one.
 
     The short scenes judge processor time: while a command waits for a slow disk, the service works for the other tenant, and
     that delays no one.
     """
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         yield Path(folder)
 
 
@@ -95,9 +95,9 @@ def test_a_tenant_is_not_harmed_by_a_hostile_one(scene: Scene, mosquitto: Mosqui
     reason="a second alone and one beside the other, up to eight times on a machine that does other things"
 )
 def test_a_user_of_a_listener_does_not_wait_for_all_commands_of_another_one(
-    mosquitto: Mosquitto, tmp_path: Path
+    mosquitto: Mosquitto, quick_folder: Path
 ) -> None:
-    unharmed(OTHER_USER, mosquitto, tmp_path, SHORT, lambda found: processor(found.beside, 50) > ALL_BEFORE_MS)
+    unharmed(OTHER_USER, mosquitto, quick_folder, SHORT, lambda found: processor(found.beside, 50) > ALL_BEFORE_MS)
 
 
 @pytest.mark.soak(shard="tenants")

@@ -15,8 +15,7 @@ from mappings.ids import EntityId
 from spark_store.journal import statements
 from spark_store.journal.journal import Journal
 from spark_store.records import CursorPosition, PolicyDue, PublishedEvent
-
-_MEMORY = Path("/dev/shm")
+from tests.support.paths import MEMORY
 
 
 class _Unsynced(sqlite3.Connection):
@@ -31,7 +30,7 @@ class TemporaryJournal(Journal):
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         """`clock` returns nanoseconds since 1970."""
-        folder = tempfile.mkdtemp(prefix="journal-", dir=_MEMORY if _MEMORY.is_dir() else None)
+        folder = tempfile.mkdtemp(prefix="journal-", dir=MEMORY)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         opened = Journal.open(Path(folder) / "journal.db", clock=clock, factory=_Unsynced)
         super().__init__(opened.path, opened._writer, opened._reader, clock)
