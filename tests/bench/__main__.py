@@ -89,7 +89,7 @@ def next_over_mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
         ours, bare, processor = [], [], 0.0
         size = MESSAGE_BYTES
         for _ in range(scale.of(3, 1)):
-            with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client:
+            with MqttClient(broker.host, broker.port, ask="bench/ask", answers="bench/unused") as mqtt_client:
                 with client(broker, "bench") as opener:
                     created = opener.ask_for(f"{prefix}/subscribeForPersistedEvents")
                 with sink(broker, "bench/answers", count - 1) as figures:

@@ -151,7 +151,7 @@ def measured(folder: Path, seconds: int = SECONDS) -> list[Scrape]:
             folder, connection(broker, *(source(name, SUBJECT) for name in ("bench", "reader", "loud")))
         ) as service,
         ThreadPoolExecutor() as load,
-        MqttClient(broker.host, broker.port, ask="loud/ask", answers="nobody/here") as loud,
+        MqttClient(broker.host, broker.port, ask="loud/ask", answers="bench/unused") as loud,
     ):
         scrapes = [scrape(service)]
         started = time.monotonic()

@@ -91,7 +91,7 @@ def beside_replays(folder: Path, scale: Scale = FULL) -> list[Figure]:
         with client(broker, "bench") as many:
             opened = [many.ask_for(f"{topic}/subscribeForPersistedEvents")["value"] for topic in topics]
         beside = Beside(aside, echo)
-        with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as many:
+        with MqttClient(broker.host, broker.port, ask="bench/ask", answers="bench/unused") as many:
             begun = time.perf_counter()
             for topic, value in zip(topics, opened, strict=True):
                 many.command(f"{topic}/request", value={**value, "demand": UNBOUNDED}, wait=False)

@@ -136,7 +136,7 @@ def _replay(broker: Mosquitto, events: int, at_once: int) -> None:
             for _ in range(at_once)
         ]
     with (
-        MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client,
+        MqttClient(broker.host, broker.port, ask="bench/ask", answers="bench/unused") as mqtt_client,
         sink(broker, "bench/answers", 2 * at_once) as figures,
     ):
         for created in opened:

@@ -184,7 +184,7 @@ def three_at_once(folder: Path, scale: Scale = FULL) -> list[Figure]:
 def _replay_to(broker: Mosquitto) -> None:
     with client(broker, "bench") as mqtt_client:
         created = mqtt_client.ask_for(f"{STREAMING}/subscribeForPersistedEvents")
-    with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client:
+    with MqttClient(broker.host, broker.port, ask="bench/ask", answers="bench/unused") as mqtt_client:
         mqtt_client.command(f"{STREAMING}/request", value={**created["value"], "demand": 1_000_000})
 
 

@@ -170,7 +170,7 @@ def _over_mqtt(
     for _ in range(scale.of(TURNS, 1)):
         with (
             sink(broker, "bench/answers", count, END) as figures,
-            MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client,
+            MqttClient(broker.host, broker.port, ask="bench/ask", answers="bench/unused") as mqtt_client,
         ):
             before = processor_seconds(service)
             mqtt_client.send(raw(H, subscribe(publisher, 1, UNBOUNDED)))

@@ -80,13 +80,13 @@ def publish(size: int) -> str:
 
 def session(broker: Mosquitto, name: str) -> MqttClient:
     """Return a client that sends the requests of this session, and receives nothing."""
-    return MqttClient(broker.host, broker.port, ask=f"bench/{name}/req", answers="nobody/here")
+    return MqttClient(broker.host, broker.port, ask=f"bench/{name}/req", answers="bench/unused")
 
 
 def subscribe(broker: Mosquitto, *sessions: str) -> None:
     """Subscribe sessions to the stream, several at a time."""
     request = {"type": "subscribe", "stream": STREAM}
-    with MqttClient(broker.host, broker.port, ask="nobody/here", answers="bench/+/res") as mqtt_client:
+    with MqttClient(broker.host, broker.port, ask="bench/unused", answers="bench/+/res") as mqtt_client:
         for start in range(0, len(sessions), 100):
             some = sessions[start : start + 100]
             for name in some:
@@ -220,7 +220,7 @@ def resend(folder: Path, scale: Scale = FULL) -> list[Figure]:
                 created = opener.ask_for(f"{prefix}/subscribeForPersistedEvents")
             with (
                 sink(broker, "bench/answers", count) as figures,
-                MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as mqtt_client,
+                MqttClient(broker.host, broker.port, ask="bench/ask", answers="bench/unused") as mqtt_client,
             ):
                 before = processor_seconds(service)
                 mqtt_client.command(f"{prefix}/request", value={**created["value"], "demand": count})
