@@ -25,7 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase
 
 @pytest.fixture(scope="module")
 def search(database: StateDatabase) -> Iterator[SqliteSearch]:
-    found = SqliteSearch(database.path)
+    found = SqliteSearch(database.path, slice_seconds=60.0)  # a busy machine ends no page early
     yield found
     found.close()
 

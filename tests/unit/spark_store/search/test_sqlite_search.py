@@ -40,7 +40,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase
 
 @pytest.fixture(scope="module")
 def search(database: StateDatabase) -> Iterator[SqliteSearch]:
-    found = SqliteSearch(database.path)
+    found = SqliteSearch(database.path, slice_seconds=60.0)  # a busy machine ends no page early
     yield found
     found.close()
 
@@ -336,7 +336,7 @@ def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_oth
 ) -> None:
     asked = query_for(text, options)
     database.declare("attributes/room")
-    with closing(SqliteSearch(database.path)) as search, pytest.MonkeyPatch.context() as patch:
+    with closing(SqliteSearch(database.path, slice_seconds=60.0)) as search, pytest.MonkeyPatch.context() as patch:
         narrow(patch, {"SORTABLE": 10, "bound_of": lambda things, page: 10})
         plan = str(search.explain(asked, clustered))
         assert plan.startswith(way)
