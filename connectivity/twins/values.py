@@ -62,7 +62,7 @@ def parse(case: CommandContext) -> Any:
     # A level takes a bracket, so most values need not be walked through.
     if raw.count(b"{") + raw.count(b"[") > MAX_NESTING - level and not fits(found, level):
         raise case.refuse("json.invalid", f"found more than {MAX_NESTING} levels of nesting")
-    if b"\\u0000" in raw and (code := _find_nul(found)) is not None:
+    if raw.find(b"\\u0000") >= 0 and (code := _find_nul(found)) is not None:
         raise case.refuse(code, "with U+0000" if code == "json.key.invalid" else "found U+0000")
     return found
 

@@ -57,7 +57,7 @@ class DittoCodec(PayloadMapper):
             group, channel = topic.group, "live" if topic.channel == "live" else "twin"
             if topic.criterion == "errors":
                 return ()
-            if b"\\u0000" in envelope.payload:
+            if envelope.payload.find(b"\\u0000") >= 0:
                 reject_nul(message)
             headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)

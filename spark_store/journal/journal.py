@@ -50,6 +50,10 @@ from spark_store.search.index import EntityHead, SearchIndex
 
 T = TypeVar("T")
 
+# Before it stores bytes or None, the binding looks for an adapter, which is slow where it finds none.
+sqlite3.register_adapter(bytes, bytes.__bytes__)
+sqlite3.register_adapter(type(None), lambda _: None)
+
 TRIM_EVENTS = 250
 """How many events are trimmed at once: about a millisecond."""
 
