@@ -11,14 +11,12 @@ import random
 import re
 import secrets
 from enum import Enum
-from functools import lru_cache
 from typing import NamedTuple
+
+from mappings.text_cache import cached_if_short
 
 MAX_ID_LENGTH = 256
 """The longest id, key or label, in UTF-16 code units."""
-
-MAX_CACHED_LENGTH = 512
-"""The longest cached topics and paths, in characters: clients could fill the cache with longer ones."""
 
 _ENTITY_ID = re.compile(r"(?P<namespace>|[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*):(?P<name>[^\x00-\x1F\x7F-\xFF/]+)", re.ASCII)
 
@@ -72,21 +70,15 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
+@cached_if_short(8192)
 def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
     """Return the entity with this ID; None if the text is no ID: the caller knows the error."""
-    return (_parse_cached if len(text) <= MAX_CACHED_LENGTH else _parse)(type, text)
-
-
-def _parse(type: EntityType, text: str) -> EntityId | None:
     if type is EntityType.STREAM:
         return partition_entity(text) if _PARTITION.fullmatch(text) else None
     match = _ENTITY_ID.fullmatch(text)
     if match is None or utf16_length(text) > MAX_ID_LENGTH:
         return None
     return EntityId(type, match["namespace"], match["name"])
-
-
-_parse_cached = lru_cache(maxsize=8192)(_parse)
 
 
 def namespace_of(id: str) -> str:
@@ -101,7 +93,7 @@ def partition_entity(name: str) -> EntityId:
 
 def is_namespace(text: str) -> bool:
     """Whether this is a valid namespace."""
-    return ":" not in text and _parse(EntityType.THING, f"{text}:x") is not None
+    return ":" not in text and parse_entity_id(EntityType.THING, f"{text}:x") is not None
 
 
 def is_label(text: str) -> bool:

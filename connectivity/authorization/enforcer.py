@@ -16,8 +16,9 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from connectivity.authorization.policy_imports import holds_in, weight_of
-from mappings.ids import MAX_CACHED_LENGTH, EntityId
+from mappings.ids import EntityId
 from mappings.model.metadata import METADATA
+from mappings.text_cache import MAX_CACHED_LENGTH
 from mappings.timestamps import utc_text
 
 READ: Final = "READ"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from connectivity.authorization.quotas import Quotas
@@ -31,11 +31,12 @@ from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import LIFECYCLE, TIMESTAMP, readable_policy, shorten_timestamp
 from mappings.errors import Fault
-from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
+from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.json_values import encode_value, without_mark
 from mappings.model.field_selector import FieldSelection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
+from mappings.text_cache import cached_if_short
 from mappings.timestamps import parse_instant, utc_text
 from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
@@ -220,9 +221,7 @@ class SearchService:
         return SearchRequest(question, options.size, selection, tuple(subjects))
 
     def _read(self, filter: str) -> Predicate:
-        if "time:" in filter or len(filter) > MAX_CACHED_LENGTH:
-            return read(filter, self._now())
-        return _read_once(filter)
+        return read(filter, self._now()) if "time:" in filter else _read_once(filter)
 
     async def look(self, user: User, look: Callable[[SearchWorker], Result]) -> Result:
         """Run `look` in a worker thread in the user's turn, after all changes decided until now are durable.
@@ -242,7 +241,7 @@ class SearchService:
         await self._workers.close()
 
 
-@lru_cache(maxsize=512)
+@cached_if_short(512)
 def _read_once(filter: str) -> Predicate:
     """Parse a filter without times; equal filters share a predicate, to save memory."""
     return read(filter, _ANY_TIME)

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from connectivity.errors import TwinError
 from connectivity.twins import errors
 from mappings.errors import DecodeError
-from mappings.ids import MAX_CACHED_LENGTH, MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
+from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
+from mappings.text_cache import cached_if_short
 
 MAX_NESTING: Final = 200
 """The deepest that a thing or policy may be nested."""
@@ -123,8 +124,6 @@ def address(entity: EntityId, path: str) -> ResourcePath:
 
     Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path.
     """
-    if len(path) > MAX_CACHED_LENGTH:
-        return _address(entity, path)
     found = _parse_known(entity.type, path)
     # The fast check has failed: find the error to report.
     return found if found is not None else _address(entity, path)
@@ -160,7 +159,7 @@ def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
             raise errors.refusal("policies:id.invalid", entity, found.pointer, errors.quote(id))
 
 
-@lru_cache(maxsize=8192)
+@cached_if_short(8192)
 def _parse_known(type: EntityType, path: str) -> ResourcePath | None:
     """Return the address of a valid path; None for any other."""
     try:

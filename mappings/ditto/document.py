@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,9 +19,10 @@ import msgspec
 from mappings.ditto import errors
 from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Fault
-from mappings.ids import MAX_CACHED_LENGTH, EntityId, parse_entity_id
+from mappings.ids import EntityId, parse_entity_id
 from mappings.json_values import finite_float, parse_json
 from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
+from mappings.text_cache import cached_if_short
 
 _OF_SEVERAL = frozenset({("things", "retrieve"), ("policies", "checkPermissions")})
 """The commands about several entities, which their value names."""
@@ -35,15 +35,12 @@ class EntityTopic(NamedTuple):
     entity: EntityId | None
 
 
+@cached_if_short(8192)
 def read_topic(text: str) -> EntityTopic:
     """The topic and its entity.
 
     Raises UnknownTopic, or DecodeError with `things:id.invalid` or `policies:id.invalid`.
     """
-    return _read_cached(text) if len(text) <= MAX_CACHED_LENGTH else _read(text)
-
-
-def _read(text: str) -> EntityTopic:
     topic = parse_topic(text)
     if topic.group == "connections":
         raise unknown_topic(text)
@@ -56,9 +53,6 @@ def _read(text: str) -> EntityTopic:
     if entity is None and topic.criterion != "errors":
         raise DecodeError(errors.invalid_id(topic.group, id), group=topic.group)
     return EntityTopic(topic, entity)
-
-
-_read_cached = lru_cache(maxsize=8192)(_read)
 
 
 def entity_of(text: str) -> tuple[EntityId | None, str]:

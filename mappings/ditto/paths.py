@@ -7,13 +7,13 @@ of a subject or the key of a resource, slashes included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from mappings.ditto import errors
 from mappings.errors import UnknownPath
-from mappings.ids import MAX_CACHED_LENGTH, EntityType
+from mappings.ids import EntityType
 from mappings.model.json_pointer import format_pointer, parse_pointer
+from mappings.text_cache import cached_if_short
 
 _CHANGE = frozenset({"modify", "retrieve"})
 _CHANGE_AND_DELETE = _CHANGE | {"delete"}
@@ -40,19 +40,13 @@ class DittoResource(NamedTuple):
     actions: frozenset[str]
 
 
+@cached_if_short(8192)
 def resource(type: EntityType, path: str) -> DittoResource:
     """The place that `path` names. Raises DecodeError: `json.pointer.invalid`, or UnknownPath."""
-    return _read_cached(type, path) if len(path) <= MAX_CACHED_LENGTH else _read(type, path)
-
-
-def _read(type: EntityType, path: str) -> DittoResource:
     found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
     if found is None:
         raise UnknownPath(errors.unknown_path(path))
     return found
-
-
-_read_cached = lru_cache(maxsize=8192)(_read)
 
 
 def _thing_resource(path: str) -> DittoResource | None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 
-from mappings.ids import MAX_CACHED_LENGTH
+from mappings.text_cache import cached_if_short
 
 _CHARSET = re.compile(r";.?charset=(?P<name>[^;]*)$", re.IGNORECASE)
 
@@ -50,12 +49,9 @@ class ContentType(NamedTuple):
         return self.media_type.startswith("text/")
 
 
+@cached_if_short(256)
 def parse_content_type(text: str) -> ContentType:
     """Parse a content type. An unknown charset is read as UTF-8."""
-    return _parse_cached(text) if len(text) <= MAX_CACHED_LENGTH else _parse(text)
-
-
-def _parse(text: str) -> ContentType:
     media_type = text.partition(";")[0].strip().lower()
     found = _CHARSET.search(text)
     if found is None:
@@ -64,6 +60,3 @@ def _parse(text: str) -> ContentType:
         return ContentType(media_type, codecs.lookup(found["name"].strip().strip('"')).name)
     except (LookupError, ValueError):
         return ContentType(media_type)
-
-
-_parse_cached = lru_cache(maxsize=256)(_parse)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import Segments, parse_pointer
+from mappings.text_cache import cached_if_short
 from mappings.texts import shorten
 
 FieldSelection: TypeAlias = Mapping[str, "FieldSelection"]
@@ -24,7 +24,6 @@ _BLANKS: Final = " \t\n\r\f\v"
 """Blanks around a selector are ignored. Other spaces of Unicode belong to the name."""
 _MAX_SELECTORS: Final = 1_000
 _MAX_DEPTH: Final = 200
-_MAX_CACHED_LENGTH: Final = 8192
 
 
 WILDCARD_PARENTS: Final[frozenset[Segments]] = frozenset({("features",), ("_metadata", "features")})
@@ -35,16 +34,10 @@ class InvalidSelector(ValueError):
     """An invalid field selector; the message says what was found."""
 
 
+@cached_if_short(256, longest=8192)
 def parse_fields(text: str) -> FieldSelection:
     """The selection that `text` names. Raises InvalidSelector."""
-    return _parse_cached(text) if len(text) <= _MAX_CACHED_LENGTH else _parse(text)
-
-
-def _parse(text: str) -> FieldSelection:
     return build_selection(parse_pointers(text))
-
-
-_parse_cached = lru_cache(maxsize=256)(_parse)
 
 
 def build_selection(pointers: Iterable[Segments]) -> FieldSelection:

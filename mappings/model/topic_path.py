@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from mappings.errors import Fault, UnknownTopic
-from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
+from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -42,6 +42,7 @@ from mappings.model.signals import (
     SubscriptionKind,
     TwinEvent,
 )
+from mappings.text_cache import cached_if_short
 from mappings.texts import shorten
 
 NONE = "_"
@@ -137,6 +138,7 @@ def unknown_topic(
     )
 
 
+@cached_if_short(CACHED_TOPICS)
 def parse_topic(text: str) -> TopicPath:
     """Parse a topic path.
 
@@ -144,10 +146,6 @@ def parse_topic(text: str) -> TopicPath:
     cached. Raises UnknownTopic with a description of the missing or unknown part; if only the combination is wrong, the
     error has the entity.
     """
-    return _parse_cached(text) if len(text) <= MAX_CACHED_LENGTH else _parse(text)
-
-
-def _parse(text: str) -> TopicPath:
     segments = _Segments(text)
     namespace = segments.take("namespace")
     name = segments.take("entity name")
@@ -175,9 +173,6 @@ def _parse(text: str) -> TopicPath:
         entity = parse_entity_id(type, f"{namespace}:{name}") if group != "connections" else None
         raise unknown_topic(text, entity=entity, group=type.group)
     return TopicPath(namespace, name, group, channel, criterion, action, subject)
-
-
-_parse_cached = lru_cache(CACHED_TOPICS)(_parse)
 
 
 class _Segments:

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mappings.ids import MAX_CACHED_LENGTH, MAX_ID_LENGTH, EntityType
+from mappings.ids import MAX_ID_LENGTH, EntityType
 from mappings.json_values import decode_value, encode_state, parse_json
 from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
 from mappings.model.metadata import METADATA, evolve_metadata, read_changes
 from mappings.model.signals import Event
+from mappings.text_cache import cached_if_short
 from spark_store.records import Snapshot
 
 MATCH_BUDGET = 1_000_000
@@ -132,21 +133,15 @@ def _annotate(
     return {**state, METADATA: evolve_metadata(present, data, state, changes, emptied)}
 
 
+@cached_if_short(4096)
 def state_path(type: EntityType, path: str) -> Segments:
     """Return the keys in a path of an event.
 
     Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
     """
-    return _known_path(type, path) if len(path) <= MAX_CACHED_LENGTH else _state_path(type, path)
-
-
-def _state_path(type: EntityType, path: str) -> Segments:
     if type is EntityType.POLICY and (match := _WHOLE_KEY.fullmatch(path)):
         return (*parse_pointer(match[1]), match[2])
     return parse_pointer(path)
-
-
-_known_path = lru_cache(maxsize=4096)(_state_path)
 
 
 def merge_at(state: Any, path: Segments, patch: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from operator import methodcaller
 from typing import NamedTuple, cast
 
@@ -19,8 +18,9 @@ import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from connectivity.errors import PublishFailed
-from mappings.ids import MAX_CACHED_LENGTH, new_correlation_id
+from mappings.ids import new_correlation_id
 from mappings.model.envelope import Envelope
+from mappings.text_cache import cached_if_short
 
 log = structlog.get_logger(__name__)
 
@@ -119,15 +119,12 @@ def split_address(address: str) -> RecordAddress:
     return RecordAddress(topic, partition=partition if mark else None)
 
 
+@cached_if_short(CACHED_ADDRESSES)
 def parse_client_address(address: str) -> ClientAddress:
     """Return where to publish to for a resolved address; an empty key becomes None.
 
     Raises PublishFailed for an invalid topic name or partition.
     """
-    return _parse_cached(address) if len(address) <= MAX_CACHED_LENGTH else _parse(address)
-
-
-def _parse(address: str) -> ClientAddress:
     topic, key, partition = split_address(address)
     if not TOPIC_NAME.fullmatch(topic):
         raise PublishFailed(f"topic: found {topic[:300]!r}, expected {TOPIC_EXPECTED}", status=400)
@@ -138,6 +135,3 @@ def _parse(address: str) -> ClientAddress:
             f"partition: found {partition[:50]!r}, expected a whole number up to {HIGHEST_PARTITION}", status=400
         )
     return ClientAddress(topic, None, int(partition))
-
-
-_parse_cached = lru_cache(maxsize=CACHED_ADDRESSES)(_parse)

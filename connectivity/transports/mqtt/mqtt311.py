@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.properties import Properties
@@ -25,7 +24,7 @@ from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
 from connectivity.transports.mqtt.topics import CACHED_TOPICS, is_filter, matches, topic_fault
 from connectivity.transports.mqtt.validation import MQTT_SCHEMA, check_mqtt
-from mappings.ids import MAX_CACHED_LENGTH
+from mappings.text_cache import cached_if_short
 
 TOPIC, QOS, RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
 
@@ -76,18 +75,12 @@ def read_retain(text: str) -> bool:
     return retain
 
 
+@cached_if_short(CACHED_TOPICS)
 def encode_topic(topic: str) -> bytes:
     """Return the topic's bytes. Raises PublishFailed for a topic that cannot be published to."""
-    return _encode_cached(topic) if len(topic) <= MAX_CACHED_LENGTH else _encode(topic)
-
-
-def _encode(topic: str) -> bytes:
     if (fault := topic_fault(topic)) is not None:
         raise PublishFailed(f"the topic {topic[:200]!r} cannot be published to: found {fault}", status=400)
     return topic.encode()
-
-
-_encode_cached = lru_cache(maxsize=CACHED_TOPICS)(_encode)
 
 
 async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> MqttLink:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
-from mappings.ids import MAX_CACHED_LENGTH
+from mappings.text_cache import cached_if_short
 
 MAX_STRING = 65535
 """The longest text that an MQTT packet can carry, in bytes of UTF-8."""
@@ -89,11 +88,8 @@ class Sources:
 
     def __init__(self, filters: Sequence[Sequence[str]]) -> None:
         self._filters = [tuple(source) for source in filters]
-        self._known = lru_cache(maxsize=CACHED_TOPICS)(self._of)
-
-    def of(self, topic: str) -> tuple[int, ...]:
-        """Return the indexes of all sources with a filter that matches. Long topics are not kept."""
-        return self._known(topic) if len(topic) <= MAX_CACHED_LENGTH else self._of(topic)
+        self.of = cached_if_short(CACHED_TOPICS)(self._of)
+        """Returns the indexes of all sources with a filter that matches."""
 
     def _of(self, topic: str) -> tuple[int, ...]:
         return tuple(
