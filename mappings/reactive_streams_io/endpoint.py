@@ -280,6 +280,8 @@ class Endpoint:
         for number, frame in enumerate(frames):
             if number == 0 and not self._is_next_message(frame, now):
                 return
+            if number >= self._limits.frames:
+                raise broken(ProtocolViolation.TOO_MANY_FRAMES, f"more than {self._limits.frames}")
             if number > 0 or not isinstance(frame, Seq):
                 self._frame(frame, now)
             if self.is_closed:

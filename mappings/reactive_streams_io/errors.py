@@ -50,6 +50,7 @@ class ProtocolViolation(Enum):
     PACKED_WITHOUT_SIZE = ("a packed frame in a stream without an element size", _F)
     PACKED_NOTHING = ("a packed frame without elements", _F)
     TEXT = ("a text message instead of a binary one", _F)
+    TOO_MANY_FRAMES = ("a message with too many frames", _F)
     CUT_FRAME = ("a message that ends inside a frame", _F)
     NO_SEQUENCE_NUMBER = ("a message without its sequence number", _F)
     SEQUENCE_GAP = ("sequence gap", _F)

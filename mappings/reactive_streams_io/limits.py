@@ -25,6 +25,8 @@ class EndpointLimits(msgspec.Struct, frozen=True):
     """Sizes in bytes, times in seconds, everything else a count."""
 
     frame: int = 1 << 20
+    frames: int = 32 << 10
+    """The frames of a message: as many of the smallest as fit into a batch."""
     publisher: int = 8192
     text: int = 65_535
     """The longest accepted reason or error."""

@@ -27,10 +27,10 @@ class Options(ListenerOptions):
     """The options in `specificConfig`."""
 
     max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=16,
-        description="Maximum number of unsettled pieces, of up to 64 KiB each, of one peer's stream; at the limit the "
+        default=256,
+        description="Maximum number of unsettled pieces, of up to 4 KiB each, of one peer's stream; at the limit the "
         "service stops reading from the peer.",
-        examples=["4"],
+        examples=["64"],
     )
 
 

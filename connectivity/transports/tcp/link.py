@@ -17,8 +17,8 @@ from connectivity.transports.listener.socket import Socket, SocketOwner, common_
 from connectivity.transports.listener.timeouts import TimeoutOptions
 from mappings.model.envelope import Envelope
 
-MAX_PIECE = 64 * 1024
-"""The maximum number of bytes that are delivered together."""
+MAX_PIECE = 4096
+"""The most bytes that are delivered together: processing the smallest frames takes milliseconds."""
 
 
 class TcpPeerOwner(SocketOwner, Protocol):
@@ -60,9 +60,11 @@ class TcpPeer(Socket):
             self.move()
 
     def advance(self) -> None:
-        while self._unread and self.may_take:
-            piece, self._unread = self._unread[:MAX_PIECE], self._unread[MAX_PIECE:]
-            self._owner.took(self, piece)
+        taken = 0
+        while taken < len(self._unread) and self.may_take:
+            self._owner.took(self, self._unread[taken : taken + MAX_PIECE])
+            taken += MAX_PIECE
+        self._unread = self._unread[taken:]
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

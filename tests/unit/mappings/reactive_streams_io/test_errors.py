@@ -61,6 +61,9 @@ ROWS = {
     ProtocolViolation.NO_ELEMENT_SIZE: to_client("82 01 01 61", ""),
     ProtocolViolation.PACKED_WITHOUT_SIZE: to_client("83 01 01 61"),
     ProtocolViolation.PACKED_NOTHING: to_client("83 01 00", "81 01 02"),
+    ProtocolViolation.TOO_MANY_FRAMES: Row(
+        "b0 01 13 09 13 09", options={**MESSAGES, "limits": EndpointLimits(frames=2)}
+    ),
     ProtocolViolation.CUT_FRAME: Row("b0 01 12 01", options=MESSAGES),
     ProtocolViolation.NO_SEQUENCE_NUMBER: Row("12 01 01", "b0 01 13 01", options=MESSAGES),
     ProtocolViolation.SEQUENCE_GAP: Row("b0 02 13 01", options=MESSAGES),

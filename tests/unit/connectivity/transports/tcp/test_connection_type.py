@@ -30,6 +30,8 @@ from tests.support.in_process.websocket_listener import key_of, own, pass_time, 
 from tests.support.table import each_row
 from tests.support.wait import PATIENCE, wait_until
 
+MESSAGE = 64 << 10
+
 
 class TcpSetup:
     """An open listener, the consumer of its deliveries, and the clients."""
@@ -58,12 +60,12 @@ class TcpSetup:
 
     async def raw(self, number: int) -> bytes:
         """Return so many bytes of any peers; each delivery is settled."""
-        found = b""
+        found = bytearray()
         while len(found) < number:
-            [delivery] = await self.take(1)
-            found += delivery.envelope.payload
-            delivery.settle()
-        return found
+            await wait_until(lambda: self.taker.deliveries, poll=0)
+            for payload in await self.taker.payloads(len(self.taker.deliveries)):
+                found += payload
+        return bytes(found)
 
     async def send(
         self, peer: str, *payloads: bytes, parting: CloseReason | None = None
@@ -293,10 +295,10 @@ async def test_a_peer_that_reads_no_output_is_disconnected_while_other_peers_are
     async with opened() as setup:
         (deaf, deaf_name), (other, other_name) = await setup.connect_peer(), await setup.connect_peer()
         deaf.pause_reading()
-        publishing = setup.publishing_to(deaf_name, *[bytes(MAX_PIECE)] * 300)
+        publishing = setup.publishing_to(deaf_name, *[bytes(MESSAGE)] * 300)
         peer = setup.peer(deaf_name)
         await wait_until(lambda: peer.times.stuck is not None)
-        assert peer.waiting_output < HIGH_WATER + setup.link.window * MAX_PIECE
+        assert peer.waiting_output < HIGH_WATER + setup.link.window * MESSAGE
         assert await setup.send(other_name, b"you are served") == [None]
         assert await other.take(14) == b"you are served"
         deaf.writer.write(b"never read")
@@ -311,9 +313,9 @@ async def test_a_peer_that_reads_no_output_is_disconnected_while_other_peers_are
 async def test_a_peer_that_reads_slowly_stays_connected() -> None:
     async with opened() as setup:
         slow, name = await setup.connect_peer()
-        publishing = setup.publishing_to(name, *[bytes(MAX_PIECE)] * 400)
+        publishing = setup.publishing_to(name, *[bytes(MESSAGE)] * 400)
         for _ in range(8):
-            await slow.take(50 * MAX_PIECE)
+            await slow.take(50 * MESSAGE)
             pass_time(setup.link, 20)
         assert await publishing.all_done(PATIENCE) == [None] * 400
 
@@ -391,10 +393,10 @@ async def test_with_tls_the_listener_presents_its_certificate_and_the_protocol(a
         caller.writer.write(sent)
         assert await setup.raw(len(sent)) == sent
         publishing = setup.publishing_to(
-            name, *[sent[start : start + MAX_PIECE] for start in range(0, len(sent), MAX_PIECE)]
+            name, *[sent[start : start + MESSAGE] for start in range(0, len(sent), MESSAGE)]
         )
         assert await caller.take(len(sent)) == sent
-        assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // MAX_PIECE)
+        assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // MESSAGE)
         assert await setup.send(name, b"bye", parting=CloseReason.DONE) == [None]
         assert await caller.rest() == b"bye"
         await wait_until(lambda: not setup.link._sockets)
