@@ -14,6 +14,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 _BLOCK = re.compile(r"-----BEGIN (?P<label>[A-Z0-9 ]+)-----(?P<body>[A-Za-z0-9+/=\s]*)-----END (?P=label)-----")
@@ -73,6 +74,14 @@ def load_client_certificate(context: ssl.SSLContext, certificate: str, key: str)
             context.load_cert_chain(path, password=_no_password)
     except (ssl.SSLError, ValueError, UnicodeError):
         raise ValueError("a certificate chain and the private key that belongs to it") from None
+
+
+def expiry_of(certificate: str) -> datetime:
+    """Return the end of the validity of the first certificate in a PEM text. Raises ValueError."""
+    # The library takes 7 MB.
+    from cryptography.x509 import load_pem_x509_certificate
+
+    return load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
 
 
 def _no_password() -> str:

@@ -8,22 +8,28 @@ to authenticate.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TypeVar
+
+import structlog
 
 from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem
-from connectivity.security.tls import load_client_certificate
+from connectivity.security.tls import expiry_of, load_client_certificate
 from connectivity.security.uri import SECURE_SCHEMES
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.listener.acceptor import bind
 from connectivity.transports.listener.link import ListenerLink
+
+log = structlog.get_logger(__name__)
 
 _DETAILS = {errno.EACCES: Detail.NOT_AUTHORIZED, errno.EPERM: Detail.NOT_AUTHORIZED}
 
@@ -59,6 +65,7 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
         if own is None or not own.cert or own.key is None:
             raise ValueError("no certificate for the listener, expected credentials with cert and key")
         load_client_certificate(context, own.cert, own.key.get_secret_value())
+        _warn_if_expired(connection.id, own.cert)
         if connection.ca is not None:
             context.load_verify_locations(cadata=connection.ca)
             context.verify_mode = ssl.CERT_REQUIRED if is_certificate_needed else ssl.CERT_OPTIONAL
@@ -67,6 +74,14 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
             Detail.CERTIFICATE, f"the connection's ca or credentials are invalid: {error}"
         ) from error
     return context
+
+
+def _warn_if_expired(connection_id: str, certificate: str) -> None:
+    """Log an expired certificate: clients refuse it, but the listener works."""
+    # OpenSSL reads some certificates that the other library refuses.
+    with contextlib.suppress(ValueError):
+        if (expiry := expiry_of(certificate)) <= datetime.now(UTC):
+            log.warning("certificate has expired", connection=connection_id, expired=expiry.isoformat())
 
 
 def listen_error(error: OSError, host: str, port: int) -> LinkError:

@@ -92,6 +92,10 @@ Messages have no ids, so the service executes a command twice if a peer sends it
     ),
     faults=(
         Fault(
+            "the listener's certificate has expired",
+            "peers that check it do not connect; the service logs a warning when it opens the port",
+        ),
+        Fault(
             "the port is in use",
             "status `connection refused: cannot listen at …`; the service retries until the port is free",
         ),

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -383,6 +384,18 @@ def tls_options(context: ssl.SSLContext, *alpn: str) -> dict[str, Any]:
     if alpn:
         context.set_alpn_protocols(list(alpn))
     return {"ssl": context, "server_hostname": "localhost"}
+
+
+async def test_an_expired_certificate_is_logged_and_presented(authority: trustme.CA) -> None:
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    expired = authority.issue_cert("localhost", not_after=yesterday)
+    with capture_logs() as logs:
+        async with opened(**{**secure(authority), "credentials": own(expired)}) as setup:
+            with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+                await setup.caller(**tls_options(trusting(authority)))
+    assert [(each["connection"], each["expired"]) for each in logs if each["event"] == "certificate has expired"] == [
+        ("landing", yesterday.replace(microsecond=0).isoformat())
+    ]
 
 
 async def test_with_tls_the_listener_presents_its_certificate_and_the_protocol(authority: trustme.CA) -> None:
