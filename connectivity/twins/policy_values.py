@@ -180,7 +180,10 @@ def _expiry(case: CommandContext, text: Any) -> str:
             raise ValueError("no time zone")
         past = (instant - datetime.min.replace(tzinfo=UTC)) % EXPIRY_GRANULARITY
         rounded = (instant + (EXPIRY_GRANULARITY - past if past else timedelta())).astimezone(UTC)
-    except (TypeError, ValueError, OverflowError) as error:
+    except OverflowError as error:
+        detail = f"found {quote(text)}, expected a time in UTC that is at most the year 9999 when it is rounded up"
+        raise case.refuse("policies:subjectexpiry.invalid", detail) from error
+    except (TypeError, ValueError) as error:
         raise case.refuse("policies:subjectexpiry.invalid", "expected an ISO 8601 time with a time zone") from error
     timestamp = utc_text(rounded)
     if timestamp <= case.now:

@@ -201,6 +201,13 @@ def test_case_60_an_expiry_is_rounded_up_and_is_in_the_future() -> None:
     assert harness.refused("modify", "/", past, to=P) == (400, "policies:subjectexpiry.invalid")
 
 
+def test_an_expiry_in_the_last_hour_of_the_calendar_is_refused_with_its_reason() -> None:
+    last = _with([*E0, "subjects", VIEWER], {"type": "t", "expiry": "9999-12-31T23:59:59Z"})
+    with pytest.raises(TwinError) as caught:
+        TwinHarness().send("create", "/", last, to=P)
+    assert "at most the year 9999 when it is rounded up" in caught.value.fault.message
+
+
 def test_an_expired_subject_has_no_rights_any_more() -> None:
     harness = twin_harness(attributes={"a": 1})
     viewing = entry([], {"thing:/": granting("READ")})
