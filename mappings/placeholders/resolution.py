@@ -17,10 +17,10 @@ from mappings.errors import Fault, Unresolved
 from mappings.texts import json_text
 
 MAX_VALUES = 10_000
-"""The most values that one expression may have."""
+"""The most values that one expression may have, unless it repeats those of the message."""
 
 MAX_CHARACTERS = 1_048_576
-"""The most characters that the values of one expression may have together."""
+"""The most characters of all values of one expression, unless it repeats those of the message."""
 
 
 class ResolutionState(Enum):
