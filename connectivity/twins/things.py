@@ -260,12 +260,16 @@ def _minimize(target: Any, patch: Any, budget: MatchBudget) -> Any:
         return NOTHING if is_same_json(target, patch) else patch
     if not isinstance(target, Mapping):
         return patch
+    patterns = [key for key, member in patch.items() if member is None and is_delete_pattern(key)]
+    deleted = {pattern: matching_keys(pattern, target, budget) for pattern in patterns}
+    # The other members of a patch apply after its patterns have deleted keys.
+    left = target.keys() - set().union(*deleted.values())
     kept: dict[str, Any] = {}
     for key, member in patch.items():
         if member is None:
-            if matching_keys(key, target, budget) if is_delete_pattern(key) else key in target:
+            if deleted.get(key, key in left):
                 kept[key] = None
-        elif key not in target:
+        elif key not in left:
             kept[key] = member
         elif (below := _minimize(target[key], member, budget)) is not NOTHING:
             kept[key] = below

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from connectivity.twins.things import minimize
-from spark_store.history.replay import DeletePatternRefused
+from spark_store.history.replay import DeletePatternRefused, merge
 from tests.support.cpu_budget import at_most
 from tests.support.twin_harness import twin_harness
+
+
+def test_a_value_whose_key_a_pattern_deletes_first_is_kept_whole() -> None:
+    lamps = {"lamp1": {"on": True, "hue": 3}, "lamp2": 5, "fan": 1}
+    patch = {"{{ ~lamp.*~ }}": None, "lamp1": {"on": True}, "lamp2": 5, "fan": 1}
+    changes = minimize(lamps, patch)
+    assert changes == {"{{ ~lamp.*~ }}": None, "lamp1": {"on": True}, "lamp2": 5}
+    assert merge(lamps, changes) == merge(lamps, patch) == {"lamp1": {"on": True}, "lamp2": 5, "fan": 1}
 
 
 def test_all_patterns_of_a_patch_have_one_budget() -> None:
