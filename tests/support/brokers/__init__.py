@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,9 +59,10 @@ def free_port() -> int:
     """
     while True:
         port = _DICE.choice(_NOT_GIVEN)
-        if port in _TAKEN:
-            continue
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        # Locks of a file belong to the process: its threads would share them, and lose them with a second file.
+        with _CHOOSING, socket.socket() as probe, contextlib.suppress(OSError):
+            if port in _TAKEN:
+                continue
             fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
             probe.bind(("127.0.0.1", port))
             _TAKEN.add(port)
@@ -78,6 +80,7 @@ def _locks() -> BinaryIO:
 
 _NOT_GIVEN = range(16_384, 32_000)
 _TAKEN: set[int] = set()
+_CHOOSING = threading.Lock()
 _DICE = random.SystemRandom()
 """Not seeded: tests in parallel must not draw the same ports."""
 
