@@ -395,10 +395,9 @@ class Endpoint:
         if not self._hello_is_queued:
             self._send_hello()
         self._events.append(SessionOpened(self.in_force))
-        resumes = Extension.RESUME.value in self.in_force
         if self._ticket is not None:
             self._request_resume(self._ticket, now)
-        elif not resumes:
+        elif Extension.RESUME.value not in self.in_force:
             self.session.discard_copies()
         elif self._resumables is not None:
             self._queue_frame(self._grant(self._resumables))
