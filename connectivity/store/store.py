@@ -36,6 +36,7 @@ from connectivity.store.commit import (
 )
 from connectivity.store.event_tail import EventTail
 from connectivity.store.incarnation_repository import IncarnationRepository
+from connectivity.store.journal_thread import JournalThread
 from connectivity.store.options import BATCH_WEIGHT, FORGET_ANSWERS, GATHER, READERS, TURN_SECONDS, StoreOptions
 from connectivity.store.retained_history import RetainedHistory
 from connectivity.store.snapshot_cache import SnapshotCache
@@ -76,7 +77,7 @@ class Store:
         self._on_commit = on_commit
         self._now = now
         self._open_lake = cold
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._thread = JournalThread()
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="lake")
         self._trimming: PendingTrim | None = None
         self._queue: deque[PendingCommit] = deque()
@@ -378,9 +379,9 @@ class Store:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._probing
         try:
-            await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.close)
+            await self._thread.run(self._journal.close)
         finally:
-            self._worker.shutdown()
+            self._thread.end()
             self._readers.shutdown(cancel_futures=True)
 
     def _schedule(self) -> None:
@@ -425,8 +426,7 @@ class Store:
         except StoreUnavailable as error:
             self._on_failure(error)
         else:
-            committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit, self._trimming)
-            committing.add_done_callback(self._on_commit_done)
+            self._thread.call(partial(self._commit, self._trimming), self._on_commit_done)
 
     def _take_batch(self) -> None:
         """Take from the queue what is written together."""
@@ -468,16 +468,15 @@ class Store:
             taken.fail(error)
 
     def _run_step_in_worker(self, taken: PendingCommit) -> None:
-        def done(working: asyncio.Future[None]) -> None:
-            if (error := working.exception()) is not None:
+        def done(_: None, error: Exception | None) -> None:
+            if error is not None:
                 taken.fail(StoreUnavailable(str(error)))
             taken.succeed()
             self._is_busy = False
             if self._queue or self._trimming is not None:
                 self._schedule()
 
-        working = asyncio.get_running_loop().run_in_executor(self._worker, taken.take_step)
-        working.add_done_callback(done)
+        self._thread.call(taken.take_step, done)
 
     def _write_singly(self, batch: list[PendingCommit]) -> None:
         """Store all but the changes that cannot be stored. Raises StoreUnavailable."""
@@ -514,14 +513,15 @@ class Store:
         self._journal.commit()
         return CommitResult(time.perf_counter() - start, trimming, trimmed)
 
-    def _on_commit_done(self, commit: asyncio.Future[CommitResult]) -> None:
+    def _on_commit_done(self, result: CommitResult | None, error: Exception | None) -> None:
         self.progress.notify()
-        if (error := commit.exception()) is not None:
+        if result is None:
+            assert error is not None
             self._on_failure(error)
             return
         self._pause = self._options.probe_min
         self._most = min(2 * self._most, self._options.commit_changes)
-        seconds, trimming, trimmed = commit.result()
+        seconds, trimming, trimmed = result
         if trimming is not None:
             self._trimming = None
             self.retained_history.trimmed()
@@ -555,7 +555,7 @@ class Store:
             self.tail.forget()
         submitted.succeed()
 
-    def _on_failure(self, error: BaseException) -> None:
+    def _on_failure(self, error: Exception) -> None:
         """Discard everything that is not durable, and probe until writing works again."""
         self.progress.notify()
         self._reports.finish()
@@ -588,7 +588,7 @@ class Store:
             # Grows until a commit has succeeded: a probe needs less room than a commit.
             self._pause = min(2 * self._pause, self._options.probe_max)
             try:
-                await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.probe)
+                await self._thread.run(self._journal.probe)
                 newest = self._journal.newest_seq()
             except StoreUnavailable as error:
                 self.reason = str(error)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from connectivity.store.journal_thread import JournalThread
 from connectivity.store.store import Store
 from tests.support.journal_entries import LAMP, change
 from tests.support.temporary_journal import TemporaryJournal
@@ -30,14 +32,13 @@ async def passes_before_the_commit(store: Store, meanwhile: Callable[[int], obje
     """
     begun = False
 
-    def begin(*arguments: object) -> asyncio.Future[object]:
+    def begin(*arguments: Any) -> None:
         nonlocal begun
         begun = True
-        return in_worker(*arguments)
+        call(*arguments)
 
-    loop = asyncio.get_running_loop()
-    in_worker: Callable[..., asyncio.Future[object]] = loop.run_in_executor
-    with patch.object(loop, "run_in_executor", begin):
+    call = JournalThread.call
+    with patch.object(JournalThread, "call", begin):
         store.submit([change(LAMP, 1)])
         passes = 0
         while not begun and passes < MANY:
