@@ -11,6 +11,7 @@ written: `encode_state` marks those that have some by a space at the beginning, 
 from __future__ import annotations
 
 import sys
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -95,3 +96,28 @@ def decode_state(text: bytes | str) -> Any:
 def without_mark(text: bytes) -> bytes:
     """Return the text of a state as clients get it."""
     return text.lstrip(_MARK)
+
+
+_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"{[]}")
+_STEPS: Final = bytes(1 if byte == ord("[") else 255 for byte in range(256))
+"""An opening bracket as +1, a closing one as −1 of a signed byte."""
+
+_SHALLOW: Final = 8
+"""How many levels are counted by removing the innermost brackets: ten times as fast as one by one."""
+
+
+def nesting(text: bytes) -> int:
+    """Return the levels of nesting of valid JSON: 1 for an object or array without any inside."""
+    brackets = without_strings(text).translate(_BRACKETS, _NO_BRACKETS)
+    for level in range(_SHALLOW):
+        if not brackets:
+            return level
+        brackets = brackets.replace(b"[]", b"")
+    return _SHALLOW + max(accumulate(memoryview(brackets.translate(_STEPS)).cast("b")), default=0)
+
+
+def without_strings(text: bytes) -> bytes:
+    """Return valid JSON without its strings, keys included."""
+    # Without the escapes that concern a quote, each quote begins or ends a string.
+    return b"".join(text.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])

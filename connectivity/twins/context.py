@@ -82,6 +82,11 @@ class TwinLimits:
     creation: CreationRules = UNRESTRICTED
     token_integration: TokenIntegration = DEFAULT
 
+    @property
+    def value(self) -> int:
+        """The most bytes of a command's value: a thing is created together with its policy."""
+        return self.thing + self.policy
+
 
 class Decision(msgspec.Struct, frozen=True):
     """The result of a command: events to store in order, the states after them, the response.

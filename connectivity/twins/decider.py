@@ -74,6 +74,8 @@ def _case(
 ) -> CommandContext:
     if command.entity.name == NO_NAME:
         _check_several(command)
+    else:
+        _check_value(command, limits)
     _check_headers(command, subjects, limits)
     address = paths.address(command.entity, command.path)
     case = CommandContext(command, tuple(subjects), world, now, limits, address, past)
@@ -86,6 +88,13 @@ def _check_several(command: Command) -> None:
     known = CHECK_PERMISSIONS if entity.type is EntityType.POLICY else "retrieve"
     if command.action != known or command.path not in ("", "/"):
         raise refusal(f"{entity.type.group}:id.invalid", entity, command.path, f"'{entity}'")
+
+
+def _check_value(command: Command, limits: TwinLimits) -> None:
+    """Refuse a value that is too large for any entity, because it would take long to read."""
+    if command.value is not None and len(command.value) > limits.value:
+        type, detail = command.entity.type, f"found {len(command.value)} bytes, expected at most {limits.value}"
+        raise refusal(f"{type.group}:{type.value}.toolarge", command.entity, command.path, detail)
 
 
 def _check_headers(command: Command, subjects: Sequence[str], limits: TwinLimits) -> None:

@@ -19,9 +19,10 @@ import msgspec
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.twins import values
 from connectivity.twins.context import CommandContext, encode
-from connectivity.twins.paths import is_key
+from connectivity.twins.paths import MAX_NESTING, is_key
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
+from mappings.json_values import nesting
 from mappings.model.field_selector import InvalidSelector, parse_pointers
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer
 from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata
@@ -160,16 +161,16 @@ def changes(
     path = case.address.segments
     size = 0
     for put in asked.put:
-        length = len(encode(put.value))
+        text = encode(put.value)
         for place in _written_paths(written, put.key):
             if not isinstance(put.value, Mapping) and get(written, place) is not MISSING:
                 # A part has its own metadata there, and this is none of it.
                 continue
-            if not values.fits(put.value, len(path) + len(place)):
+            if nesting(text) > MAX_NESTING - len(path) - len(place):
                 raise case.refuse("header.invalid", PUT)
             found.append((format_pointer((*path, *place)), put.value))
             # Counted here, since a few wildcards over a large value make millions.
-            size += len(found[-1][0]) + length
+            size += len(found[-1][0]) + len(text)
             if size > case.limits.thing:
                 raise case.refuse("things:thing.toolarge", f"found more than {case.limits.thing} bytes of metadata")
     if asked.delete and before is not None and before.state is not None:

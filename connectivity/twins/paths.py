@@ -142,9 +142,6 @@ def _address(entity: EntityId, path: str) -> ResourcePath:
     for key in found.segments:
         if not is_key(key):
             raise errors.refusal("json.key.invalid", entity, path, errors.quote(key))
-    if len(found.segments) > MAX_NESTING:
-        detail = f"found {len(found.segments)} segments, expected at most {MAX_NESTING}"
-        raise errors.refusal("json.invalid", entity, path, detail)
     return found
 
 

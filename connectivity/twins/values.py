@@ -19,7 +19,7 @@ from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.errors import quote
 from connectivity.twins.paths import MAX_NESTING, is_key
 from mappings.ids import EntityType, parse_entity_id
-from mappings.json_values import decode_value
+from mappings.json_values import decode_value, nesting
 from spark_store.history.replay import is_delete_pattern
 
 THING_MEMBERS: Final = ("thingId", "policyId", "definition", "attributes", "features")
@@ -60,33 +60,11 @@ def parse(case: CommandContext) -> Any:
         raise case.refuse("json.invalid", "found invalid JSON, or JSON that cannot be stored") from error
     level = len(case.address.segments)
     # A level takes a bracket, so most values need not be walked through.
-    if raw.count(b"{") + raw.count(b"[") > MAX_NESTING - level and not fits(found, level):
+    if raw.count(b"{") + raw.count(b"[") > MAX_NESTING - level and nesting(raw) > MAX_NESTING - level:
         raise case.refuse("json.invalid", f"found more than {MAX_NESTING} levels of nesting")
     if raw.find(b"\\u0000") >= 0 and (code := _find_nul(found)) is not None:
         raise case.refuse(code, "with U+0000" if code == "json.key.invalid" else "found U+0000")
     return found
-
-
-def fits(value: Any, level: int) -> bool:
-    """Whether a value is not nested too deep, that many levels below the root of an entity."""
-    return _depth(value, MAX_NESTING - level) >= 0
-
-
-def _depth(value: Any, left: int) -> int:
-    """Return how many of the `left` levels remain below a value; negative if there are too many."""
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return left
-    lowest = left = left - 1
-    if left < 0:
-        return left
-    for member in value:
-        if isinstance(member, dict | list):
-            lowest = min(lowest, _depth(member, left))
-            if lowest < 0:
-                break
-    return lowest
 
 
 def _find_nul(value: Any) -> str | None:

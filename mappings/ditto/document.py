@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -20,7 +19,7 @@ from mappings.ditto import errors
 from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityId, parse_entity_id
-from mappings.json_values import finite_float, parse_json
+from mappings.json_values import finite_float, nesting, parse_json, without_strings
 from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
 from mappings.text_cache import cached_if_short
 
@@ -160,12 +159,7 @@ _SHAPE = bytes.maketrans(b"123456789E[", b"000000000e{")
 """Every digit as 0, every exponent mark as e, every opening bracket as {."""
 
 _MANY_DIGITS = b"0" * 19
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _NUMBER = re.compile(rb"-?[0-9]++(?P<rest>[0-9.eE+\-]*+)")
-_BRACKETS = bytes(1 if byte in b"{[" else 255 for byte in range(256))
-"""Opening brackets as +1, closing ones as −1 of a signed byte."""
-
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[]}")
 
 
 def is_storable(payload: bytes) -> bool:
@@ -179,16 +173,9 @@ def is_storable(payload: bytes) -> bool:
     # `find`, because `in` first tries whether the bytes are a number, by an exception.
     is_numeric = shape.find(_MANY_DIGITS) >= 0 or shape.find(b"0e000") >= 0
     is_deep = shape.count(b"{") > MAX_NESTING
-    if not (is_numeric or is_deep):
-        return True
-    bare = _STRING.sub(b"", payload)
-    return _nesting(bare) <= MAX_NESTING + 1 and all(_is_storable_number(number) for number in _NUMBER.finditer(bare))
-
-
-def _nesting(bare: bytes) -> int:
-    """Return the nesting depth of valid JSON without its strings."""
-    steps = bare.translate(None, _NO_BRACKETS).translate(_BRACKETS)
-    return max(accumulate(memoryview(steps).cast("b")), default=0)
+    if is_deep and nesting(payload) > MAX_NESTING + 1:
+        return False
+    return not is_numeric or all(map(_is_storable_number, _NUMBER.finditer(without_strings(payload))))
 
 
 def _is_storable_number(number: re.Match[bytes]) -> bool:

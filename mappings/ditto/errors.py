@@ -88,6 +88,12 @@ def not_storable(payload: bytes) -> Fault:
     return not_json(payload, STORABLE_HINT)
 
 
+def too_many_segments(path: str, found: int) -> Fault:
+    """Return the error of a path that leads deeper than a value may be nested."""
+    description = f"Found {found} segments, expected at most {MAX_NESTING}."
+    return Fault(400, "json.invalid", f"The path '{shorten(path)}' is not valid.", description)
+
+
 def nul_in_key(key: str) -> Fault:
     return Fault(400, "json.key.invalid", f"The JSON key {quote(key)} is not valid!", "A key must not contain U+0000.")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mappings.ditto import errors
-from mappings.errors import UnknownPath
+from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityType
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.text_cache import cached_if_short
@@ -42,7 +42,10 @@ class DittoResource(NamedTuple):
 
 @cached_if_short(8192)
 def resource(type: EntityType, path: str) -> DittoResource:
-    """The place that `path` names. Raises DecodeError: `json.pointer.invalid`, or UnknownPath."""
+    """Return the place that `path` names.
+
+    Raises DecodeError: `json.pointer.invalid`, `json.invalid` for too many segments, or UnknownPath.
+    """
     found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
     if found is None:
         raise UnknownPath(errors.unknown_path(path))
@@ -50,6 +53,9 @@ def resource(type: EntityType, path: str) -> DittoResource:
 
 
 def _thing_resource(path: str) -> DittoResource | None:
+    # Before the segments exist: a payload has room for half a million of them.
+    if (found := path.removeprefix("/").removesuffix("/").count("/") + 1) > errors.MAX_NESTING:
+        raise DecodeError(errors.too_many_segments(path, found))
     segments = parse_pointer(path)
     actions = _thing_actions(segments)
     return DittoResource(format_pointer(segments), actions) if actions is not None else None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from mappings.json_values import (
     WrittenFloat,
@@ -14,10 +18,13 @@ from mappings.json_values import (
     decode_value,
     encode_state,
     encode_value,
+    nesting,
     parse_json,
     without_mark,
+    without_strings,
 )
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 
 NUMBERS = ("8.4E37", "2e3", "1.0", "2000.0", "0.10", "-0.0", "1E-7", "0.00001", "3.141592653589793238", str(10**30))
 
@@ -77,3 +84,51 @@ def test_a_state_keeps_its_numbers_and_is_marked_if_it_has_written_floats(text: 
     assert msgspec.json.decode(stored) == state
     for kept in (stored, stored.decode()):
         assert encode_value(decode_state(kept)) == without_mark(stored)
+
+
+def levels(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(levels, value), default=0) if isinstance(value, list) else 0
+
+
+TEXTS = st.text(alphabet='ab"\\[]{},:', max_size=6)
+DOCUMENTS = st.recursive(
+    TEXTS | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def nested(times: int, value: Any) -> Any:
+    for number in range(times):
+        value = [value, '[{"'] if number % 3 else {"\\": value}
+    return value
+
+
+@settings(max_examples=examples(250), deadline=None)
+@given(st.integers(0, 20), DOCUMENTS)
+@example(7, [])
+@example(8, [])
+@example(8, 1)
+@example(200, [[], [[[]], {}]])
+def test_nesting_is_that_of_the_parsed_value(times: int, value: Any) -> None:
+    document = nested(times, value)
+    assert nesting(json.dumps(document).encode()) == levels(document)
+
+
+def bare(value: Any) -> str:
+    match value:
+        case dict():
+            return "{" + ",".join(f":{bare(member)}" for member in value.values()) + "}"
+        case list():
+            return "[" + ",".join(map(bare, value)) + "]"
+        case _:
+            return "" if isinstance(value, str) else str(value)
+
+
+@settings(max_examples=examples(250), deadline=None)
+@given(DOCUMENTS)
+@example(['\\"', "\\\\", {'"\\': ["]", -1]}])
+def test_without_strings_only_numbers_and_punctuation_remain(value: Any) -> None:
+    assert without_strings(json.dumps(value, separators=(",", ":")).encode()) == bare(value).encode()

@@ -176,6 +176,16 @@ def test_case_18_a_part_may_not_make_the_thing_too_large(action: str) -> None:
     assert harness.refused(action, "/attributes/b", "y" * 3_000) == (413, "things:thing.toolarge")
 
 
+@pytest.mark.parametrize(
+    ("to", "code"), [(thing(THING), "things:thing.toolarge"), (policy(POLICY), "policies:policy.toolarge")]
+)
+def test_a_value_that_no_thing_has_with_its_policy_is_refused_unread(to: EntityId, code: str) -> None:
+    """To read many small values takes longer than other clients should wait."""
+    unreadable = b"{" * 204_800
+    assert TwinHarness().refused("create", "/", unreadable, to=to) == (400, "json.invalid")
+    assert TwinHarness().refused("create", "/", unreadable + b"{", to=to) == (413, code)
+
+
 def test_case_19_headers_that_are_too_large() -> None:
     assert twin_harness().refused("modify", "/attributes/a", 1, custom="x" * 8_192) == (431, "headers.too.large")
     assert twin_harness().refused("modify", "/attributes/a", 1, by=[f"edge:{n}" for n in range(101)])[0] == 431

@@ -116,3 +116,16 @@ def test_two_slashes_in_a_row_are_an_invalid_pointer(path: str) -> None:
 def test_a_long_path_is_read_like_a_short_one() -> None:
     path = "/attributes/" + "a" * 5000
     assert resource(EntityType.THING, path).path == path
+
+
+@pytest.mark.parametrize("path", ["/attributes" + "/a" * 199, "attributes" + "/a" * 199 + "/"])
+def test_a_path_of_a_thing_has_at_most_200_segments(path: str) -> None:
+    assert resource(EntityType.THING, path).path == "/attributes" + "/a" * 199
+    with pytest.raises(DecodeError, match=r"json\.invalid") as caught:
+        resource(EntityType.THING, "/a/" + path.removeprefix("/"))
+    assert caught.value.fault.description == "Found 201 segments, expected at most 200."
+
+
+def test_a_subject_and_a_resource_of_a_policy_have_any_number_of_slashes() -> None:
+    path = "/entries/owner/resources/thing:" + "/a" * 300
+    assert resource(EntityType.POLICY, path).path == path
