@@ -364,6 +364,9 @@ def measured(name: str, scale: Scale = FULL, *size: int) -> Iterator[Figure]:
 
 
 def main(names: list[str]) -> int:
+    if unknown := [name for name in names if name.partition("=")[0] not in BENCHMARKS]:
+        print(f"benchmark: found {', '.join(unknown)}, expected some of: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
     print(f"{machine()}\n\n{HEAD}", flush=True)
     found: dict[str, list[Figure]] = {}
     for wanted in names or list(BENCHMARKS):

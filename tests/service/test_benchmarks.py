@@ -10,7 +10,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.bench import cold_history
-from tests.bench.__main__ import BENCHMARKS
+from tests.bench.__main__ import BENCHMARKS, main
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.lake.pipeline_tables import write_all_tables
@@ -23,6 +23,13 @@ OVER_A_LAKE = ("cold-replay", "lake-export")
 def apart(names: Iterable[str]) -> list[ParameterSet]:
     """Each benchmark may run on a worker of its own."""
     return [pytest.param(name, marks=pytest.mark.xdist_group(f"bench-{name}")) for name in names]
+
+
+def test_an_unknown_benchmark_is_refused_before_any_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rsio-sizes", "drains", "lake-fills=100"]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("benchmark: found drains, lake-fills=100, expected some of: replay, frames, next, ")
 
 
 @pytest.mark.broker("mosquitto")
