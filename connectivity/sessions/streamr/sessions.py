@@ -68,12 +68,13 @@ class StreamrSessions:
         make_live: MakeLive,
         make_resending: Callable[[Callable[[Sub], object]], ResendQueue],
         newest: Callable[[EntityId], int],
+        is_peer: Callable[[str], bool],
     ) -> None:
-        """`newest` says the newest offset of a partition that is decided."""
+        """`newest` says the newest offset of a partition that is decided, `is_peer` whether an address is a peer."""
         self.keeping = keeping
         self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
-        self.sessions = SessionTable(SessionLimits(idle_timeout=options.idle_timeout))
+        self.sessions = SessionTable(SessionLimits(idle_timeout=options.idle_timeout), is_peer=is_peer)
         self.states: dict[str, SessionState] = {}
         self.on_follow: Callable[[str], object] = str
         """Called before a session subscribes to a stream. Raises StoreUnavailable."""

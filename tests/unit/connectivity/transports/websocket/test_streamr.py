@@ -170,3 +170,35 @@ async def test_a_session_ends_with_its_socket(websocket_service: WebSocketServic
     await wait_until(lambda: len(list(websocket_service.harness.streams)) == 1)
     await send(staying, publish())
     assert offsets([await receive_json(staying)]) == [4]
+
+
+async def test_a_session_that_sends_no_request_lasts_as_long_as_its_socket(
+    websocket_service: WebSocketService,
+) -> None:
+    """Clients of the protocol send no request while their subscription works."""
+    client = await websocket_service.client(PATH)
+    await send(client, subscribe())
+    assert await receive_json(client) == subscribed()
+    websocket_service.harness.clock.advance(2 * 3600)
+    websocket_service.harness.sweep_sessions()
+    publisher = await websocket_service.client(PATH)
+    await send(publisher, publish())
+    assert offsets([await receive_json(client)]) == [4]
+
+
+async def test_a_session_of_all_sockets_at_a_path_ends_after_the_idle_timeout() -> None:
+    source = {
+        "addresses": [PATH],
+        "authorizationContext": [OPERATOR],
+        "payloadMapping": ["tanks"],
+        "replyTarget": {"address": PATH},
+    }
+    service = WebSocketService(await StreamrHarness.filled(), sources=[source], mappingDefinitions=definition())
+    await service.open()
+    client = await service.client(PATH)
+    await send(client, subscribe())
+    assert await receive_json(client) == subscribed()
+    service.harness.clock.advance(2 * 3600)
+    service.harness.sweep_sessions()
+    assert not list(service.harness.streams)
+    await service.close()
