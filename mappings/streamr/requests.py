@@ -159,7 +159,10 @@ def _publish(members: Members, limits: RequestLimits, accept_non_json: bool) -> 
     is_twin = isinstance(parse_stream_id(stream), ThingStream | PolicyStream)
     instant = None if is_twin else _instant(members.get("ts"), about)
     content = _content(members.get("msg"), limits, accept_non_json and not is_twin, about)
-    key = None if is_twin else members.get("pkey") or None
+    key = None if is_twin else members.get("pkey")
+    if key in ("", 0):
+        # False too: clients of the protocol choose no partition with it.
+        key = None
     if key is not None and not isinstance(key, str):
         raise RequestRejected(errors.key_not_a_string(), about)
     auth_key = _auth_key(members, errors.publish_unauthenticated(stream), about)
@@ -258,7 +261,7 @@ def _about(stream: str, partition: int | None = None, sub: Sub | None = None) ->
 
 def _auth_key(members: Members, refusal: Fault, about: ErrorSubject) -> str | None:
     """Return the key of a request on a stream; `refusal` for an invalid key or stream."""
-    key = members.get("authKey") or None
+    key = None if members.get("authKey") == "" else members.get("authKey")
     if about.stream is None or (key is not None and not isinstance(key, str)):
         raise RequestRejected(refusal, about)
     return key
