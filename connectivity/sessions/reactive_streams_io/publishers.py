@@ -363,9 +363,9 @@ def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedP
     return opened._replace(open=open)
 
 
-def _open_synthetic(name: publisher_names.SyntheticName) -> Feed:
+def _open_synthetic(name: publisher_names.SyntheticName) -> Feed | Fault:
     feed = NumbersFeed(name) if elements.element_size(name) else SyntheticFeed(name)
-    return NOTHING if feed.is_empty else feed
+    return (elements.ending(name) or NOTHING) if feed.is_empty else feed
 
 
 def _written(feed: Feed, write: Write) -> Feed:

@@ -23,6 +23,7 @@ from tests.support.in_process.reactive_streams_io import (
     HISTORY,
     H,
     RsioHarness,
+    elements,
     revisions,
     source,
     subscribe,
@@ -185,6 +186,17 @@ async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
     assert isinstance(error, OnError)
     assert error.error.startswith("400 ")
     await until(lambda: list(rsio_harness.streams) == [])
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("parameters", ["", "&enc=cbor"])
+async def test_the_error_of_a_publisher_needs_no_demand_behind_its_elements(after: int, parameters: str) -> None:
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.send("a", H, subscribe_synthetic(f"fail?after={after}{parameters}", 1, after))
+    *_, error = await rsio_harness.framed("a", after + 3)
+    assert isinstance(error, OnError)
+    assert error.error.startswith("500")
+    assert len(elements(rsio_harness.frames("a"))) == after
 
 
 async def test_case_d10_a_failing_stream_ends_with_an_error_after_its_elements() -> None:
