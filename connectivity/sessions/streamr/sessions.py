@@ -208,7 +208,7 @@ class StreamrSessions:
 
     def _send(self, address: str, frame: StreamrFrame) -> None:
         if (state := self.states.get(address)) is not None:
-            state.channel.send_frame(frame)
+            state.channel.send_notice(frame)
 
     def close(self) -> None:
         """Close the sessions of a connection. Stored ones resume when it is opened again."""
