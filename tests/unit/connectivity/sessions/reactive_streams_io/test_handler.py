@@ -114,6 +114,7 @@ async def test_case_n04_after_the_newest_event_a_followed_history_continues_live
         pytest.param("nope", "404", id="D07"),
         pytest.param("tck/range?x=1", "400", id="D08"),
         pytest.param(f"{HISTORY}?follow=true&to=3", "400", id="a follower has no end"),
+        pytest.param(f"{HISTORY}?follow=true&to-ts=2030-01-01T00:00:00Z", "400", id="nor an end in time"),
         pytest.param("streams/tank/0", "404", id="no such stream"),
         pytest.param("ingest/telemetry", "404", id="what only the service subscribes to"),
         pytest.param(f"{HISTORY}?fields=((", "400", id="fields that cannot be read"),
