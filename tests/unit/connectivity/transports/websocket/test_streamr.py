@@ -186,6 +186,26 @@ async def test_a_session_that_sends_no_request_lasts_as_long_as_its_socket(
     assert offsets([await receive_json(client)]) == [4]
 
 
+@pytest.mark.usefixtures("harnesses")
+async def test_no_session_of_a_socket_outlives_a_crash_of_the_service() -> None:
+    source = {"addresses": [PATH], "authorizationContext": [OPERATOR], "payloadMapping": ["tanks"]}
+    first = WebSocketService(await StreamrHarness.filled(), sources=[source], mappingDefinitions=definition())
+    await first.open()
+    client = await first.client(PATH)
+    await send(client, subscribe())
+    assert await receive_json(client) == subscribed()
+    rows = first.harness.kept.crashed()
+    assert rows.written
+    await client.close()
+    await first.supervisor.close()
+    await first.harness.store.barrier()
+    harness = StreamrHarness(journal=first.harness.journal, kept=rows)
+    second = WebSocketService(harness, sources=[source], mappingDefinitions=definition())
+    await second.open()
+    assert (list(harness.streams), rows.written) == ([], {})
+    await second.supervisor.close()
+
+
 async def test_a_session_of_all_sockets_at_a_path_ends_after_the_idle_timeout() -> None:
     source = {
         "addresses": [PATH],
