@@ -128,7 +128,7 @@ class SessionTable:
     def __init__(
         self, limits: SessionLimits | None = None, *, is_peer: Callable[[str], bool] = lambda _address: False
     ) -> None:
-        """`is_peer`: whether an address is a peer, whose session ends with its socket, however long it is silent."""
+        """`is_peer`: whether an address is a peer, whose session ends with its socket and not earlier."""
         self._limits = limits or SessionLimits()
         self._is_peer = is_peer
         self._sessions: dict[str, StreamrSession] = {}

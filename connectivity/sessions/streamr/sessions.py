@@ -70,7 +70,10 @@ class StreamrSessions:
         newest: Callable[[EntityId], int],
         is_peer: Callable[[str], bool],
     ) -> None:
-        """`newest` says the newest offset of a partition that is decided, `is_peer` whether an address is a peer."""
+        """`newest` says the newest offset of a partition that is decided.
+
+        `is_peer` says whether an address is a peer of a listener.
+        """
         self.keeping = keeping
         self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
