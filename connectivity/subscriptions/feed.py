@@ -26,11 +26,15 @@ FeedPosition: TypeAlias = Any
 
 
 class Page(NamedTuple):
-    """Elements in order, the next position, and whether there are further pages. May be empty."""
+    """Elements in order, the next position, and whether there are further pages. May be empty.
+
+    `fault`: the feed is known to fail behind these elements, so that no demand is needed to find out.
+    """
 
     elements: Sequence[Any]
     position: FeedPosition
     then: PageEnd
+    fault: Fault | None = None
 
 
 class FeedFailed(Exception):

@@ -467,7 +467,7 @@ class SubscriptionManager(ConnectionComponent):
             subscription.active_at = self._second
 
     async def _send_page(self, subscription: ActiveSubscription, feed: Feed, charge: PageCharge) -> PageEnd:
-        """Read a page, and send it; return whether there are more. It is not kept."""
+        """Read a page, and send it; return whether there are more. It is not kept. Raises FeedFailed."""
         await self._take_turn()
         if subscription.state is SubscriptionState.CLOSED:
             return PageEnd.MORE
@@ -479,6 +479,10 @@ class SubscriptionManager(ConnectionComponent):
         charge.hold(size_of(page.elements, len(subscription.headers)))
         subscription.position = page.position
         await self._send_in_turns(subscription, page.elements, charge)
+        if page.fault is not None:
+            if subscription.posting is not None:
+                await subscription.posting.wait_until_accepted()
+            raise FeedFailed(page.fault)
         return page.then
 
     async def _first_page(self, subscription: ActiveSubscription, feed: Feed, limit: int, max_bytes: int) -> Page:

@@ -152,6 +152,10 @@ class ReplyTargetPublisher(SignalPublisher):
         """Whether the reply-target's pattern allows messages to this address."""
         return self._address_pattern is None or self._address_pattern.allows(address)
 
+    def is_peer(self, address: str) -> bool:
+        """Whether an address is one peer of a listener, and not all peers at a path."""
+        return self.is_listener and not address.startswith("/")
+
     def reply_destination(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Destination | None:
         """Return the destination of replies to a request with these headers, received at `source_address`.
 

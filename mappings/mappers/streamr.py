@@ -40,9 +40,10 @@ class StreamrCodec(Codec):
     only the streams `things/<id>` and `policies/<id>` exist. The messages of these streams are the events of the thing or
     policy in the Ditto protocol, and a message that a client publishes to them is a command. After a restart of the
     service, subscriptions continue with the messages that they have missed; an interrupted resend fails. A session ends
-    when its client sends `disconnect`, or makes no request for `sessionIdleTimeout`. It also ends when the broker rejects
-    the session's address, or reports (MQTT 5 and AMQP) that no client reads it, three times in half a minute or more.
-    Finally, it ends when an operator closes or deletes the connection.
+    when its client sends `disconnect`, or makes no request for `sessionIdleTimeout`; at a listener, the session of a socket
+    ends with the socket instead. It also ends when the broker rejects the session's address, or reports (MQTT 5 and AMQP)
+    that no client reads it, three times in half a minute or more. Finally, it ends when an operator closes or deletes the
+    connection.
     """
 
     terminal_needs_request = False

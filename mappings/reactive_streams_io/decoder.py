@@ -159,9 +159,13 @@ class Decoder:
             raise IncompleteFrame(at + length)
         return raw[at : at + length], at + length
 
-    def _name(self, raw: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
-        found, at = self._read_bounded(raw, at, ProtocolViolation.FRAME_TOO_LARGE, self._limits.frame)
-        return _utf_8(found), at
+    def _name(self, raw: bytes, at: int, start: int) -> tuple[str, int]:
+        length, at = read_varint(raw, at)
+        self._check_frame_size(length, at - start)
+        behind = at + length
+        if behind > len(raw):
+            raise IncompleteFrame(behind)
+        return _utf_8(raw[at:behind]), behind
 
     def _text(self, raw: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
         found, at = self._read_bounded(raw, at, ProtocolViolation.TEXT_TOO_LONG, self._limits.text)

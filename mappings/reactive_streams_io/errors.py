@@ -63,7 +63,7 @@ class ProtocolViolation(Enum):
     TOO_MANY_SUBSCRIPTIONS = ("too many subscriptions", _S)
     NO_DEMAND = ("a request without demand", _S)
     MORE_THAN_DEMANDED = ("more elements than were requested", _S)
-    ELEMENT_TOO_LARGE = ("a split element that is too large", _S)
+    ELEMENT_TOO_LARGE = ("an element that is too large", _S)
     TOO_MANY_OPEN_ELEMENTS = ("too many split elements at a time", _S)
     WRONG_ELEMENT_SIZE = ("a split element whose size is not the element size of its stream", _S)
     COMPLETE_AMID_AN_ELEMENT = ("an onComplete inside a split element", _S)

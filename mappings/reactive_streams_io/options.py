@@ -113,7 +113,8 @@ OPTIONS = (
     Option(
         "elementLimit",
         _byte_count(MAX_ELEMENT_SIZE),
-        "The size of the largest element, in bytes. A larger element ends its stream with the error 413.",
+        "The size of the largest element, in bytes. A larger element ends its stream: with the error 413, or with a cancel "
+        "if the client has sent the element.",
         1 << 20,
         16 << 20,
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 
 from mappings.errors import EncodeError, Fault
 from mappings.reactive_streams_io.errors import ProtocolViolation, broken
@@ -184,10 +185,16 @@ class SubscriberSide:
 
     def _arrived(self, generation: Generation, elements: Sequence[bytes]) -> list[StreamEvent]:
         taken = generation.take(len(elements))
-        if taken == len(elements):
+        violation = ProtocolViolation.MORE_THAN_DEMANDED if taken < len(elements) else None
+        limit = self._limits.element
+        # By default a larger element fits into no frame.
+        if limit < self._limits.frame and max(map(len, elements[:taken]), default=0) > limit:
+            taken = sum(1 for _ in takewhile(lambda element: len(element) <= limit, elements))
+            violation = ProtocolViolation.ELEMENT_TOO_LARGE
+        if violation is None:
             return [ElementsReceived(generation.stream, elements)]
         arrived: list[StreamEvent] = [ElementsReceived(generation.stream, elements[:taken])] if taken else []
-        return arrived + self._fail_stream(generation, ProtocolViolation.MORE_THAN_DEMANDED)
+        return arrived + self._fail_stream(generation, violation)
 
     def _part(self, generation: Generation, frame: OnNextPart | OnNextLastPart) -> list[StreamEvent]:
         before = generation.open_bytes

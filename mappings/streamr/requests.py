@@ -159,7 +159,10 @@ def _publish(members: Members, limits: RequestLimits, accept_non_json: bool) -> 
     is_twin = isinstance(parse_stream_id(stream), ThingStream | PolicyStream)
     instant = None if is_twin else _instant(members.get("ts"), about)
     content = _content(members.get("msg"), limits, accept_non_json and not is_twin, about)
-    key = None if is_twin else members.get("pkey") or None
+    key = None if is_twin else members.get("pkey")
+    if key in ("", 0):
+        # False too: clients of the protocol choose no partition with it.
+        key = None
     if key is not None and not isinstance(key, str):
         raise RequestRejected(errors.key_not_a_string(), about)
     auth_key = _auth_key(members, errors.publish_unauthenticated(stream), about)
@@ -202,7 +205,8 @@ def _unsubscribe(members: Members, _limits: RequestLimits, _accept_non_json: boo
 
 
 def _resend(members: Members, limits: RequestLimits, _accept_non_json: bool) -> Resend:
-    stream, partition = _stream(members), _partition(members) or 0
+    readable = _readable_sub(members.get("sub"))
+    stream, partition = _stream(members, readable), _partition(members, readable) or 0
     sub = _sub(members.get("sub"), _about(stream, partition))
     refusal, about = errors.resend_forbidden(stream, partition), _about(stream, partition, sub)
     selection = _selection(members, limits, about)
@@ -227,22 +231,23 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _stream(members: Members) -> str:
+def _stream(members: Members, sub: Sub | None = None) -> str:
+    """Return the stream; an error repeats the `sub` of a resend."""
     stream = members.get("stream")
     if not isinstance(stream, str) or not stream:
-        raise RequestRejected(errors.without_stream())
+        raise RequestRejected(errors.without_stream(), ErrorSubject(sub=sub))
     return stream
 
 
-def _partition(members: Members) -> int | None:
-    """Return the partition; None if none is named."""
+def _partition(members: Members, sub: Sub | None = None) -> int | None:
+    """Return the partition; None if none is named. An error repeats the `sub` of a resend."""
     value = members.get("partition")
     if value is None or value is False or value == "":
         return None
     partition = _integer(value)
     if partition is None or not 0 <= partition <= LAST_PARTITION:
         stream = _stream(members)
-        raise RequestRejected(errors.invalid_partition(stream, value), _about(stream))
+        raise RequestRejected(errors.invalid_partition(stream, value), _about(stream, sub=sub))
     return partition
 
 
@@ -258,7 +263,7 @@ def _about(stream: str, partition: int | None = None, sub: Sub | None = None) ->
 
 def _auth_key(members: Members, refusal: Fault, about: ErrorSubject) -> str | None:
     """Return the key of a request on a stream; `refusal` for an invalid key or stream."""
-    key = members.get("authKey") or None
+    key = None if members.get("authKey") == "" else members.get("authKey")
     if about.stream is None or (key is not None and not isinstance(key, str)):
         raise RequestRejected(refusal, about)
     return key
@@ -270,6 +275,14 @@ def _sub(value: Any, about: ErrorSubject) -> Sub:
     if isinstance(value, str) and _size(value) > MAX_SUB_LENGTH:
         raise RequestRejected(errors.limit_exceeded(f"a subscription id has at most {MAX_SUB_LENGTH} bytes"), about)
     return value
+
+
+def _readable_sub(value: Any) -> Sub | None:
+    """Return the `sub` of a resend if it is valid, for errors in the rest of its request."""
+    try:
+        return _sub(value, ErrorSubject())
+    except RequestRejected:
+        return None
 
 
 _SELECTING = ("resend_all", "resend_from", "resend_to", "resend_last", "resend_from_time")

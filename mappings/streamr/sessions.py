@@ -125,8 +125,12 @@ class StreamrSession:
 class SessionTable:
     """The sessions of one connection, the one that was silent longest first."""
 
-    def __init__(self, limits: SessionLimits | None = None) -> None:
+    def __init__(
+        self, limits: SessionLimits | None = None, *, is_peer: Callable[[str], bool] = lambda _address: False
+    ) -> None:
+        """`is_peer`: whether an address is a peer, whose session ends with its socket and not earlier."""
         self._limits = limits or SessionLimits()
+        self._is_peer = is_peer
         self._sessions: dict[str, StreamrSession] = {}
 
     def __repr__(self) -> str:
@@ -316,7 +320,8 @@ class SessionTable:
         for session in self._sessions.values():
             if now - session.seen < self._limits.idle_timeout:
                 return
-            yield session.address
+            if not self._is_peer(session.address):
+                yield session.address
 
     def _leave(self, session: StreamrSession, spot: Spot) -> LeaveStream:
         del session.subscriptions[spot]

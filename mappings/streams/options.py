@@ -120,7 +120,7 @@ REPLY_ADDRESS_PATTERN = Option(
 SESSION_IDLE_TIMEOUT = Option(
     "sessionIdleTimeout",
     _duration,
-    "How long a session lasts without a request: seconds, or a number with a unit of s, m, h or d.",
+    "How long a session over a broker lasts without a request: seconds, or a number with a unit of s, m, h or d.",
     "30m",
     "1h",
 )

@@ -36,7 +36,7 @@ class EncodedFeed(Feed):
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
         raw = [written for each in found.elements if (written := self._write(each)) is not None]
-        return Page(raw, found.position, found.then)
+        return found._replace(elements=raw)
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._feed.wake(ready)
@@ -147,20 +147,18 @@ class SyntheticFeed(Feed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is complete before it begins."""
-        return not self._left and self._name.kind != "never" and elements.ending(self._name) is None
+        """Whether it ends before its first element."""
+        return not self._left and self._name.kind != "never"
 
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
-        """Raises FeedFailed where this publisher is to fail."""
         if self._name.kind == "never":
             return Page((), position, PageEnd.WAIT)
-        if not self._left and (fault := elements.ending(self._name)) is not None:
-            raise FeedFailed(fault)
         fit = max(1, max_bytes // max(1, self._name.size))
         found = list(islice(self._elements, min(limit, fit)))
         self._left -= len(found)
-        is_last = not self._left and elements.ending(self._name) is None
-        return Page(found, position + len(found), PageEnd.END if is_last else PageEnd.MORE)
+        if self._left:
+            return Page(found, position + len(found), PageEnd.MORE)
+        return Page(found, position + len(found), PageEnd.END, elements.ending(self._name))
 
     def wake(self, ready: Callable[[], None]) -> None:
         """Do nothing: such a feed gets no further events."""

@@ -179,8 +179,9 @@ class PublisherResolver:
     # things and policies
 
     def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
-        if name.follow and name.to_revision is not None:
-            return _wrong("found both follow and to, expected only one")
+        for end, found in (("to", name.to_revision), ("to-ts", name.before)):
+            if name.follow and found is not None:
+                return _wrong(f"found both follow and {end}, expected only one")
         if name.extra_fields is not None and not name.follow:
             return _wrong("found extra-fields without follow, expected follow=true")
         entity = name.entity
@@ -363,9 +364,9 @@ def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedP
     return opened._replace(open=open)
 
 
-def _open_synthetic(name: publisher_names.SyntheticName) -> Feed:
+def _open_synthetic(name: publisher_names.SyntheticName) -> Feed | Fault:
     feed = NumbersFeed(name) if elements.element_size(name) else SyntheticFeed(name)
-    return NOTHING if feed.is_empty else feed
+    return (elements.ending(name) or NOTHING) if feed.is_empty else feed
 
 
 def _written(feed: Feed, write: Write) -> Feed:

@@ -352,7 +352,12 @@ class StreamrHandler(SessionHandler):
         if registry is None:
             keeping = SessionPersistence(self._rows, *key)
             registry = self._registries[key] = StreamrSessions(
-                keeping, options_of(route), self._make_live, self._make_resending, self._services.store.newest_revision
+                keeping,
+                options_of(route),
+                self._make_live,
+                self._make_resending,
+                self._services.store.newest_revision,
+                route.is_peer,
             )
             registry.on_follow = partial(self._reader_access.follow, registry)
         return registry

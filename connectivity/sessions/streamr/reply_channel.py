@@ -51,14 +51,22 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         envelopes = [Envelope(payload, headers.get(type) or self._headers_of(type)) for type, payload in frames]
         return self.deliver(envelopes, ended, elements=elements)
 
+    def send_notice(self, frame: StreamrFrame) -> PendingPublish:
+        """Send a frame that no request has caused: without the correlation ID of this one's."""
+        type = type_of(frame)
+        headers = {**envelope(b"", type, session=self.address).headers, **_without_correlation_id(self.mapped)}
+        return self.deliver([Envelope(write_frame(frame, self.style), headers)])
+
     def _headers_of(self, type: FrameType) -> Mapping[str, str]:
         """Return the headers of a frame.
 
         Mapped headers override its own, except request headers in broadcasts.
         """
         own = envelope(b"", type, session=self.address, correlation_id=self.correlation_id).headers
-        mapped = self.mapped
-        if type is FrameType.BROADCAST:
-            mapped = {name: value for name, value in mapped.items() if name != CORRELATION_ID}
+        mapped = _without_correlation_id(self.mapped) if type is FrameType.BROADCAST else self.mapped
         found = self._headers[type] = {**own, **mapped}
         return found
+
+
+def _without_correlation_id(headers: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: value for name, value in headers.items() if name != CORRELATION_ID}

@@ -45,6 +45,9 @@ def go_on(
             route = by_source.get(row.source)
             if route is None or not is_meant(row.at.address, registry.options.reply_addresses, route):
                 registry.keeping.drop(row, "no source sends replies to this address any more")
+            elif route.is_peer(row.at.address):
+                # Its socket has ended with the service or with the connection.
+                rows.forget(row.at)
             else:
                 _go_on(registry, row, kept, route, world, now)
 

@@ -68,12 +68,16 @@ class StreamrSessions:
         make_live: MakeLive,
         make_resending: Callable[[Callable[[Sub], object]], ResendQueue],
         newest: Callable[[EntityId], int],
+        is_peer: Callable[[str], bool],
     ) -> None:
-        """`newest` says the newest offset of a partition that is decided."""
+        """`newest` says the newest offset of a partition that is decided.
+
+        `is_peer` says whether an address is a peer of a listener.
+        """
         self.keeping = keeping
         self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
-        self.sessions = SessionTable(SessionLimits(idle_timeout=options.idle_timeout))
+        self.sessions = SessionTable(SessionLimits(idle_timeout=options.idle_timeout), is_peer=is_peer)
         self.states: dict[str, SessionState] = {}
         self.on_follow: Callable[[str], object] = str
         """Called before a session subscribes to a stream. Raises StoreUnavailable."""
@@ -207,7 +211,7 @@ class StreamrSessions:
 
     def _send(self, address: str, frame: StreamrFrame) -> None:
         if (state := self.states.get(address)) is not None:
-            state.channel.send_frame(frame)
+            state.channel.send_notice(frame)
 
     def close(self) -> None:
         """Close the sessions of a connection. Stored ones resume when it is opened again."""

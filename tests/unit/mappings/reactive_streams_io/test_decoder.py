@@ -104,6 +104,7 @@ FATAL = [
     ("V08", "00", "unknown frame code"),
     ("V10", "7b", "unknown frame code"),
     ("V11", "11 ff ff ff ff 07", "too large"),
+    ("V11 with its length", "11 ff ff 3f", "too large"),
     ("V12", "11 02 c3 28", "UTF-8"),
     ("H12", "01 00 41", "found 65, expected at most 64"),
     ("F03", "81 06 00 83 06", "without an element size"),

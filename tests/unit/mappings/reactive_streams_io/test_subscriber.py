@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mappings.errors import EncodeError, ProtocolError
 from mappings.reactive_streams_io.events import Completed, ElementsReceived, StreamAccepted, StreamFailed
-from mappings.reactive_streams_io.frames import OnComplete, OnError, OnNext, OnNextPart
+from mappings.reactive_streams_io.frames import OnComplete, OnError, OnNext, OnNextPacked, OnNextPart
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from mappings.reactive_streams_io.subscriber import SubscriberSide
 
@@ -76,6 +76,19 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
     with pytest.raises(ProtocolError, match="without a subscribe"):
         streams.begins(2, 0)
     assert streams.subscribe(3, 0).subscriber == 1
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_an_element_over_the_limit_ends_its_stream_in_one_frame_too(size: int) -> None:
+    streams = subscribing(limits=EndpointLimits(element=3))
+    streams.begins(1, size)
+    frame = OnNextPacked(1, [b"four", b"next"]) if size else OnNext(1, b"four")
+    before = [] if size else streams.comes(OnNext(1, b"one"))
+    assert before == ([] if size else [ElementsReceived(1, (b"one",))])
+    (failed,) = streams.comes(frame)
+    assert isinstance(failed, StreamFailed)
+    assert "too large" in failed.reason
+    assert streams.to_cancel == [1]
 
 
 @given(st.data())

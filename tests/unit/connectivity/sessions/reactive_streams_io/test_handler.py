@@ -23,6 +23,7 @@ from tests.support.in_process.reactive_streams_io import (
     HISTORY,
     H,
     RsioHarness,
+    elements,
     revisions,
     source,
     subscribe,
@@ -113,6 +114,7 @@ async def test_case_n04_after_the_newest_event_a_followed_history_continues_live
         pytest.param("nope", "404", id="D07"),
         pytest.param("tck/range?x=1", "400", id="D08"),
         pytest.param(f"{HISTORY}?follow=true&to=3", "400", id="a follower has no end"),
+        pytest.param(f"{HISTORY}?follow=true&to-ts=2030-01-01T00:00:00Z", "400", id="nor an end in time"),
         pytest.param("streams/tank/0", "404", id="no such stream"),
         pytest.param("ingest/telemetry", "404", id="what only the service subscribes to"),
         pytest.param(f"{HISTORY}?fields=((", "400", id="fields that cannot be read"),
@@ -185,6 +187,17 @@ async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
     assert isinstance(error, OnError)
     assert error.error.startswith("400 ")
     await until(lambda: list(rsio_harness.streams) == [])
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("parameters", ["", "&enc=cbor"])
+async def test_the_error_of_a_publisher_needs_no_demand_behind_its_elements(after: int, parameters: str) -> None:
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.send("a", H, subscribe_synthetic(f"fail?after={after}{parameters}", 1, after))
+    *_, error = await rsio_harness.framed("a", after + 3)
+    assert isinstance(error, OnError)
+    assert error.error.startswith("500")
+    assert len(elements(rsio_harness.frames("a"))) == after
 
 
 async def test_case_d10_a_failing_stream_ends_with_an_error_after_its_elements() -> None:

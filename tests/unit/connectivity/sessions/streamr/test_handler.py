@@ -16,6 +16,7 @@ from tests.support.in_process.streamr import (
     StreamrHarness,
     error,
     offsets,
+    on_policy,
     policy,
     publish,
     resend,
@@ -257,6 +258,22 @@ async def test_responses_carry_the_headers_of_their_request_and_broadcasts_do_no
         ("5", "c-2"),
         ("7", "c-3"),
     ]
+
+
+async def test_case_x06_the_error_of_a_lost_subscription_carries_no_other_requests_correlation_id() -> None:
+    target = {"address": "{{ header:reply-to }}", "headerMapping": {"correlation-id": "{{ header:correlation-id }}"}}
+    mores: list[dict[str, Any]] = [{}, {"replyTarget": target}]
+    for more in mores:
+        streamr_harness = await StreamrHarness.filled(source(**more), messages=1)
+        streamr_harness.send("a", subscribe(), correlation_id="c-1")
+        streamr_harness.send("a", resend(resend_last=1), correlation_id="c-2")
+        await streamr_harness.frames("a", 4)
+        await streamr_harness.ask_ditto(on_policy("delete", "/entries/pump"))
+        await streamr_harness.frames("a", 5)
+        last = [each.envelope.headers for each in streamr_harness.link.published if each.address == "a"][-1]
+        assert last["streamr-type"] == "7"
+        assert last["streamr-session"] == "a"
+        assert "correlation-id" not in last
 
 
 async def test_a_reply_target_may_map_headers_of_its_own() -> None:

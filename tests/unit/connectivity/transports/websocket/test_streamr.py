@@ -170,3 +170,55 @@ async def test_a_session_ends_with_its_socket(websocket_service: WebSocketServic
     await wait_until(lambda: len(list(websocket_service.harness.streams)) == 1)
     await send(staying, publish())
     assert offsets([await receive_json(staying)]) == [4]
+
+
+async def test_a_session_that_sends_no_request_lasts_as_long_as_its_socket(
+    websocket_service: WebSocketService,
+) -> None:
+    """Clients of the protocol send no request while their subscription works."""
+    client = await websocket_service.client(PATH)
+    await send(client, subscribe())
+    assert await receive_json(client) == subscribed()
+    websocket_service.harness.clock.advance(2 * 3600)
+    websocket_service.harness.sweep_sessions()
+    publisher = await websocket_service.client(PATH)
+    await send(publisher, publish())
+    assert offsets([await receive_json(client)]) == [4]
+
+
+@pytest.mark.usefixtures("harnesses")
+async def test_no_session_of_a_socket_outlives_a_crash_of_the_service() -> None:
+    source = {"addresses": [PATH], "authorizationContext": [OPERATOR], "payloadMapping": ["tanks"]}
+    first = WebSocketService(await StreamrHarness.filled(), sources=[source], mappingDefinitions=definition())
+    await first.open()
+    client = await first.client(PATH)
+    await send(client, subscribe())
+    assert await receive_json(client) == subscribed()
+    rows = first.harness.kept.crashed()
+    assert rows.written
+    await client.close()
+    await first.supervisor.close()
+    await first.harness.store.barrier()
+    harness = StreamrHarness(journal=first.harness.journal, kept=rows)
+    second = WebSocketService(harness, sources=[source], mappingDefinitions=definition())
+    await second.open()
+    assert (list(harness.streams), rows.written) == ([], {})
+    await second.supervisor.close()
+
+
+async def test_a_session_of_all_sockets_at_a_path_ends_after_the_idle_timeout() -> None:
+    source = {
+        "addresses": [PATH],
+        "authorizationContext": [OPERATOR],
+        "payloadMapping": ["tanks"],
+        "replyTarget": {"address": PATH},
+    }
+    service = WebSocketService(await StreamrHarness.filled(), sources=[source], mappingDefinitions=definition())
+    await service.open()
+    client = await service.client(PATH)
+    await send(client, subscribe())
+    assert await receive_json(client) == subscribed()
+    service.harness.clock.advance(2 * 3600)
+    service.harness.sweep_sessions()
+    assert not list(service.harness.streams)
+    await service.close()
