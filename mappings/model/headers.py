@@ -395,3 +395,8 @@ def response_required(headers: Mapping[str, Any]) -> bool:
 def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a command that its responses repeat: custom ones, and written ones."""
     return {name: value for name, value in headers.items() if name not in _NEVER_SENT}
+
+
+def subscription_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a command that the messages of its subscription repeat: no schema version."""
+    return {name: value for name, value in repeated_headers(headers).items() if name != "version"}

@@ -80,6 +80,23 @@ async def test_a_client_can_use_the_whole_size_of_headers(letter: str) -> None:
         assert (await harness.ask(subscribe)).get("status", 200) == status
 
 
+async def test_messages_of_a_subscription_do_not_repeat_the_schema_version(harness: ConnectionHarness) -> None:
+    """Clients of Ditto send `version` with every command; only responses and events of twins have it."""
+    versioned: dict[str, Any] = {"version": 2, "note": "x"}
+    created = await harness.ask(streaming("subscribeForPersistedEvents", {}, **versioned))
+    key = created["value"]["subscriptionId"]
+    request = streaming("request", {"subscriptionId": key, "demand": 5}, **versioned)
+    harness.deliver(request)
+    await until(lambda: len(harness.answers()) == 3)
+    harness.deliver(request)
+    await until(lambda: len(harness.answers()) == 4)
+    assert actions(harness) == ["created", "next", "complete", "failed"]
+    item = harness.answers()[1]["value"]["item"]
+    for message in (*harness.answers(), item):
+        assert "version" not in message["headers"]
+        assert message["headers"]["note"] == "x"
+
+
 async def test_permissions_are_checked_of_several_entities() -> None:
     harness = ConnectionHarness()
     await harness.ask(creation())
