@@ -118,7 +118,7 @@ def _place(path: str, subject: str) -> tuple[str, str]:
     Raises DecodeError: `json.pointer.invalid`, or UnknownPath.
     """
     parse_pointer(path)  # the subject is a part of the pointer too
-    box, _, own = path.removeprefix("/").partition("/messages/")
+    box, _, own = path.removeprefix("/").removesuffix("/").partition("/messages/")
     if own == subject:
         match parse_pointer(box):
             case (name,) if name in _DIRECTIONS:
