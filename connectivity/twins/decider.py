@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from connectivity.twins import paths
-from connectivity.twins.context import CommandContext, CurrentStateLookup, Decision, StateLookup, TwinLimits, encode
+from connectivity.twins.context import CommandContext, CurrentStateLookup, Decision, StateLookup, TwinLimits
 from connectivity.twins.errors import refusal
 from connectivity.twins.incarnations import EntityLives
 from connectivity.twins.permission_checks import CHECK_PERMISSIONS, check_permissions
@@ -25,6 +25,7 @@ from connectivity.twins.preconditions import LIVE_CONDITION
 from connectivity.twins.retrieval import REVISION, TIMESTAMP, asks_for_past, past_query, retrieve_several, unknown_past
 from connectivity.twins.things import decide_thing
 from mappings.ids import EntityId, EntityType
+from mappings.model.headers import size_of
 from mappings.model.signals import Command, Headers
 from mappings.timestamps import utc_text
 from spark_store.records import PastQuery, PastState, Snapshot
@@ -99,10 +100,7 @@ def _check_value(command: Command, limits: TwinLimits) -> None:
 
 def _check_headers(command: Command, subjects: Sequence[str], limits: TwinLimits) -> None:
     headers, entity, path = command.headers, command.entity, command.path
-    size = 0
-    for name, value in headers.items():
-        size += len(name) + len(value if isinstance(value, str) else encode(value))
-    if size > limits.headers:
+    if (size := size_of(headers)) > limits.headers:
         detail = f"found {size} characters, expected at most {limits.headers}"
         raise refusal("headers.too.large", entity, path, detail)
     if len(subjects) > limits.subjects:

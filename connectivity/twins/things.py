@@ -259,7 +259,7 @@ def _minimize(target: Any, patch: Any, budget: MatchBudget) -> Any:
     if not isinstance(patch, Mapping):
         return NOTHING if is_same_json(target, patch) else patch
     if not isinstance(target, Mapping):
-        return patch
+        return merge(None, patch, budget)
     patterns = [key for key, member in patch.items() if member is None and is_delete_pattern(key)]
     deleted = {pattern: matching_keys(pattern, target, budget) for pattern in patterns}
     # The other members of a patch apply after its patterns have deleted keys.
@@ -270,7 +270,8 @@ def _minimize(target: Any, patch: Any, budget: MatchBudget) -> Any:
             if deleted.get(key, key in left):
                 kept[key] = None
         elif key not in left:
-            kept[key] = member
+            # A new value; the nulls in it delete nothing.
+            kept[key] = merge(None, member, budget)
         elif (below := _minimize(target[key], member, budget)) is not NOTHING:
             kept[key] = below
     return kept or NOTHING
@@ -483,7 +484,7 @@ def _reduce_patch(case: CommandContext, asked: Preconditions, present: Any, patc
 def _changes(present: Any, patch: Any) -> Any:
     """Return the part of the patch that changes the present value (MISSING: none), or NOTHING."""
     if present is MISSING:
-        return NOTHING if patch is None else patch
+        return NOTHING if patch is None else merge(None, patch)
     if patch is None:
         return patch
     changed = minimize(present, patch)

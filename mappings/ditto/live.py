@@ -113,8 +113,12 @@ def _message(document: Document, topic: TopicPath, entity: EntityId, headers: He
 
 
 def _place(path: str, subject: str) -> tuple[str, str]:
-    """Return the direction in a message's path, and the path as it is written. Raises UnknownPath."""
-    box, _, own = path.removeprefix("/").partition("/messages/")
+    """Return the direction in a message's path, and the path as it is written.
+
+    Raises DecodeError: `json.pointer.invalid`, or UnknownPath.
+    """
+    parse_pointer(path)  # the subject is a part of the pointer too
+    box, _, own = path.removeprefix("/").removesuffix("/").partition("/messages/")
     if own == subject:
         match parse_pointer(box):
             case (name,) if name in _DIRECTIONS:

@@ -17,7 +17,7 @@ from mappings.errors import EncodeError, Fault
 from mappings.ids import EntityId
 from mappings.json_values import encode_value
 from mappings.model.envelope import Envelope
-from mappings.model.headers import repeated_headers
+from mappings.model.headers import subscription_headers
 from mappings.model.metadata import without_changes
 from mappings.model.signals import Headers, Next, SubscriptionKind
 from mappings.model.topic_path import entity_topic, topic_of
@@ -131,7 +131,7 @@ class _BatchParts:
     def __init__(self, signal: Next) -> None:
         self._opened = _opened(signal, b"item") + b'{"topic":'
         repeated = {
-            name: value for name, value in repeated_headers(signal.subscribed).items() if name not in _ITEM_HEADERS
+            name: value for name, value in subscription_headers(signal.subscribed).items() if name not in _ITEM_HEADERS
         }
         self._headers = b',"headers":' + json_bytes(repeated)[:-1] + (b"," if repeated else b"")
 
@@ -155,6 +155,6 @@ def _page_envelopes(signal: Next) -> list[Envelope]:
 
 def _opened(signal: Next, member: bytes) -> bytes:
     """Return the beginning of a message of a subscription, up to the member with its elements."""
-    headers = {**repeated_headers(signal.headers), "content-type": JSON}
+    headers = {**subscription_headers(signal.headers), "content-type": JSON}
     whole = json_bytes(WrittenMessage(topic_of(signal).full, headers, "/", {"subscriptionId": signal.key}))
     return b'%b,"%b":' % (whole[:-2], member)

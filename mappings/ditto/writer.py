@@ -24,7 +24,7 @@ from mappings.ditto.messages import (
 from mappings.errors import Fault
 from mappings.ids import BUILT_IN_LABELS
 from mappings.model.envelope import Envelope
-from mappings.model.headers import repeated_headers
+from mappings.model.headers import repeated_headers, subscription_headers
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -200,7 +200,7 @@ def _subscription_event(signal: Created | Complete | Failed) -> list[Envelope]:
     if isinstance(signal, Failed):
         reason = signal.reason
         value["error"] = _ending_object(reason, signal) if isinstance(reason, EndReason) else _fault_object(reason)
-    headers = {**repeated_headers(signal.headers), "content-type": JSON}
+    headers = {**subscription_headers(signal.headers), "content-type": JSON}
     return _envelope(signal, headers, "/", value)
 
 

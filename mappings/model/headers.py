@@ -22,6 +22,8 @@ from mappings.texts import json_text, shorten
 MAX_SIZE = 5 * 1024
 """The most that names and values of one signal's headers may measure together."""
 
+_ORIGINATOR = "ditto-originator"
+
 
 class _Invalid(Exception):
     """A value that is not of the header's type."""
@@ -336,14 +338,20 @@ def _show(value: object) -> str:
 
 def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
     """Raise DecodeError with `headers.too.large` (431) if names and values exceed `limit` together."""
+    size = size_of(headers)
+    if size > limit:
+        raise _too_large(size, limit, address_headers(headers))
+
+
+def size_of(headers: Mapping[str, object]) -> int:
+    """Return the UTF-16 units of all names and values, without the originator, which the service adds."""
     size = 0
     for name, value in headers.items():
         if type(value) is str and value.isascii() and name.isascii():
-            size += len(name) + len(value)
-        else:
+            size += len(name) + len(value) if name != _ORIGINATOR else 0
+        elif name != _ORIGINATOR:
             size += _length(name) + _length(value)
-    if size > limit:
-        raise _too_large(size, limit, address_headers(headers))
+    return size
 
 
 def _too_large(size: int, limit: int, headers: Mapping[str, object]) -> DecodeError:
@@ -387,3 +395,8 @@ def response_required(headers: Mapping[str, Any]) -> bool:
 def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a command that its responses repeat: custom ones, and written ones."""
     return {name: value for name, value in headers.items() if name not in _NEVER_SENT}
+
+
+def subscription_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a command that the messages of its subscription repeat: no schema version."""
+    return {name: value for name, value in repeated_headers(headers).items() if name != "version"}

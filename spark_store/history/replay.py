@@ -151,12 +151,12 @@ def merge_at(state: Any, path: Segments, patch: Any) -> Any:
     return put(state, path, merge(get(state, path), patch))
 
 
-def merge(target: Any, patch: Any) -> Any:
-    """RFC 7396 with delete patterns.
+def merge(target: Any, patch: Any, budget: MatchBudget | None = None) -> Any:
+    """RFC 7396 with delete patterns, at the cost of `budget`.
 
     Raises DeletePatternRefused, never for a stored event.
     """
-    return _merge(target, patch, MatchBudget())
+    return _merge(target, patch, budget or MatchBudget())
 
 
 def _merge(target: Any, patch: Any, budget: MatchBudget) -> Any:

@@ -66,6 +66,37 @@ async def test_an_error_about_an_entity_tag_has_the_present_one_in_its_header() 
     assert "etag" not in (await harness.ask(command("retrieve", "/attributes/none")))["headers"]
 
 
+@pytest.mark.parametrize("letter", ["x", "й", "𝄞"])
+async def test_a_client_can_use_the_whole_size_of_headers(letter: str) -> None:
+    """The originator that the service adds does not count, and commands are measured as subscriptions are."""
+    harness = ConnectionHarness()
+    await harness.has_lamp()
+    units = len(letter.encode("utf-16-le")) // 2
+    full, rest = divmod(5120 - len("correlation-idc-1note"), units)
+    for note, status in ((letter * full + "x" * rest, 200), (letter * full + "x" * (rest + 1), 431)):
+        answer = await harness.ask(command("retrieve", correlation_id="c-1", note=note))
+        assert answer["status"] == status
+        subscribe = streaming("subscribeForPersistedEvents", {}, correlation_id="c-1", note=note)
+        assert (await harness.ask(subscribe)).get("status", 200) == status
+
+
+async def test_messages_of_a_subscription_do_not_repeat_the_schema_version(harness: ConnectionHarness) -> None:
+    """Clients of Ditto send `version` with every command; only responses and events of twins have it."""
+    versioned: dict[str, Any] = {"version": 2, "note": "x"}
+    created = await harness.ask(streaming("subscribeForPersistedEvents", {}, **versioned))
+    key = created["value"]["subscriptionId"]
+    request = streaming("request", {"subscriptionId": key, "demand": 5}, **versioned)
+    harness.deliver(request)
+    await until(lambda: len(harness.answers()) == 3)
+    harness.deliver(request)
+    await until(lambda: len(harness.answers()) == 4)
+    assert actions(harness) == ["created", "next", "complete", "failed"]
+    item = harness.answers()[1]["value"]["item"]
+    for message in (*harness.answers(), item):
+        assert "version" not in message["headers"]
+        assert message["headers"]["note"] == "x"
+
+
 async def test_permissions_are_checked_of_several_entities() -> None:
     harness = ConnectionHarness()
     await harness.ask(creation())
