@@ -12,7 +12,7 @@ import base64
 import binascii
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeAlias
@@ -63,6 +63,9 @@ class Function(NamedTuple):
 
 MAX_WORK = 1 << 24
 """The most steps that one comparison of `fn:filter` may take."""
+
+_EACH = 16
+"""What a value costs in addition to its length: the call for two values takes as long as 256 steps."""
 
 FUNCTIONS: dict[str, Function] = {}
 """Every function by its name, in the order of the documentation."""
@@ -196,24 +199,31 @@ def _filter_piped(operator: Callable[[str, str], bool], compared: Argument) -> S
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
         if piped.state is not ResolutionState.RESOLVED:
             return piped
-        wanted = compared.read(context) or ("",)
-        _require_work(piped.values, wanted)
-        return resolution_of(value for value in piped.values if any(operator(value, other) for other in wanted))
+        found, wanted = _to_compare(piped.values, compared.read(context))
+        kept = {value for value in found if any(operator(value, other) for other in wanted)}
+        return resolution_of(value for value in piped.values if value in kept)
 
     return stage
 
 
 def _some(operator: Callable[[str, str], bool], values: tuple[str, ...], compared: tuple[str, ...]) -> bool:
-    values, compared = values or ("",), compared or ("",)
-    _require_work(values, compared)
-    return any(operator(value, other) for value in values for other in compared)
+    found, wanted = _to_compare(values, compared)
+    return any(operator(value, other) for value in found for other in wanted)
 
 
-def _require_work(values: tuple[str, ...], compared: tuple[str, ...]) -> None:
-    """Comparing with a pattern takes up to the product of both lengths, for each combination."""
-    work = (len(values) + sum(map(len, values))) * (len(compared) + sum(map(len, compared)))
-    if work > MAX_WORK:
-        raise unresolved(f"found {len(values)} and {len(compared)} values, which are too long for a comparison")
+def _to_compare(values: tuple[str, ...], compared: tuple[str, ...]) -> tuple[Iterable[str], Iterable[str]]:
+    """Return the values to compare with each other, each once. Raises Unresolved for too many.
+
+    Comparing with a pattern takes up to the product of both lengths, for each combination.
+    """
+    found, wanted = dict.fromkeys(values or ("",)), dict.fromkeys(compared or ("",))
+    if _weight(found) * _weight(wanted) > MAX_WORK:
+        raise unresolved(f"found {len(found)} and {len(wanted)} values, which are too long for a comparison")
+    return found, wanted
+
+
+def _weight(values: Collection[str]) -> int:
+    return _EACH * len(values) + sum(map(len, values))
 
 
 @_function(

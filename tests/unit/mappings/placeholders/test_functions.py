@@ -14,6 +14,7 @@ from mappings.placeholders.functions import FUNCTIONS, MAX_WORK, Function, build
 from mappings.placeholders.resolution import MAX_CHARACTERS, Resolution, ResolutionState
 from mappings.placeholders.template import parse
 from mappings.placeholders.values import PlaceholderContext
+from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -113,6 +114,24 @@ def test_values_too_long_to_be_compared_are_an_error() -> None:
         resolve("{{ header:a | fn:filter(header:a,'like',header:a) }}", a=side)
     with pytest.raises(Unresolved, match="too long for a comparison"):
         resolve("{{ header:a | fn:filter('like',header:a) }}", a=side)
+
+
+def test_too_many_values_to_be_compared_are_an_error() -> None:
+    """Each combination takes a call, however short the values are."""
+    side = [str(number) for number in range(300)]
+    for expression in (
+        "{{ header:a | fn:filter(header:a,'ne',header:a) }}",
+        "{{ header:a | fn:filter('ne',header:a) }}",
+    ):
+        with pytest.raises(Unresolved, match="found 300 and 300 values, which are too long for a comparison"):
+            resolve(expression, a=side)
+
+
+def test_equal_values_are_compared_once() -> None:
+    many = ["x", "y"] * 4_000
+    with at_most(0.1):
+        assert not resolve("{{ header:a | fn:filter(header:a,'like',header:b) }}", a=many, b=["z"] * 8_000).is_resolved
+        assert resolve("{{ header:a | fn:filter('ne',header:b) }}", a=many, b=["y"] * 8_000).values == ("x",) * 4_000
 
 
 HALF = "a" * (MAX_CHARACTERS // 2 + 1)
