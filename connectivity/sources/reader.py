@@ -25,7 +25,7 @@ from connectivity.connections.templates import with_connection_id
 from connectivity.mapping.mapper import ConfiguredMapper, Prepared
 from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import SourceAckRequests, channel_of
-from connectivity.targets.destination import feature_ids
+from connectivity.targets.destination import features_of
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Delivery
 from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
@@ -303,7 +303,7 @@ class SourceReader:
             headers=delivery.envelope.headers,
             entity=signal.entity if signal is not None else entity,
             topic=topic_of(signal) if self._needs_topic and signal is not None else None,
-            feature_ids=feature_ids(getattr(signal, "path", None)) if self._needs_features else (),
+            feature_ids=features_of(signal) if self._needs_features and signal is not None else (),
             connection_id=self.route.connection_id,
             subjects=subjects,
             source_address=delivery.address,

@@ -18,7 +18,7 @@ from mappings.json_values import parse_json
 from mappings.model.envelope import Envelope
 from mappings.model.field_selector import merge_objects
 from mappings.model.json_pointer import MISSING, parse_pointer
-from mappings.model.signals import Answer, LiveCommand, LiveEvent, Outbound, TwinEvent
+from mappings.model.signals import Answer, Command, Inbound, LiveCommand, LiveEvent, Outbound, TwinEvent
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.address import AddressPattern, resolve_address
 from mappings.placeholders.header_mapping import HeaderMapping
@@ -26,7 +26,7 @@ from mappings.placeholders.template import PlaceholderContext, Scope, parse
 from mappings.texts import shorten
 from spark_store.history.event_view import changed_part
 
-_WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
+_WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand, Command)
 """Signals that may concern several features."""
 
 
@@ -205,7 +205,7 @@ class _ThingFromEvent(Mapping[str, Any]):
         return len(self._thing)
 
 
-def features_of(signal: Outbound) -> tuple[str, ...]:
+def features_of(signal: Inbound | Outbound) -> tuple[str, ...]:
     """The features that a signal touches: the one that its path leads into, or all that it brings along."""
     path, value = getattr(signal, "path", None), getattr(signal, "value", None)
     if path not in ("/", "/features") or not isinstance(signal, _WITH_FEATURES) or value is None:

@@ -122,6 +122,22 @@ def test_a_mapping_may_use_topic_feature_sender_and_connection() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("payload", "features"),
+    [
+        (command("modify", "/features/bulb/properties/on", True), "bulb"),
+        (command("modify", "/", {"features": {"bulb": {}, "fan": {}}}), "bulb,fan"),
+        (command("merge", "/features", {"bulb": {}, "fan": None}), "bulb,fan"),
+        (command("modify", "/attributes/on", {"features": {"bulb": {}}}), None),
+        (command("modify", "/", 7), None),
+        (command("retrieve"), None),
+    ],
+)
+def test_a_mapping_may_use_the_features_in_the_value_of_a_command(payload: bytes, features: str | None) -> None:
+    headers = read(reader(headerMapping={"features": "{{ feature:id | fn:join(',') }}"}), payload).headers
+    assert headers.get("features") == features
+
+
 def test_mapped_values_of_the_protocols_headers_get_their_type() -> None:
     mapped = reader(headerMapping={"response-required": "{{ header:answer }}", "timeout": "{{ header:wait }}"})
     headers = read(mapped, turn(True), answer="false", wait="5s").headers
