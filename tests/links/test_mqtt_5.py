@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -168,6 +169,18 @@ class TestMqtt5(MqttBehavior, Qos2Behavior):
         await harness.send([b"new"])
         assert await DeliveryCollector(second, 0).payloads(1) == [b"new"]
         await second.close()
+
+    async def test_several_clients_consume_a_shared_subscription_of_the_document(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        harness.sources([f"$share/{uuid4().hex}/{harness.source}"])
+        links = [await harness.connect_client(client, 2) for client in range(2)]
+        first, second = (DeliveryCollector(link) for link in links)
+        await harness.send(numbered(30))
+        await wait_until(lambda: len(first.deliveries) + len(second.deliveries) == 30)
+        assert sorted(it.envelope.payload for it in (*first.deliveries, *second.deliveries)) == sorted(numbered(30))
+        for link in links:
+            await link.close()
 
     async def test_a_broker_without_shared_subscriptions_delivers_to_the_first_client_alone(
         self, harness: MqttLinkHarness, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 from mappings.text_cache import cached_if_short
 
+SHARED = "$share/"
+"""The beginning of a topic filter whose messages are shared by the clients of a group."""
+
 MAX_STRING = 65535
 """The longest text that an MQTT packet can carry, in bytes of UTF-8."""
 
@@ -41,7 +44,12 @@ def topic_fault(topic: str) -> str | None:
 
 def is_filter(address: str) -> bool:
     """Whether an address of a source has wildcards or a group, so that no message has this topic."""
-    return "+" in address or "#" in address or address.startswith("$share/")
+    return "+" in address or "#" in address or address.startswith(SHARED)
+
+
+def shared_filter(address: str, group: str) -> str:
+    """Return the topic filter for the clients of a group; an address with a group keeps it."""
+    return address if address.startswith(SHARED) else f"{SHARED}{group}/{address}"
 
 
 def filter_fault(topic_filter: str) -> str | None:
@@ -51,7 +59,7 @@ def filter_fault(topic_filter: str) -> str | None:
     if (fault := text_fault(topic_filter)) is not None:
         return fault
     inner = topic_filter
-    if topic_filter.startswith("$share/"):
+    if topic_filter.startswith(SHARED):
         _, _, rest = topic_filter.partition("/")
         group, _, inner = rest.partition("/")
         if not group or not inner or "+" in group or "#" in group:
@@ -66,7 +74,7 @@ def filter_fault(topic_filter: str) -> str | None:
 
 def matches(topic_filter: str, topic: str) -> bool:
     """Decide whether a topic matches a topic filter. Both must be valid."""
-    if topic_filter.startswith("$share/"):
+    if topic_filter.startswith(SHARED):
         topic_filter = topic_filter.split("/", 2)[2]
     if topic_filter == topic:
         return True
