@@ -138,7 +138,9 @@ class SourceReader:
         self._max_payload = sys.maxsize if route.is_stream else max_payload
         self._subjects = [parse(subject, Scope.AUTHORIZATION) for subject in source.authorization_context]
         self._constant_subjects = (
-            tuple(source.authorization_context) if all(subject.is_constant for subject in self._subjects) else None
+            tuple(source.authorization_context)
+            if all(subject.literal is not None for subject in self._subjects)
+            else None
         )
         enforcement = source.enforcement
         self._constant_sender = self._constant_subjects if enforcement is None else None

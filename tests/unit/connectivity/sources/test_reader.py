@@ -229,6 +229,14 @@ def test_constant_subjects_are_taken_in_their_order() -> None:
     assert received.signals[0].signal.headers["ditto-originator"] == "acme:first"
 
 
+def test_functions_of_a_subject_are_applied_without_placeholders_too() -> None:
+    assert receive(reader(authorizationContext=["{{ fn:default('acme:first') }}"]), turn(True)).subjects == (
+        "acme:first",
+    )
+    error = error_of(reader(authorizationContext=["{{ fn:delete() }}"]), turn(True))
+    assert (error.fault.status, error.fault.error) == (400, "placeholder:unresolved")
+
+
 def test_case_15_a_subject_comes_from_a_transport_header() -> None:
     named = reader(authorizationContext=["device:{{ header:device }}", OWNER])
     assert receive(named, turn(True), {"device": "lamp-7"}).subjects == ("device:lamp-7", OWNER)
