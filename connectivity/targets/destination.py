@@ -15,7 +15,7 @@ from connectivity.transports.base import OutboundMessage
 from mappings.ditto.writer import content_type_of
 from mappings.errors import AddressNotAllowed, DecodeError, Fault
 from mappings.json_values import parse_json
-from mappings.model.envelope import Envelope
+from mappings.model.envelope import UTF_8, ContentType, Envelope, from_utf8, parse_content_type
 from mappings.model.field_selector import merge_objects
 from mappings.model.json_pointer import MISSING, parse_pointer
 from mappings.model.signals import Answer, Command, Inbound, LiveCommand, LiveEvent, Outbound, TwinEvent
@@ -25,6 +25,8 @@ from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope, parse
 from mappings.texts import shorten
 from spark_store.history.event_view import changed_part
+
+_CONTENT_TYPE = "content-type"
 
 _WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand, Command)
 """Signals that may concern several features."""
@@ -39,18 +41,31 @@ class Destination(NamedTuple):
     def outgoing(self, envelopes: Sequence[Envelope], qos: int, order: str | None = None) -> list[OutboundMessage]:
         """Return the messages to publish; those with one `order` keep their order.
 
-        A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them.
+        A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them. A mapped content
+        type determines the charset of a text.
         """
         if not self.headers:
             return [OutboundMessage(self.address, envelope, qos, order) for envelope in envelopes]
+        mapped = self.headers.get(_CONTENT_TYPE)
+        content_type = parse_content_type(mapped) if mapped is not None else None
+        if content_type is not None and content_type.charset == UTF_8:
+            content_type = None
         merged: dict[int, dict[str, str]] = {}
         messages = []
         for envelope in envelopes:
             headers = merged.get(id(envelope.headers))
             if headers is None:
                 headers = merged[id(envelope.headers)] = {**envelope.headers, **self.headers}
-            messages.append(OutboundMessage(self.address, Envelope(envelope.payload, headers), qos, order))
+            payload = envelope.payload if content_type is None else _in_charset(envelope, content_type)
+            messages.append(OutboundMessage(self.address, Envelope(payload, headers), qos, order))
         return messages
+
+
+def _in_charset(envelope: Envelope, content_type: ContentType) -> bytes:
+    """Return the payload, converted to the charset of a content type if it is text in UTF-8."""
+    own = parse_content_type(envelope.headers.get(_CONTENT_TYPE, ""))
+    is_text = (own.is_text or own.is_json) and own.charset == UTF_8
+    return from_utf8(envelope.payload, content_type) if is_text else envelope.payload
 
 
 class DestinationTemplate:

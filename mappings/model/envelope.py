@@ -18,7 +18,7 @@ from mappings.text_cache import cached_if_short
 
 _CHARSET = re.compile(r";.?charset=(?P<name>[^;]*)$", re.IGNORECASE)
 
-_UTF_8 = "utf-8"
+UTF_8 = "utf-8"
 
 _NO_CHARSETS = frozenset(
     {"idna", "mbcs", "oem", "palmos", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}
@@ -53,7 +53,7 @@ class ContentType(NamedTuple):
     """A parsed content type: the media type in lower case, and the charset of text."""
 
     media_type: str
-    charset: str = _UTF_8
+    charset: str = UTF_8
 
     @property
     def is_json(self) -> bool:
@@ -80,7 +80,7 @@ def parse_content_type(text: str) -> ContentType:
 
 def to_utf8(payload: bytes, content_type: ContentType) -> bytes:
     """Convert text from the charset of its content type; bytes that are no such text stay as they are."""
-    if content_type.charset == _UTF_8:
+    if content_type.charset == UTF_8:
         return payload
     try:
         return payload.decode(content_type.charset).encode()
@@ -93,7 +93,7 @@ def from_utf8(payload: bytes, content_type: ContentType) -> bytes:
 
     Text that the charset cannot express stays as it is.
     """
-    if content_type.charset == _UTF_8:
+    if content_type.charset == UTF_8:
         return payload
     try:
         return payload.decode().encode(content_type.charset)

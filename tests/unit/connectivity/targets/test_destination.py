@@ -63,6 +63,23 @@ def test_envelopes_that_share_headers_continue_sharing_them() -> None:
     assert messages[0].envelope.headers == {"content-type": "x", "desk": "4"}
 
 
+@each_row(
+    ("own", "mapped", "payload"),
+    [
+        ("application/json", "text/plain; charset=ISO-8859-1", '"Grüße"'.encode("latin-1")),
+        ("application/json", "text/plain; charset=utf-8", '"Grüße"'.encode()),
+        ("application/json", "text/plain", '"Grüße"'.encode()),
+        ("application/json", "text/plain; charset=us-ascii", '"Grüße"'.encode()),
+        ("application/octet-stream", "text/plain; charset=ISO-8859-1", '"Grüße"'.encode()),
+        ("text/plain; charset=utf-16", "text/plain; charset=ISO-8859-1", '"Grüße"'.encode()),
+    ],
+)
+def test_text_is_sent_in_the_charset_of_a_mapped_content_type(own: str, mapped: str, payload: bytes) -> None:
+    envelope = Envelope('"Grüße"'.encode(), {"content-type": own})
+    (message,) = Destination("out", {"content-type": mapped}).outgoing([envelope], 1)
+    assert message.envelope == Envelope(payload, {"content-type": mapped})
+
+
 def test_a_path_below_features_returns_its_feature_id() -> None:
     paths = ("/features/bulb/properties", "/features", "/attributes/features", None, "//")
     assert [feature_ids(path) for path in paths] == [("bulb",), (), (), (), ()]
