@@ -120,7 +120,7 @@ class DestinationTemplate:
         if address is None:
             return None
         if self._pattern is not None:
-            _require_allowed(self._pattern, address)
+            _require_allowed(self._pattern, address, self._key_mark)
         mapped = self._mapping.apply(context)
         if self._override is not None and (override := resolve_address(self._override, context)) is not None:
             if self._pattern is not None:
@@ -142,8 +142,8 @@ class DestinationTemplate:
         )
 
 
-def _require_allowed(pattern: AddressPattern, address: str) -> None:
-    if not pattern.allows(address):
+def _require_allowed(pattern: AddressPattern, address: str, key_mark: str | None = None) -> None:
+    if not pattern.allows(address, key_mark):
         raise AddressNotAllowed(
             Fault(
                 400,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from connectivity.transports.amqp.options import MOST_BYTES
+from connectivity.transports.amqp.options import DIRECT_REPLY, MOST_BYTES
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 END = 0xCE
@@ -45,12 +45,6 @@ _PUBLISH = Struct(">HHH")
 _BASIC = 60
 _PUBLISH_METHOD = 40
 _MANDATORY, _NOT_MANDATORY = b"\x01", b"\x00"
-
-DIRECT_REPLY = "amq.rabbitmq.reply-to."
-"""The beginning of RabbitMQ's addresses for direct replies, which are not queues.
-
-RabbitMQ delivers a mandatory message to such an address, and returns it as unroutable too.
-"""
 _MULTIPLE, _REQUEUE = 1, 2
 _SETTLEMENT_SIZE = 13
 

@@ -10,6 +10,7 @@ from mappings.errors import UnsafeAddress
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
 from mappings.model.signals import LiveEvent, TwinEvent
+from mappings.placeholders.address import AddressPattern
 from tests.support.in_process.service import LAMP, NOW
 from tests.support.table import each_row
 
@@ -35,6 +36,13 @@ def test_an_address_template_without_a_value_returns_no_address() -> None:
 def test_a_header_value_that_changes_the_address_structure_is_refused(mapping: dict[str, str]) -> None:
     with pytest.raises(UnsafeAddress):
         resolved("out/{{ header:bad }}" if not mapping else "out", **mapping)
+
+
+def test_a_pattern_applies_to_the_key_of_an_address_too() -> None:
+    template = DestinationTemplate(
+        "out/{{ header:bad }}", {}, "site", lambda: NOW, pattern=AddressPattern("out/**"), key_mark="/"
+    )
+    assert template.resolve(template.context(EVENT)) == Destination("out/a/#", {})
 
 
 @pytest.mark.parametrize(
