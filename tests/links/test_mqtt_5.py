@@ -170,6 +170,20 @@ class TestMqtt5(MqttBehavior, Qos2Behavior):
         assert await DeliveryCollector(second, 0).payloads(1) == [b"new"]
         await second.close()
 
+    async def test_sources_with_the_same_or_overlapping_filters_handle_a_message_once(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        harness.sources([harness.source], [harness.source], [f"{harness.source}/#", "#", harness.source])
+        link = await harness.connect()
+        takers = [DeliveryCollector(link, index) for index in range(3)]
+        await harness.send([b"first", b"second"])
+        for taker in takers:
+            assert await taker.payloads(2) == [b"first", b"second"]
+        await harness.send([b"third"])
+        for taker in takers:
+            assert await taker.payloads(1) == [b"third"]
+        await link.close()
+
     async def test_several_clients_consume_a_shared_subscription_of_the_document(
         self, harness: MqttLinkHarness
     ) -> None:

@@ -89,9 +89,10 @@ async def _join(
         is_alone = client == 0
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if is_alone or link.condition is None:
-        for index, source in enumerate(connection.sources):
-            filters = [each if is_alone else shared_filter(each, connection.id) for each in source.addresses]
-            await channel.subscribe(filters, source.qos or 0, mqtt_version.subscribe_properties(index + 1), patience)
+        for number, group in enumerate(link.groups, 1):
+            filters = [each if is_alone else shared_filter(each, connection.id) for each in group]
+            qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
+            await channel.subscribe(filters, qos, mqtt_version.subscribe_properties(number), patience)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"

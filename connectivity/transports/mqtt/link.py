@@ -87,6 +87,8 @@ class MqttLink:
         self.limits = ServerLimits()
         self._mqtt_version, self._prefix = dialect, prefix
         self._sources = Sources(filters)
+        self.groups = self._sources.groups
+        """The filters of each subscription, in the order of their identifiers, from 1."""
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
@@ -138,10 +140,11 @@ class MqttLink:
             self._is_full = self._is_full or arrival.qos > 0
             return
         headers, subscriptions = self._mqtt_version.headers_of(arrival)
-        sources = self._sources.of(arrival.topic)
-        if len(sources) > 1 and subscriptions:
+        if subscriptions and len(self.groups) > 1:
             # MQTT 5 brokers may send one copy for each subscription, marked with its identifier.
-            sources = tuple(index for index in sources if index + 1 in subscriptions) or sources
+            sources = self._sources.of_copy(arrival.topic, subscriptions)
+        else:
+            sources = self._sources.of(arrival.topic)
         name = f"{self._prefix}{arrival.mid}" if arrival.qos else None
         envelope = Envelope(arrival.payload, headers)
         size = len(arrival.payload) + len(arrival.properties)
@@ -166,7 +169,7 @@ class MqttLink:
                 copy.shared = shared
         if unsettled.is_reached:
             self._balance()
-        if not sources:  # a queued message of an earlier definition that matches no source
+        if not sources:  # a further copy, or a queued message of an earlier definition that matches no source
             first.settle()
 
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:

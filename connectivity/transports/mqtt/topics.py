@@ -8,6 +8,7 @@ receives what `<filter>` matches.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from mappings.text_cache import cached_if_short
@@ -91,13 +92,48 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(filter_levels) == len(topic_levels)
 
 
+def overlap(one: str, other: str) -> bool:
+    """Decide whether a topic can match both of these topic filters. Both must be valid."""
+    levels, others = _levels(one), _levels(other)
+    for level, another in zip(levels, others, strict=False):
+        if "#" in (level, another):
+            return True
+        if level != another and "+" not in (level, another):
+            return False
+    return (levels[len(others) :] or others[len(levels) :]) in ([], ["#"])
+
+
+def _levels(topic_filter: str) -> list[str]:
+    if topic_filter.startswith(SHARED):
+        topic_filter = topic_filter.split("/", 2)[2]
+    return topic_filter.split("/")
+
+
 class Sources:
-    """Finds the sources that a topic belongs to, with a cache for frequent topics."""
+    """The subscriptions of all sources, and the sources that a topic belongs to.
+
+    Frequent topics are cached. `groups` has the filters of each subscription; its number is its position, from 1. A broker
+    of MQTT 5 may send one copy of a message for each filter that matches, with the number of its subscription. So that a
+    source takes one copy, filters that overlap or belong to several sources have subscriptions of their own.
+    """
 
     def __init__(self, filters: Sequence[Sequence[str]]) -> None:
         self._filters = [tuple(source) for source in filters]
+        self.groups = _group(self._filters)
+        self._numbers = {each: number for number, group in enumerate(self.groups, 1) for each in group}
         self.of = cached_if_short(CACHED_TOPICS)(self._of)
         """Returns the indexes of all sources with a filter that matches."""
+        self._numbers_of = cached_if_short(CACHED_TOPICS)(self._find_numbers)
+
+    def of_copy(self, topic: str, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return the sources that take a copy with these numbers of subscriptions.
+
+        All sources of the topic, if none of the numbers belongs to it.
+        """
+        found = self._numbers_of(topic)
+        if not any(number in each for each in found for number in numbers):
+            return self.of(topic)
+        return tuple(index for index, each in enumerate(found) if each and each[0] in numbers)
 
     def _of(self, topic: str) -> tuple[int, ...]:
         return tuple(
@@ -105,3 +141,34 @@ class Sources:
             for index, filters in enumerate(self._filters)
             if any(matches(topic_filter, topic) for topic_filter in filters)
         )
+
+    def _find_numbers(self, topic: str) -> list[list[int]]:
+        """Return the numbers of the subscriptions that match, for each source."""
+        return [[self._numbers[each] for each in source if matches(each, topic)] for source in self._filters]
+
+
+def _group(filters: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return groups of filters that do not overlap, and have one source, or are alone."""
+    users = Counter(each for source in filters for each in source)
+    groups: list[list[str]] = []
+    seen: set[str] = set()
+    for source in filters:
+        own: list[list[str]] = []
+        for each in source:
+            if each in seen:
+                continue
+            seen.add(each)
+            fitting = (group for group in own if not any(_may_overlap(each, other) for other in group))
+            group = next(fitting, None) if users[each] == 1 else None
+            if group is None:
+                group = []
+                groups.append(group)
+                if users[each] == 1:
+                    own.append(group)
+            group.append(each)
+    return [tuple(group) for group in groups]
+
+
+def _may_overlap(one: str, other: str) -> bool:
+    """Decide quickly for topics, of which a source may have many."""
+    return (is_filter(one) or is_filter(other)) and overlap(one, other)

@@ -59,8 +59,8 @@ subscription for each client.
         Note(
             "Several sources",
             """\
-Each source's subscription has a number (the MQTT subscription identifier). If two sources match a message, the broker may
-deliver it once per source; with this number, each source handles the message once.
+Subscriptions have numbers (the MQTT subscription identifiers). If several topic filters match a message, of one source or of
+several, the broker may deliver it once per filter; with these numbers, each source handles the message once.
 """,
         ),
     ),

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from connectivity.transports.mqtt.mqtt311 import encode_topic
-from connectivity.transports.mqtt.topics import Sources, filter_fault, is_filter, matches, topic_fault
+from connectivity.transports.mqtt.topics import Sources, filter_fault, is_filter, matches, overlap, topic_fault
 from tests.support.table import each_row
 
 
@@ -73,6 +73,51 @@ def test_a_topic_that_can(text: str) -> None:
 def test_a_topic_belongs_to_every_source_that_matches() -> None:
     sources = Sources([["a/#", "b"], ["a/1"], ["c"]])
     assert [sources.of(topic) for topic in ("a/1", "a/2", "b", "d")] == [(0, 1), (0,), (0,), ()]
+
+
+@each_row(
+    ("one", "other", "expected"),
+    [
+        ("a/b", "a/b", True),
+        ("a/b", "a/c", False),
+        ("a/+", "+/b", True),
+        ("a/+/c", "a/b", False),
+        ("a/#", "a", True),
+        ("a/#", "a/b/c", True),
+        ("a/#", "b/#", False),
+        ("#", "x/y", True),
+        ("$share/g/a/+", "a/b", True),
+        ("$share/g/a/+", "$share/h/b/+", False),
+        ("+/b/#", "a/+", True),
+    ],
+)
+def test_two_filters_overlap_if_a_topic_matches_both(one: str, other: str, expected: bool) -> None:
+    assert (overlap(one, other), overlap(other, one)) == (expected, expected)
+
+
+def test_filters_of_a_source_have_one_subscription_unless_they_overlap_or_belong_to_several_sources() -> None:
+    sources = Sources([["a/#", "b", "a/1"], ["c", "b"], ["d/+", "e/+"]])
+    assert sources.groups == [("a/#",), ("b",), ("a/1",), ("c",), ("d/+", "e/+")]
+
+
+@each_row(
+    ("topic", "numbers", "expected"),
+    [
+        ("a/1", (1,), (0,)),
+        ("a/1", (3,), ()),
+        ("a/1", (1, 3), (0,)),
+        ("b", (2,), (0, 1)),
+        ("c", (4,), (1,)),
+        ("a/1", (9,), (0,)),
+        ("b", (1,), (0, 1)),
+        ("z", (1,), ()),
+    ],
+)
+def test_a_source_takes_the_copy_of_its_first_filter_that_matches(
+    topic: str, numbers: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """A number of an earlier document does not tell the copies apart."""
+    assert Sources([["a/#", "b", "a/1"], ["c", "b"]]).of_copy(topic, numbers) == expected
 
 
 def test_long_topics_are_not_kept() -> None:
