@@ -89,7 +89,7 @@ async def _join(
         is_alone = client == 0
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if is_alone or link.condition is None:
-        for number, group in enumerate(link.groups, 1):
+        for number, group in link.groups.items():
             filters = [each if is_alone else shared_filter(each, connection.id) for each in group]
             qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
             await channel.subscribe(filters, qos, mqtt_version.subscribe_properties(number), patience)

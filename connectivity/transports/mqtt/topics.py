@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from zlib import crc32
 
 from mappings.text_cache import cached_if_short
 
@@ -34,6 +35,8 @@ def text_fault(text: str) -> str | None:
 
 
 CACHED_TOPICS = 4096
+HIGHEST_NUMBER = 268_435_455
+"""The highest subscription identifier."""
 
 
 def topic_fault(topic: str) -> str | None:
@@ -112,28 +115,29 @@ def _levels(topic_filter: str) -> list[str]:
 class Sources:
     """The subscriptions of all sources, and the sources that a topic belongs to.
 
-    Frequent topics are cached. `groups` has the filters of each subscription; its number is its position, from 1. A broker
-    of MQTT 5 may send one copy of a message for each filter that matches, with the number of its subscription. So that a
-    source takes one copy, filters that overlap or belong to several sources have subscriptions of their own.
+    Frequent topics are cached. `groups` has the filters of each subscription by its number, which depends only on them. A
+    broker of MQTT 5 may send one copy of a message for each filter that matches, with the number of its subscription. So
+    that a source takes one copy, filters that overlap or belong to several sources have subscriptions of their own.
     """
 
     def __init__(self, filters: Sequence[Sequence[str]]) -> None:
         self._filters = [tuple(source) for source in filters]
-        self.groups = _group(self._filters)
-        self._numbers = {each: number for number, group in enumerate(self.groups, 1) for each in group}
+        self.groups = _number(_group(self._filters))
+        self._numbers = {each: number for number, group in self.groups.items() for each in group}
         self.of = cached_if_short(CACHED_TOPICS)(self._of)
         """Returns the indexes of all sources with a filter that matches."""
-        self._numbers_of = cached_if_short(CACHED_TOPICS)(self._find_numbers)
+        self._copies_of = cached_if_short(CACHED_TOPICS)(self._find_copies)
 
-    def of_copy(self, topic: str, numbers: Sequence[int]) -> tuple[int, ...]:
+    def of_copy(self, topic: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
         """Return the sources that take a copy with these numbers of subscriptions.
 
-        All sources of the topic, if none of the numbers belongs to it.
+        None if no subscription with one of these numbers matches the topic.
         """
-        found = self._numbers_of(topic)
-        if not any(number in each for each in found for number in numbers):
-            return self.of(topic)
-        return tuple(index for index, each in enumerate(found) if each and each[0] in numbers)
+        copies = self._copies_of(topic)
+        if len(numbers) == 1:
+            return copies.get(numbers[0])
+        found = [copies[number] for number in numbers if number in copies]
+        return tuple(sorted({index for each in found for index in each})) if found else None
 
     def _of(self, topic: str) -> tuple[int, ...]:
         return tuple(
@@ -142,9 +146,30 @@ class Sources:
             if any(matches(topic_filter, topic) for topic_filter in filters)
         )
 
-    def _find_numbers(self, topic: str) -> list[list[int]]:
-        """Return the numbers of the subscriptions that match, for each source."""
-        return [[self._numbers[each] for each in source if matches(each, topic)] for source in self._filters]
+    def _find_copies(self, topic: str) -> dict[int, tuple[int, ...]]:
+        """Return the numbers of the subscriptions that match, and the sources that take each copy."""
+        copies: dict[int, tuple[int, ...]] = {}
+        for index, source in enumerate(self._filters):
+            found = [self._numbers[each] for each in source if matches(each, topic)]
+            for number in found:
+                copies.setdefault(number, ())
+            if found:
+                copies[found[0]] += (index,)
+        return copies
+
+
+def _number(groups: Iterable[tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+    """Return the groups by subscription identifiers.
+
+    Filters of an earlier document have other identifiers.
+    """
+    numbered: dict[int, tuple[str, ...]] = {}
+    for group in groups:
+        number = crc32("\n".join(group).encode()) % HIGHEST_NUMBER
+        while number + 1 in numbered:
+            number = (number + 1) % HIGHEST_NUMBER
+        numbered[number + 1] = group
+    return numbered
 
 
 def _group(filters: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:

@@ -60,7 +60,8 @@ subscription for each client.
             "Several sources",
             """\
 Subscriptions have numbers (the MQTT subscription identifiers). If several topic filters match a message, of one source or of
-several, the broker may deliver it once per filter; with these numbers, each source handles the message once.
+several, the broker may deliver it once per filter; with these numbers, each source handles the message once. A session also
+keeps the subscriptions of earlier documents. After a change of a filter, the service may handle one message twice.
 """,
         ),
     ),
