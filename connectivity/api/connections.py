@@ -57,7 +57,7 @@ ConnectionId = Annotated[
 Fields = Annotated[
     str | None,
     Query(
-        description="The members to show, such as `id,name,sources/addresses`. Members that begin with `_` are shown "
+        description="The members to show, such as `id,name,specificConfig/clientId`. Members that begin with `_` are shown "
         "only if you name them: `_revision`, `_modified`, `_owner` (`file` or `api`), `_file`, `_override`, "
         "`_problems`.",
         examples=["id,connectionStatus,_revision"],

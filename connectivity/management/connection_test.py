@@ -125,7 +125,12 @@ def _fault(error: LinkError) -> Fault:
         )
     if isinstance(error, _TookTooLong):
         return Fault(504, FAILED, error.text, str(error))
-    return Fault(504, FAILED, f"Failed to open requested connection: {error}")
+    return Fault(
+        504,
+        FAILED,
+        f"Failed to open requested connection: {error}",
+        "Check the address, the credentials and the rights of the connection at its broker.",
+    )
 
 
 def _report(connection: Connection, examination: ProbeReport | LinkError, error: LinkError | None) -> Report:

@@ -244,8 +244,14 @@ def other_type(connection_id: str, former: str, found: str) -> Fault:
 def invalid(problems: Sequence[Problem]) -> Fault:
     """Return the error for a document with problems, with the code of the first one."""
     first = problems[0]
-    more = f" There are {len(problems) - 1} more problems." if len(problems) > 1 else ""
-    return Fault(_STATUS.get(first.code, 400), first.code, f"{first}.{more}")
+    rest = len(problems) - 1
+    more = f" There {'is' if rest == 1 else 'are'} {rest} more problem{'' if rest == 1 else 's'}." if rest else ""
+    return Fault(
+        _STATUS.get(first.code, 400),
+        first.code,
+        f"{first}.{more}",
+        "Correct each place in 'problems', and send the document again.",
+    )
 
 
 def unusable(connection_id: str, problems: Sequence[str]) -> Fault:
@@ -254,6 +260,7 @@ def unusable(connection_id: str, problems: Sequence[str]) -> Fault:
         400,
         "connectivity:connection.configuration.invalid",
         f"The Connection with ID '{connection_id}' cannot be used: {'; '.join(problems)}.",
+        "Correct the document, or the files and environment variables that it refers to.",
     )
 
 

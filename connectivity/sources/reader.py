@@ -25,7 +25,7 @@ from connectivity.connections.templates import with_connection_id
 from connectivity.mapping.mapper import ConfiguredMapper, Prepared
 from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import SourceAckRequests, channel_of
-from connectivity.targets.destination import feature_ids
+from connectivity.targets.destination import features_of
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Delivery
 from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
@@ -138,7 +138,9 @@ class SourceReader:
         self._max_payload = sys.maxsize if route.is_stream else max_payload
         self._subjects = [parse(subject, Scope.AUTHORIZATION) for subject in source.authorization_context]
         self._constant_subjects = (
-            tuple(source.authorization_context) if all(subject.is_constant for subject in self._subjects) else None
+            tuple(source.authorization_context)
+            if all(subject.literal is not None for subject in self._subjects)
+            else None
         )
         enforcement = source.enforcement
         self._constant_sender = self._constant_subjects if enforcement is None else None
@@ -303,7 +305,7 @@ class SourceReader:
             headers=delivery.envelope.headers,
             entity=signal.entity if signal is not None else entity,
             topic=topic_of(signal) if self._needs_topic and signal is not None else None,
-            feature_ids=feature_ids(getattr(signal, "path", None)) if self._needs_features else (),
+            feature_ids=features_of(signal) if self._needs_features and signal is not None else (),
             connection_id=self.route.connection_id,
             subjects=subjects,
             source_address=delivery.address,

@@ -15,10 +15,10 @@ from connectivity.transports.base import OutboundMessage
 from mappings.ditto.writer import content_type_of
 from mappings.errors import AddressNotAllowed, DecodeError, Fault
 from mappings.json_values import parse_json
-from mappings.model.envelope import Envelope
+from mappings.model.envelope import UTF_8, ContentType, Envelope, from_utf8, parse_content_type
 from mappings.model.field_selector import merge_objects
 from mappings.model.json_pointer import MISSING, parse_pointer
-from mappings.model.signals import Answer, LiveCommand, LiveEvent, Outbound, TwinEvent
+from mappings.model.signals import Answer, Command, Inbound, LiveCommand, LiveEvent, Outbound, TwinEvent
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.address import AddressPattern, resolve_address
 from mappings.placeholders.header_mapping import HeaderMapping
@@ -26,7 +26,9 @@ from mappings.placeholders.template import PlaceholderContext, Scope, parse
 from mappings.texts import shorten
 from spark_store.history.event_view import changed_part
 
-_WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
+_CONTENT_TYPE = "content-type"
+
+_WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand, Command)
 """Signals that may concern several features."""
 
 
@@ -39,18 +41,31 @@ class Destination(NamedTuple):
     def outgoing(self, envelopes: Sequence[Envelope], qos: int, order: str | None = None) -> list[OutboundMessage]:
         """Return the messages to publish; those with one `order` keep their order.
 
-        A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them.
+        A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them. A mapped content
+        type determines the charset of a text.
         """
         if not self.headers:
             return [OutboundMessage(self.address, envelope, qos, order) for envelope in envelopes]
+        mapped = self.headers.get(_CONTENT_TYPE)
+        content_type = parse_content_type(mapped) if mapped is not None else None
+        if content_type is not None and content_type.charset == UTF_8:
+            content_type = None
         merged: dict[int, dict[str, str]] = {}
         messages = []
         for envelope in envelopes:
             headers = merged.get(id(envelope.headers))
             if headers is None:
                 headers = merged[id(envelope.headers)] = {**envelope.headers, **self.headers}
-            messages.append(OutboundMessage(self.address, Envelope(envelope.payload, headers), qos, order))
+            payload = envelope.payload if content_type is None else _in_charset(envelope, content_type)
+            messages.append(OutboundMessage(self.address, Envelope(payload, headers), qos, order))
         return messages
+
+
+def _in_charset(envelope: Envelope, content_type: ContentType) -> bytes:
+    """Return the payload, converted to the charset of a content type if it is text in UTF-8."""
+    own = parse_content_type(envelope.headers.get(_CONTENT_TYPE, ""))
+    is_text = (own.is_text or own.is_json) and own.charset == UTF_8
+    return from_utf8(envelope.payload, content_type) if is_text else envelope.payload
 
 
 class DestinationTemplate:
@@ -105,7 +120,7 @@ class DestinationTemplate:
         if address is None:
             return None
         if self._pattern is not None:
-            _require_allowed(self._pattern, address)
+            _require_allowed(self._pattern, address, self._key_mark)
         mapped = self._mapping.apply(context)
         if self._override is not None and (override := resolve_address(self._override, context)) is not None:
             if self._pattern is not None:
@@ -127,8 +142,8 @@ class DestinationTemplate:
         )
 
 
-def _require_allowed(pattern: AddressPattern, address: str) -> None:
-    if not pattern.allows(address):
+def _require_allowed(pattern: AddressPattern, address: str, key_mark: str | None = None) -> None:
+    if not pattern.allows(address, key_mark):
         raise AddressNotAllowed(
             Fault(
                 400,
@@ -205,7 +220,7 @@ class _ThingFromEvent(Mapping[str, Any]):
         return len(self._thing)
 
 
-def features_of(signal: Outbound) -> tuple[str, ...]:
+def features_of(signal: Inbound | Outbound) -> tuple[str, ...]:
     """The features that a signal touches: the one that its path leads into, or all that it brings along."""
     path, value = getattr(signal, "path", None), getattr(signal, "value", None)
     if path not in ("/", "/features") or not isinstance(signal, _WITH_FEATURES) or value is None:

@@ -200,6 +200,7 @@ def _each(path: str, templates: Mapping[str, str], scope: Scope) -> Iterator[tup
 
 
 def check_reply_patterns(connection: Connection) -> Iterator[Problem]:
+    key_mark = broker.key_mark if (broker := _broker(connection)) is not None else None
     for index, source in enumerate(connection.sources):
         reply = source.reply_target
         if reply.address_pattern is None:
@@ -213,7 +214,7 @@ def check_reply_patterns(connection: Connection) -> Iterator[Problem]:
         if (foreign := FOREIGN_WILDCARD.search(reply.address_pattern)) is not None:
             found = f"{show(foreign[0])} in {show(reply.address_pattern)}"
             yield Problem(path, found, f"* for one part of an address, or ** for all remaining parts, {expected}")
-        elif "{{" not in reply.address and not pattern.allows(reply.address):
+        elif "{{" not in reply.address and not pattern.allows(reply.address, key_mark):
             yield Problem(path, show(reply.address_pattern), f"a pattern that allows the address {show(reply.address)}")
 
 

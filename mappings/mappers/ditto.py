@@ -45,8 +45,9 @@ class DittoCodec(PayloadMapper):
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """Return the signal of a message. Raises DecodeError with the parts that address the response."""
+        payload = envelope.utf8()
         try:
-            message = read_message(envelope.payload)
+            message = read_message(payload)
         except DecodeError as error:
             error.headers = readable(error.headers)
             raise
@@ -57,7 +58,7 @@ class DittoCodec(PayloadMapper):
             group, channel = topic.group, "live" if topic.channel == "live" else "twin"
             if topic.criterion == "errors":
                 return ()
-            if envelope.payload.find(b"\\u0000") >= 0:
+            if payload.find(b"\\u0000") >= 0:
                 reject_nul(message)
             headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)

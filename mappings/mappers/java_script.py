@@ -65,7 +65,8 @@ class JavaScriptCodec(PayloadMapper):
         return made
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
-        return DITTO.decode(envelope, None)
+        # The result of a script has no charset.
+        return DITTO.decode(Envelope(envelope.payload) if self.scripts.incoming else envelope, None)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         return DITTO.encode(signal, None)

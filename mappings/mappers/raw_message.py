@@ -24,7 +24,7 @@ from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.json_values import parse_json
 from mappings.mappers.base import HONO_NOTIFICATIONS, Answers, Codec, TemplateMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
-from mappings.model.envelope import ContentType, Envelope, parse_content_type
+from mappings.model.envelope import ContentType, Envelope, from_utf8, parse_content_type, to_utf8
 from mappings.model.headers import normalize
 from mappings.model.json_pointer import format_pointer
 from mappings.model.signals import Inbound, Message, MessageResponse, Outbound
@@ -182,7 +182,7 @@ def _value(payload: bytes, content_type: ContentType) -> bytes | None:
     if not payload:
         return None
     if content_type.is_json:
-        return _json(payload)
+        return _json(to_utf8(payload, content_type))
     if not content_type.is_text:
         return json_bytes(base64.b64encode(payload).decode("ascii"))
     try:
@@ -208,7 +208,7 @@ def _bytes(value: bytes | None, content_type: ContentType) -> bytes:
     if value is None:
         return b""
     if content_type.is_json:
-        return value
+        return from_utf8(value, content_type)
     parsed = parse_json(value)
     if not isinstance(parsed, str):
         return value

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from mappings.errors import DecodeError, EncodeError, Fault, mapping_failed
-from mappings.model.envelope import Envelope
+from mappings.model.envelope import Envelope, from_utf8, parse_content_type
 from mappings.options import FAILED, InvalidMapperOption, OptionProblem
 
 INCOMING, OUTGOING = "incomingScript", "outgoingScript"
@@ -65,7 +65,7 @@ def script(value: object) -> str:
 class _Message(msgspec.Struct, rename="camel"):
     """The argument of an incoming script.
 
-    `binary` is base64; `text` is decoded as UTF-8, with U+FFFD for invalid bytes.
+    `binary` is base64; `text` is decoded by the charset of the content type, with U+FFFD for invalid bytes.
     """
 
     headers: Mapping[str, str]
@@ -94,7 +94,7 @@ def incoming_argument(envelope: Envelope) -> str:
     """Return the argument of the incoming script as JSON."""
     payload = envelope.payload
     message = _Message(
-        dict(envelope.headers), payload.decode("utf-8", "replace"), payload, envelope.header("content-type")
+        dict(envelope.headers), envelope.utf8().decode("utf-8", "replace"), payload, envelope.header("content-type")
     )
     return _encode(message).decode()
 
@@ -138,8 +138,10 @@ def _envelope(message: _External) -> Envelope:
     for name, text in headers.items():
         if not name or _CONTROL.search(name) or _CONTROL.search(text):
             raise EncodeError(script_failed(f"the header {name[:40]!r} has no name or contains control characters"))
-    payload = message.binary if message.binary is not None else (message.text or "").encode()
-    return Envelope(payload, headers)
+    envelope = Envelope(message.binary if message.binary is not None else (message.text or "").encode(), headers)
+    if message.binary is not None or (content_type := envelope.header("content-type")) is None:
+        return envelope
+    return Envelope(from_utf8(envelope.payload, parse_content_type(content_type)), headers)
 
 
 def script_failed(reason: str) -> Fault:

@@ -18,6 +18,16 @@ from mappings.text_cache import cached_if_short
 
 _CHARSET = re.compile(r";.?charset=(?P<name>[^;]*)$", re.IGNORECASE)
 
+UTF_8 = "utf-8"
+
+_NO_CHARSETS = frozenset(
+    {"idna", "mbcs", "oem", "palmos", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}
+)
+"""Encodings of Python that are no charsets.
+
+Decoding punycode takes time in proportion to the square of the length.
+"""
+
 
 class Envelope(msgspec.Struct, frozen=True):
     """A struct, because it is the most frequently created object."""
@@ -33,12 +43,17 @@ class Envelope(msgspec.Struct, frozen=True):
         wanted = name.lower()
         return next((value for key, value in self.headers.items() if key.lower() == wanted), None)
 
+    def utf8(self) -> bytes:
+        """Return a payload of text in UTF-8, converted from the charset of its content type."""
+        content_type = self.header("content-type") if self.headers else None
+        return self.payload if content_type is None else to_utf8(self.payload, parse_content_type(content_type))
+
 
 class ContentType(NamedTuple):
     """A parsed content type: the media type in lower case, and the charset of text."""
 
     media_type: str
-    charset: str = "utf-8"
+    charset: str = UTF_8
 
     @property
     def is_json(self) -> bool:
@@ -57,6 +72,30 @@ def parse_content_type(text: str) -> ContentType:
     if found is None:
         return ContentType(media_type)
     try:
-        return ContentType(media_type, codecs.lookup(found["name"].strip().strip('"')).name)
+        charset = codecs.lookup(found["name"].strip().strip('"')).name
     except (LookupError, ValueError):
         return ContentType(media_type)
+    return ContentType(media_type) if charset in _NO_CHARSETS else ContentType(media_type, charset)
+
+
+def to_utf8(payload: bytes, content_type: ContentType) -> bytes:
+    """Convert text from the charset of its content type; bytes that are no such text stay as they are."""
+    if content_type.charset == UTF_8:
+        return payload
+    try:
+        return payload.decode(content_type.charset).encode()
+    except (UnicodeError, LookupError):
+        return payload
+
+
+def from_utf8(payload: bytes, content_type: ContentType) -> bytes:
+    """Convert text to the charset of its content type.
+
+    Text that the charset cannot express stays as it is.
+    """
+    if content_type.charset == UTF_8:
+        return payload
+    try:
+        return payload.decode().encode(content_type.charset)
+    except (UnicodeError, LookupError):
+        return payload

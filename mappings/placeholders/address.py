@@ -122,14 +122,20 @@ class AddressPattern:
     def __hash__(self) -> int:
         return hash(self.text)
 
-    def allows(self, address: str) -> bool:
-        """Whether the pattern allows this reply address."""
-        if not is_address(_suggestion(address, self.text)):
+    def allows(self, address: str, key_mark: str | None = None) -> bool:
+        """Whether the pattern allows this reply address. `key_mark` as for `resolve_address`."""
+        if not self._is_address(address, key_mark):
             return False
         parts = address.split("/", len(self._parts)) if self._takes_rest else address.split("/")
         if len(parts) != len(self._parts) + self._takes_rest:
             return False
         return all(pattern.fullmatch(part) is not None for pattern, part in zip(self._parts, parts, strict=False))
+
+    def _is_address(self, address: str, key_mark: str | None) -> bool:
+        before, mark, _ = address.partition(key_mark) if key_mark is not None else (address, "", "")
+        if not mark:
+            return is_address(_suggestion(address, self.text))
+        return len(address) <= MAX_ADDRESS_LENGTH and (not before or is_address(before))
 
 
 def has_address_prefix(address: str, prefix: str) -> bool:

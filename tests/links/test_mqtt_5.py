@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -168,6 +169,51 @@ class TestMqtt5(MqttBehavior, Qos2Behavior):
         await harness.send([b"new"])
         assert await DeliveryCollector(second, 0).payloads(1) == [b"new"]
         await second.close()
+
+    async def test_sources_with_the_same_or_overlapping_filters_handle_a_message_once(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        harness.sources([harness.source], [harness.source], [f"{harness.source}/#", "#", harness.source])
+        link = await harness.connect()
+        takers = [DeliveryCollector(link, index) for index in range(3)]
+        await harness.send([b"first", b"second"])
+        for taker in takers:
+            assert await taker.payloads(2) == [b"first", b"second"]
+        await harness.send([b"third"])
+        for taker in takers:
+            assert await taker.payloads(1) == [b"third"]
+        await link.close()
+
+    async def test_after_a_change_of_the_filter_a_message_arrives_once(self, harness: MqttLinkHarness) -> None:
+        """The broker keeps the subscription of the old filter with the session."""
+        harness.sources([f"{harness.source}/#"])
+        await (await harness.connect()).close()
+        await harness.send_to(f"{harness.source}/1", [b"while away"])
+        harness.sources([f"{harness.source}/+"])
+        link = await harness.connect()
+        taker = DeliveryCollector(link)
+        await harness.send_to(f"{harness.source}/1", [b"first"])
+        await wait_until(lambda: any(it.envelope.payload == b"first" for it in taker.deliveries))
+        for payload in (b"second", b"third", b"last"):
+            await harness.send_to(f"{harness.source}/1", [payload])
+        await wait_until(lambda: any(it.envelope.payload == b"last" for it in taker.deliveries))
+        found = Counter(it.envelope.payload for it in taker.deliveries)
+        assert found.keys() == {b"while away", b"first", b"second", b"third", b"last"}
+        assert found[b"first"] in (1, 2), "its first copy may be that of the old filter"
+        assert [found[it] for it in (b"while away", b"second", b"third", b"last")] == [1, 1, 1, 1]
+        await link.close()
+
+    async def test_several_clients_consume_a_shared_subscription_of_the_document(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        harness.sources([f"$share/{uuid4().hex}/{harness.source}"])
+        links = [await harness.connect_client(client, 2) for client in range(2)]
+        first, second = (DeliveryCollector(link) for link in links)
+        await harness.send(numbered(30))
+        await wait_until(lambda: len(first.deliveries) + len(second.deliveries) == 30)
+        assert sorted(it.envelope.payload for it in (*first.deliveries, *second.deliveries)) == sorted(numbered(30))
+        for link in links:
+            await link.close()
 
     async def test_a_broker_without_shared_subscriptions_delivers_to_the_first_client_alone(
         self, harness: MqttLinkHarness, monkeypatch: pytest.MonkeyPatch

@@ -107,8 +107,8 @@ otherwise:
 {
   "status": 400,
   "error": "connectivity:connection.configuration.invalid",
-  "message": "The connection has 1 problem.",
-  "description": "sources[0].qos: found 7, expected at most 2",
+  "message": "sources[0].qos: found 7, expected at most 2.",
+  "description": "Correct each place in 'problems', and send the document again.",
   "problems": [{"path": "sources[0].qos", "found": "7", "expected": "at most 2", "hint": null}]
 }
 ```

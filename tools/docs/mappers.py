@@ -56,7 +56,8 @@ the value `true`, as in `{{{{ fn:default('true') | fn:filter(header:kind,'eq','a
 conditions read the signal. [Placeholders](placeholders.md) lists the functions.
 
 **Content types.** Every mapper of the Ditto protocol has the option `{BLOCKLIST}`: the mapper does not read a delivery
-whose header `content-type` is exactly one of the listed values.
+whose header `content-type` is exactly one of the listed values. Text is read in the charset of the content type, such as
+`application/json; charset=ISO-8859-1`, or else as UTF-8.
 
 **Limits.** A source or target has at most ten mappers. A mapper produces at most {PayloadMapper.max_results} signals from
 a delivery, and as many messages from a signal. If it produces more, the service replaces all of them by the error

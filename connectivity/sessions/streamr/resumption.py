@@ -89,7 +89,7 @@ def _fault(
 
 
 def _is_owned(owners: frozenset[str], route: ReplyTargetPublisher) -> bool:
-    """Whether the source still gives its clients these subjects. Placeholders are not checked."""
+    """Whether the source still gives its clients these subjects. Expressions are not checked."""
     written = route.source.authorization_context
-    is_constant = all(parse(subject, Scope.AUTHORIZATION).is_constant for subject in written)
-    return not is_constant or owners == frozenset(written)
+    is_literal = all(parse(subject, Scope.AUTHORIZATION).literal is not None for subject in written)
+    return not is_literal or owners == frozenset(written)

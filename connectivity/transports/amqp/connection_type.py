@@ -80,5 +80,6 @@ CONNECTION_TYPE = ConnectionType(
     connect=_connect,
     asyncapi=AsyncApiNames("amqp", "amqps", "0.9.1"),
     examine=examine,
+    key_mark="/",
     schema=_SCHEMA,
 )

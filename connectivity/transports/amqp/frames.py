@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from connectivity.transports.amqp.options import MOST_BYTES
+from connectivity.transports.amqp.options import DIRECT_REPLY, MOST_BYTES
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 END = 0xCE
@@ -44,7 +44,7 @@ _SETTLEMENT = Struct(">BHIHHQBB")
 _PUBLISH = Struct(">HHH")
 _BASIC = 60
 _PUBLISH_METHOD = 40
-_MANDATORY = b"\x01"
+_MANDATORY, _NOT_MANDATORY = b"\x01", b"\x00"
 _MULTIPLE, _REQUEUE = 1, 2
 _SETTLEMENT_SIZE = 13
 
@@ -98,7 +98,7 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 def pack_publish(channel: int, exchange: str, key: str) -> bytes:
-    """Pack the method frame of a mandatory message. Raises ValueError for invalid names."""
+    """Pack the method frame of a message, mandatory if possible. Raises ValueError for invalid names."""
     parts = [_PUBLISH.pack(_BASIC, _PUBLISH_METHOD, 0)]
     for what, text in (("exchange", exchange), ("routing key", key)):
         try:
@@ -108,7 +108,8 @@ def pack_publish(channel: int, exchange: str, key: str) -> bytes:
         if len(encoded) > MOST_BYTES:
             raise ValueError(f"the {what} has {len(encoded)} bytes, expected at most {MOST_BYTES}")
         parts += (bytes((len(encoded),)), encoded)
-    return frame(METHOD, channel, b"".join((*parts, _MANDATORY)))
+    is_direct = not exchange and key.startswith(DIRECT_REPLY)
+    return frame(METHOD, channel, b"".join((*parts, _NOT_MANDATORY if is_direct else _MANDATORY)))
 
 
 def pack_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:

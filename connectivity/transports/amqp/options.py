@@ -95,8 +95,17 @@ MOST_BYTES = 255
 """The longest name or routing key in bytes of UTF-8: its length is one byte."""
 
 
+DIRECT_REPLY = "amq.rabbitmq.reply-to."
+"""The beginning of RabbitMQ's addresses for direct replies, which are not queues. The rest is base64.
+
+RabbitMQ delivers a mandatory message to such an address, and returns it as unroutable too.
+"""
+
+
 def split_address(address: str) -> tuple[str, str]:
     """Split `exchange/routingKey`. Raises ValueError that says what was expected."""
+    if address.startswith(f"/{DIRECT_REPLY}"):
+        return "", address[1:]
     exchange, *keys = address.rstrip("/").split("/")
     if len(keys) != 1:
         raise ValueError("exchange/routingKey, or /queue to publish to the queue of this name")

@@ -26,6 +26,7 @@ from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
 from connectivity.transports.mqtt.properties import MAX_PACKET, ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion
+from connectivity.transports.mqtt.topics import shared_filter
 
 PATIENCE = 10.0
 """Seconds for connecting and login, and again for the answer to each subscription."""
@@ -88,10 +89,10 @@ async def _join(
         is_alone = client == 0
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if is_alone or link.condition is None:
-        share = "" if is_alone else f"$share/{connection.id}/"
-        for index, source in enumerate(connection.sources):
-            filters = [f"{share}{address}" for address in source.addresses]
-            await channel.subscribe(filters, source.qos or 0, mqtt_version.subscribe_properties(index + 1), patience)
+        for number, group in link.groups.items():
+            filters = [each if is_alone else shared_filter(each, connection.id) for each in group]
+            qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
+            await channel.subscribe(filters, qos, mqtt_version.subscribe_properties(number), patience)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"

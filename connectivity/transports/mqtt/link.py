@@ -87,6 +87,10 @@ class MqttLink:
         self.limits = ServerLimits()
         self._mqtt_version, self._prefix = dialect, prefix
         self._sources = Sources(filters)
+        self.groups = self._sources.groups
+        """The filters of each subscription by its identifier."""
+        self._is_current = [False, False]
+        """Whether a message of a present subscription has arrived: with QoS 0, and with a higher QoS."""
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
@@ -138,10 +142,7 @@ class MqttLink:
             self._is_full = self._is_full or arrival.qos > 0
             return
         headers, subscriptions = self._mqtt_version.headers_of(arrival)
-        sources = self._sources.of(arrival.topic)
-        if len(sources) > 1 and subscriptions:
-            # MQTT 5 brokers may send one copy for each subscription, marked with its identifier.
-            sources = tuple(index for index in sources if index + 1 in subscriptions) or sources
+        sources = self._takers(arrival, subscriptions) if subscriptions else self._sources.of(arrival.topic)
         name = f"{self._prefix}{arrival.mid}" if arrival.qos else None
         envelope = Envelope(arrival.payload, headers)
         size = len(arrival.payload) + len(arrival.properties)
@@ -166,8 +167,21 @@ class MqttLink:
                 copy.shared = shared
         if unsettled.is_reached:
             self._balance()
-        if not sources:  # a queued message of an earlier definition that matches no source
+        if not sources:  # a further copy, or a queued message of an earlier definition that matches no source
             first.settle()
+
+    def _takers(self, arrival: ReceivedPublish, subscriptions: Sequence[int]) -> tuple[int, ...]:
+        """Return the sources that take a message with subscription identifiers.
+
+        A session also has subscriptions of earlier documents. Their messages are taken if they may have been queued before
+        the present subscriptions were made; later ones are further copies.
+        """
+        sources = self._sources.of_copy(arrival.topic, subscriptions)
+        if sources is None:
+            return () if self._is_current[arrival.qos > 0] else self._sources.of(arrival.topic)
+        if not arrival.redelivered:
+            self._is_current[arrival.qos > 0] = True
+        return sources
 
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
         assert isinstance(delivery, _MqttDelivery)

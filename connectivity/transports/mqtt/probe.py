@@ -21,8 +21,8 @@ from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion
+from connectivity.transports.mqtt.topics import SHARED
 
-SHARED = "$share/"
 WINDOW = 1
 """Deliveries that a broker of MQTT 5 may send; they are not acknowledged."""
 

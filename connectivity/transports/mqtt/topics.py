@@ -8,9 +8,14 @@ receives what `<filter>` matches.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from zlib import crc32
 
 from mappings.text_cache import cached_if_short
+
+SHARED = "$share/"
+"""The beginning of a topic filter whose messages are shared by the clients of a group."""
 
 MAX_STRING = 65535
 """The longest text that an MQTT packet can carry, in bytes of UTF-8."""
@@ -30,6 +35,8 @@ def text_fault(text: str) -> str | None:
 
 
 CACHED_TOPICS = 4096
+HIGHEST_NUMBER = 268_435_455
+"""The highest subscription identifier."""
 
 
 def topic_fault(topic: str) -> str | None:
@@ -41,7 +48,12 @@ def topic_fault(topic: str) -> str | None:
 
 def is_filter(address: str) -> bool:
     """Whether an address of a source has wildcards or a group, so that no message has this topic."""
-    return "+" in address or "#" in address or address.startswith("$share/")
+    return "+" in address or "#" in address or address.startswith(SHARED)
+
+
+def shared_filter(address: str, group: str) -> str:
+    """Return the topic filter for the clients of a group; an address with a group keeps it."""
+    return address if address.startswith(SHARED) else f"{SHARED}{group}/{address}"
 
 
 def filter_fault(topic_filter: str) -> str | None:
@@ -51,7 +63,7 @@ def filter_fault(topic_filter: str) -> str | None:
     if (fault := text_fault(topic_filter)) is not None:
         return fault
     inner = topic_filter
-    if topic_filter.startswith("$share/"):
+    if topic_filter.startswith(SHARED):
         _, _, rest = topic_filter.partition("/")
         group, _, inner = rest.partition("/")
         if not group or not inner or "+" in group or "#" in group:
@@ -66,7 +78,7 @@ def filter_fault(topic_filter: str) -> str | None:
 
 def matches(topic_filter: str, topic: str) -> bool:
     """Decide whether a topic matches a topic filter. Both must be valid."""
-    if topic_filter.startswith("$share/"):
+    if topic_filter.startswith(SHARED):
         topic_filter = topic_filter.split("/", 2)[2]
     if topic_filter == topic:
         return True
@@ -83,13 +95,49 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(filter_levels) == len(topic_levels)
 
 
+def overlap(one: str, other: str) -> bool:
+    """Decide whether a topic can match both of these topic filters. Both must be valid."""
+    levels, others = _levels(one), _levels(other)
+    for level, another in zip(levels, others, strict=False):
+        if "#" in (level, another):
+            return True
+        if level != another and "+" not in (level, another):
+            return False
+    return (levels[len(others) :] or others[len(levels) :]) in ([], ["#"])
+
+
+def _levels(topic_filter: str) -> list[str]:
+    if topic_filter.startswith(SHARED):
+        topic_filter = topic_filter.split("/", 2)[2]
+    return topic_filter.split("/")
+
+
 class Sources:
-    """Finds the sources that a topic belongs to, with a cache for frequent topics."""
+    """The subscriptions of all sources, and the sources that a topic belongs to.
+
+    Frequent topics are cached. `groups` has the filters of each subscription by its number, which depends only on them. A
+    broker of MQTT 5 may send one copy of a message for each filter that matches, with the number of its subscription. So
+    that a source takes one copy, filters that overlap or belong to several sources have subscriptions of their own.
+    """
 
     def __init__(self, filters: Sequence[Sequence[str]]) -> None:
         self._filters = [tuple(source) for source in filters]
+        self.groups = _number(_group(self._filters))
+        self._numbers = {each: number for number, group in self.groups.items() for each in group}
         self.of = cached_if_short(CACHED_TOPICS)(self._of)
         """Returns the indexes of all sources with a filter that matches."""
+        self._copies_of = cached_if_short(CACHED_TOPICS)(self._find_copies)
+
+    def of_copy(self, topic: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the sources that take a copy with these numbers of subscriptions.
+
+        None if no subscription with one of these numbers matches the topic.
+        """
+        copies = self._copies_of(topic)
+        if len(numbers) == 1:
+            return copies.get(numbers[0])
+        found = [copies[number] for number in numbers if number in copies]
+        return tuple(sorted({index for each in found for index in each})) if found else None
 
     def _of(self, topic: str) -> tuple[int, ...]:
         return tuple(
@@ -97,3 +145,55 @@ class Sources:
             for index, filters in enumerate(self._filters)
             if any(matches(topic_filter, topic) for topic_filter in filters)
         )
+
+    def _find_copies(self, topic: str) -> dict[int, tuple[int, ...]]:
+        """Return the numbers of the subscriptions that match, and the sources that take each copy."""
+        copies: dict[int, tuple[int, ...]] = {}
+        for index, source in enumerate(self._filters):
+            found = [self._numbers[each] for each in source if matches(each, topic)]
+            for number in found:
+                copies.setdefault(number, ())
+            if found:
+                copies[found[0]] += (index,)
+        return copies
+
+
+def _number(groups: Iterable[tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+    """Return the groups by subscription identifiers.
+
+    Filters of an earlier document have other identifiers.
+    """
+    numbered: dict[int, tuple[str, ...]] = {}
+    for group in groups:
+        number = crc32("\n".join(group).encode()) % HIGHEST_NUMBER
+        while number + 1 in numbered:
+            number = (number + 1) % HIGHEST_NUMBER
+        numbered[number + 1] = group
+    return numbered
+
+
+def _group(filters: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return groups of filters that do not overlap, and have one source, or are alone."""
+    users = Counter(each for source in filters for each in source)
+    groups: list[list[str]] = []
+    seen: set[str] = set()
+    for source in filters:
+        own: list[list[str]] = []
+        for each in source:
+            if each in seen:
+                continue
+            seen.add(each)
+            fitting = (group for group in own if not any(_may_overlap(each, other) for other in group))
+            group = next(fitting, None) if users[each] == 1 else None
+            if group is None:
+                group = []
+                groups.append(group)
+                if users[each] == 1:
+                    own.append(group)
+            group.append(each)
+    return [tuple(group) for group in groups]
+
+
+def _may_overlap(one: str, other: str) -> bool:
+    """Decide quickly for topics, of which a source may have many."""
+    return (is_filter(one) or is_filter(other)) and overlap(one, other)

@@ -41,6 +41,11 @@ class BareAmqpClient:
         assert self._connection is not None
         await self._connection.close()
 
+    async def another_channel(self) -> AbstractChannel:
+        """Open a second channel of the same connection."""
+        assert self._connection is not None
+        return await self._connection.channel()
+
     async def queue(self, name: str, *, durable: bool = True, **arguments: Any) -> AbstractQueue:
         return await self.channel.declare_queue(name, durable=durable, arguments=arguments or None)
 

@@ -32,7 +32,8 @@ A source's addresses have no placeholders, and its queues must exist. Between ex
 as written in the document, so its expressions must not contain a `/`. It validates a reply-target's address when it
 publishes a message, because the address usually comes with the request. Most clients put the name of their queue into
 `reply-to`, which is not an address by itself: `/{{{{ header:reply-to }}}}` makes an address from it, as in the first
-example below. Names and keys have up to {MOST_BYTES} bytes.
+example below. This includes RabbitMQ's direct replies (`amq.rabbitmq.reply-to`), whose names may contain slashes; the
+service cannot detect whether a client reads them. Names and keys have up to {MOST_BYTES} bytes.
 """,
     headers=(
         HeaderRule("content-type", "the property, or else the table of headers", "property and table of headers"),

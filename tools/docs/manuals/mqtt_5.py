@@ -47,8 +47,9 @@ this table. If several user properties have the same name, the last one applies.
             "Several clients",
             """\
 The clients of a connection (`clientCount`) share their subscriptions in a group that has the name of the connection: the
-broker sends each message to one of them. Each client id is the configured client id followed by `_0`, `_1` and so on. If a
-broker has no shared subscriptions, only the first client subscribes, and the others only publish. The status reports this.
+broker sends each message to one of them. An address such as `$share/depot/fleet/+/cmd` names another group. Each client id
+is the configured client id followed by `_0`, `_1` and so on. If a broker has no shared subscriptions, only the first client
+subscribes, and the others only publish. The status reports this.
 The broker chooses the client for each message, so two messages of one sender may arrive in another order, even on the same
 topic. Messages for a client without a link wait until that client reconnects, as long as the broker keeps its session.
 Retained messages are not delivered through shared subscriptions. `consumerCount` has no effect: a source has one
@@ -58,8 +59,9 @@ subscription for each client.
         Note(
             "Several sources",
             """\
-Each source's subscription has a number (the MQTT subscription identifier). If two sources match a message, the broker may
-deliver it once per source; with this number, each source handles the message once.
+Subscriptions have numbers (the MQTT subscription identifiers). If several topic filters match a message, of one source or of
+several, the broker may deliver it once per filter; with these numbers, each source handles the message once. A session also
+keeps the subscriptions of earlier documents. After a change of a filter, the service may handle one message twice.
 """,
         ),
     ),

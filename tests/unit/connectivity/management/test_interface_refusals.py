@@ -31,6 +31,7 @@ OTHER = Problem("uri", "nowhere", "an address", code="connectivity:connection.ur
 )
 def test_a_refusal_has_its_status_and_code(fault: Fault, status: int, code: str) -> None:
     assert (fault.status, fault.error) == (status, code)
+    assert fault.description
 
 
 def test_several_problems_are_all_reported() -> None:

@@ -122,6 +122,22 @@ def test_a_mapping_may_use_topic_feature_sender_and_connection() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("payload", "features"),
+    [
+        (command("modify", "/features/bulb/properties/on", True), "bulb"),
+        (command("modify", "/", {"features": {"bulb": {}, "fan": {}}}), "bulb,fan"),
+        (command("merge", "/features", {"bulb": {}, "fan": None}), "bulb,fan"),
+        (command("modify", "/attributes/on", {"features": {"bulb": {}}}), None),
+        (command("modify", "/", 7), None),
+        (command("retrieve"), None),
+    ],
+)
+def test_a_mapping_may_use_the_features_in_the_value_of_a_command(payload: bytes, features: str | None) -> None:
+    headers = read(reader(headerMapping={"features": "{{ feature:id | fn:join(',') }}"}), payload).headers
+    assert headers.get("features") == features
+
+
 def test_mapped_values_of_the_protocols_headers_get_their_type() -> None:
     mapped = reader(headerMapping={"response-required": "{{ header:answer }}", "timeout": "{{ header:wait }}"})
     headers = read(mapped, turn(True), answer="false", wait="5s").headers
@@ -211,6 +227,14 @@ def test_constant_subjects_are_taken_in_their_order() -> None:
     received = receive(reader(authorizationContext=["acme:first", "acme:second"]), turn(True))
     assert received.subjects == ("acme:first", "acme:second")
     assert received.signals[0].signal.headers["ditto-originator"] == "acme:first"
+
+
+def test_functions_of_a_subject_are_applied_without_placeholders_too() -> None:
+    assert receive(reader(authorizationContext=["{{ fn:default('acme:first') }}"]), turn(True)).subjects == (
+        "acme:first",
+    )
+    error = error_of(reader(authorizationContext=["{{ fn:delete() }}"]), turn(True))
+    assert (error.fault.status, error.fault.error) == (400, "placeholder:unresolved")
 
 
 def test_case_15_a_subject_comes_from_a_transport_header() -> None:

@@ -10,6 +10,7 @@ from mappings.errors import UnsafeAddress
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
 from mappings.model.signals import LiveEvent, TwinEvent
+from mappings.placeholders.address import AddressPattern
 from tests.support.in_process.service import LAMP, NOW
 from tests.support.table import each_row
 
@@ -37,6 +38,13 @@ def test_a_header_value_that_changes_the_address_structure_is_refused(mapping: d
         resolved("out/{{ header:bad }}" if not mapping else "out", **mapping)
 
 
+def test_a_pattern_applies_to_the_key_of_an_address_too() -> None:
+    template = DestinationTemplate(
+        "out/{{ header:bad }}", {}, "site", lambda: NOW, pattern=AddressPattern("out/**"), key_mark="/"
+    )
+    assert template.resolve(template.context(EVENT)) == Destination("out/a/#", {})
+
+
 @pytest.mark.parametrize(
     ("address", "mapping", "is_constant"),
     [
@@ -61,6 +69,23 @@ def test_envelopes_that_share_headers_continue_sharing_them() -> None:
     messages = Destination("out", {"desk": "4"}).outgoing([Envelope(b"1", shared), Envelope(b"2", shared)], 1)
     assert messages[0].envelope.headers is messages[1].envelope.headers
     assert messages[0].envelope.headers == {"content-type": "x", "desk": "4"}
+
+
+@each_row(
+    ("own", "mapped", "payload"),
+    [
+        ("application/json", "text/plain; charset=ISO-8859-1", '"Grüße"'.encode("latin-1")),
+        ("application/json", "text/plain; charset=utf-8", '"Grüße"'.encode()),
+        ("application/json", "text/plain", '"Grüße"'.encode()),
+        ("application/json", "text/plain; charset=us-ascii", '"Grüße"'.encode()),
+        ("application/octet-stream", "text/plain; charset=ISO-8859-1", '"Grüße"'.encode()),
+        ("text/plain; charset=utf-16", "text/plain; charset=ISO-8859-1", '"Grüße"'.encode()),
+    ],
+)
+def test_text_is_sent_in_the_charset_of_a_mapped_content_type(own: str, mapped: str, payload: bytes) -> None:
+    envelope = Envelope('"Grüße"'.encode(), {"content-type": own})
+    (message,) = Destination("out", {"content-type": mapped}).outgoing([envelope], 1)
+    assert message.envelope == Envelope(payload, {"content-type": mapped})
 
 
 def test_a_path_below_features_returns_its_feature_id() -> None:

@@ -57,6 +57,14 @@ def decode(payload: bytes) -> Sequence[Inbound]:
     return CODEC.decode(Envelope(payload, {}), None)
 
 
+def test_a_message_is_read_in_the_charset_of_its_content_type() -> None:
+    text = '{"topic":"acme.site/lamp-7/things/twin/commands/modify","path":"/attributes/name","value":"Grüße"}'
+    envelope = Envelope(text.encode("latin-1"), {"content-type": "application/json; charset=ISO-8859-1"})
+    (signal,) = CODEC.decode(envelope, None)
+    assert isinstance(signal, Command)
+    assert signal.value == '"Grüße"'.encode()
+
+
 def refused(payload: bytes) -> DecodeError:
     with pytest.raises(DecodeError) as caught:
         decode(payload)

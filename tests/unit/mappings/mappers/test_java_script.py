@@ -8,6 +8,8 @@ import pytest
 
 from mappings.mappers import load_codec
 from mappings.mappers.scripts import Scripts
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Command
 from mappings.options import InvalidMapperOptions
 from tests.contract.payload_mapper import MapperBehaviors, mapper
 
@@ -39,6 +41,19 @@ class TestJavaScript(MapperBehaviors):
 )
 def test_options_name_scripts_and_libraries(options: dict[str, Any], scripts: Scripts) -> None:
     assert mapper("JavaScript", options).scripts == scripts
+
+
+@pytest.mark.parametrize(
+    ("options", "charset"), [({"incomingScript": "a"}, "utf-8"), ({"outgoingScript": "b"}, "latin-1")]
+)
+def test_only_deliveries_without_incoming_script_have_the_charset_of_their_content_type(
+    options: dict[str, Any], charset: str
+) -> None:
+    text = '{"topic":"acme.site/lamp-7/things/twin/commands/modify","path":"/attributes/name","value":"Grüße"}'
+    headers = {"content-type": "application/json; charset=ISO-8859-1"}
+    (signal,) = mapper("JavaScript", options).decode(Envelope(text.encode(charset), headers), None)
+    assert isinstance(signal, Command)
+    assert signal.value == '"Grüße"'.encode()
 
 
 def test_other_mappers_have_no_scripts() -> None:

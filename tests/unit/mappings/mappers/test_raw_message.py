@@ -75,3 +75,11 @@ def test_an_error_is_about_the_thing_that_the_headers_name() -> None:
     with pytest.raises(DecodeError) as caught:
         read(mapper("RawMessage"), b"on", {"ditto-message-thing-id": "acme.site:lamp-7"})
     assert caught.value.entity == LAMP
+
+
+def test_json_is_read_and_written_in_the_charset_of_its_content_type() -> None:
+    codec, payload = mapper("RawMessage"), '"Grüße"'.encode("latin-1")
+    (message,) = read(codec, payload, {**HEADERS, "content-type": "application/json; charset=ISO-8859-1"})
+    assert isinstance(message, Message)
+    assert message.value == '"Grüße"'.encode()
+    assert write(codec, message)[0].payload == payload

@@ -45,6 +45,26 @@ def test_bytes_that_are_no_text_are_marked_in_the_text(payload: bytes, text: str
     assert json.loads(incoming_argument(Envelope(payload)))["text"] == text
 
 
+def test_an_incoming_script_gets_the_text_in_the_charset_of_the_content_type() -> None:
+    envelope = Envelope("Grüße".encode("latin-1"), {"content-type": "text/plain;charset=ISO-8859-1"})
+    assert json.loads(incoming_argument(envelope))["text"] == "Grüße"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "payload"),
+    [
+        ("text/plain; charset=ISO-8859-1", "Grüße".encode("latin-1")),
+        ("text/plain; charset=us-ascii", "Grüße".encode()),
+        (None, "Grüße".encode()),
+    ],
+)
+def test_the_text_of_an_outgoing_script_is_sent_in_the_charset_of_its_content_type(
+    content_type: str | None, payload: bytes
+) -> None:
+    (envelope,) = outgoing_envelopes(external(text="Grüße", contentType=content_type))
+    assert envelope.payload == payload
+
+
 def test_the_results_of_an_incoming_script_keep_their_bytes_and_the_headers_of_the_delivery() -> None:
     found = incoming_envelopes('[{"topic":"a"},{"n":1.50}]', ENVELOPE)
     assert found == [Envelope(b'{"topic":"a"}', ENVELOPE.headers), Envelope(b'{"n":1.50}', ENVELOPE.headers)]

@@ -7,7 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappings.model.envelope import ContentType, parse_content_type
+from mappings.model.envelope import ContentType, Envelope, parse_content_type
 from tests.support.table import each_row
 
 
@@ -21,6 +21,9 @@ from tests.support.table import each_row
         ("text/plain; charset=klingon", ContentType("text/plain")),
         ("text/plain; charset=", ContentType("text/plain")),
         ("text/plain; charset=\0", ContentType("text/plain")),
+        ("text/plain; charset=punycode", ContentType("text/plain")),
+        ("text/plain; charset=IDNA", ContentType("text/plain")),
+        ("text/plain; charset=unicode_escape", ContentType("text/plain")),
         ("application/json; format=flowed", ContentType("application/json")),
         ("", ContentType("")),
     ],
@@ -53,3 +56,22 @@ def test_json_has_many_names() -> None:
 @given(st.text(max_size=40))
 def test_anything_is_some_content_type(text: str) -> None:
     assert parse_content_type(f"text/plain; charset={text}").media_type == "text/plain"
+
+
+@each_row(
+    ("content_type", "payload", "text"),
+    [
+        ("application/json; charset=ISO-8859-1", '"Grüße"'.encode("latin-1"), '"Grüße"'),
+        ("application/json;charset=utf-16", '"Grüße 😀"'.encode("utf-16"), '"Grüße 😀"'),
+        ("application/json; charset=utf-8", '"Grüße"'.encode(), '"Grüße"'),
+        ("application/json", '"Grüße"'.encode(), '"Grüße"'),
+        ("application/json; charset=klingon", '"Grüße"'.encode(), '"Grüße"'),
+        ("application/json; charset=us-ascii", '"Grüße"'.encode(), '"Grüße"'),
+    ],
+)
+def test_the_charset_of_the_content_type_says_how_a_text_is_read(content_type: str, payload: bytes, text: str) -> None:
+    assert Envelope(payload, {"Content-Type": content_type}).utf8().decode() == text
+
+
+def test_a_payload_without_headers_is_read_as_it_is() -> None:
+    assert Envelope(b"\xff").utf8() == b"\xff"

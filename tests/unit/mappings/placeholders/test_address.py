@@ -110,3 +110,18 @@ def test_no_pattern_is_a_trap() -> None:
 def test_patterns_are_equal_by_their_text() -> None:
     assert len({AddressPattern("a/*"), AddressPattern("a/*"), AddressPattern("b/*")}) == 2
     assert repr(AddressPattern("a/*")) == "AddressPattern('a/*')"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "address", "is_allowed"),
+    [
+        ("answers/*", "answers/acme.site:pump#1", True),
+        ("/amq.rabbitmq.reply-to.*", "/amq.rabbitmq.reply-to.g1+A==", True),
+        ("/*", "/a..b", True),
+        ("*/*", "top#ic/key", False),
+        ("answers/*", "others/acme.site:pump#1", False),
+        ("*", "a+b", False),
+    ],
+)
+def test_a_pattern_allows_any_text_in_a_key(pattern: str, address: str, is_allowed: bool) -> None:
+    assert AddressPattern(pattern).allows(address, "/") is is_allowed

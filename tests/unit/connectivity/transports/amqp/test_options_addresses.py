@@ -16,7 +16,13 @@ def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("address", "parts"),
-    [("ex/key", ("ex", "key")), ("/orders", ("", "orders")), ("ex/key/", ("ex", "key")), ("e.x/k.#", ("e.x", "k.#"))],
+    [
+        ("ex/key", ("ex", "key")),
+        ("/orders", ("", "orders")),
+        ("ex/key/", ("ex", "key")),
+        ("e.x/k.#", ("e.x", "k.#")),
+        ("/amq.rabbitmq.reply-to.g1h2+A/A==.M/z//Q==", ("", "amq.rabbitmq.reply-to.g1h2+A/A==.M/z//Q==")),
+    ],
 )
 def test_2_3_1_an_address_is_an_exchange_and_a_key(address: str, parts: tuple[str, str]) -> None:
     assert split_address(address) == parts

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from connectivity.transports.mqtt.mqtt311 import encode_topic
-from connectivity.transports.mqtt.topics import Sources, filter_fault, is_filter, matches, topic_fault
+from connectivity.transports.mqtt.topics import Sources, filter_fault, is_filter, matches, overlap, topic_fault
 from tests.support.table import each_row
 
 
@@ -73,6 +73,58 @@ def test_a_topic_that_can(text: str) -> None:
 def test_a_topic_belongs_to_every_source_that_matches() -> None:
     sources = Sources([["a/#", "b"], ["a/1"], ["c"]])
     assert [sources.of(topic) for topic in ("a/1", "a/2", "b", "d")] == [(0, 1), (0,), (0,), ()]
+
+
+@each_row(
+    ("one", "other", "expected"),
+    [
+        ("a/b", "a/b", True),
+        ("a/b", "a/c", False),
+        ("a/+", "+/b", True),
+        ("a/+/c", "a/b", False),
+        ("a/#", "a", True),
+        ("a/#", "a/b/c", True),
+        ("a/#", "b/#", False),
+        ("#", "x/y", True),
+        ("$share/g/a/+", "a/b", True),
+        ("$share/g/a/+", "$share/h/b/+", False),
+        ("+/b/#", "a/+", True),
+    ],
+)
+def test_two_filters_overlap_if_a_topic_matches_both(one: str, other: str, expected: bool) -> None:
+    assert (overlap(one, other), overlap(other, one)) == (expected, expected)
+
+
+def test_filters_of_a_source_have_one_subscription_unless_they_overlap_or_belong_to_several_sources() -> None:
+    sources = Sources([["a/#", "b", "a/1"], ["c", "b"], ["d/+", "e/+"]])
+    assert list(sources.groups.values()) == [("a/#",), ("b",), ("a/1",), ("c",), ("d/+", "e/+")]
+
+
+@each_row(
+    ("topic", "copy_of", "expected"),
+    [
+        ("a/1", ["a/#"], (0,)),
+        ("a/1", ["a/1"], ()),
+        ("a/1", ["a/1", "a/#"], (0,)),
+        ("b", ["b"], (0, 1)),
+        ("c", ["c"], (1,)),
+        ("a/1", ["c"], None),
+        ("a/1", [], None),
+        ("z", ["a/#"], None),
+    ],
+)
+def test_a_source_takes_the_copy_of_its_first_filter_that_matches(
+    topic: str, copy_of: list[str], expected: tuple[int, ...] | None
+) -> None:
+    sources = Sources([["a/#", "b", "a/1"], ["c", "b"]])
+    numbers = [number for number, group in sources.groups.items() if group[0] in copy_of]
+    assert sources.of_copy(topic, numbers or [7]) == expected
+
+
+def test_the_number_of_a_subscription_depends_only_on_its_filters() -> None:
+    one, other = Sources([["a", "b/#"], ["c", "d"]]).groups, Sources([["c", "d"], ["a", "b/+"]]).groups
+    assert one.keys() & other.keys() == {number for number, group in one.items() if group == ("c", "d")}
+    assert all(0 < number < 1 << 28 for number in one)
 
 
 def test_long_topics_are_not_kept() -> None:
