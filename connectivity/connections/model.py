@@ -460,7 +460,7 @@ class Connection(DocumentModel):
     )
     ca: StrictStr | None = Field(
         default=None,
-        description="TLS: trusted certificates, PEM, in addition to those of the system.",
+        description="TLS: trusted certificates, PEM, in place of those of the system.",
         examples=["${file:/etc/ssl/acme-ca.pem}"],
     )
     processor_pool_size: Annotated[StrictInt, Field(ge=1)] = Field(

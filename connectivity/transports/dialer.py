@@ -126,17 +126,15 @@ def _check_allowed(host: str, address: str) -> None:
 def tls_context(connection: Connection) -> ssl.SSLContext:
     """Return the TLS context for a connection. Raises ConnectionRefused for an unusable certificate.
 
-    A `ca` is trusted in addition to the system's authorities; only `validateCertificates: false` turns checks off.
+    A `ca` is trusted in place of the system's authorities; only `validateCertificates: false` turns checks off.
     """
-    context = ssl.create_default_context()
-    # Overrides the system's TLS settings.
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if not connection.validate_certificates:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     try:
-        if connection.ca:
-            context.load_verify_locations(cadata=connection.ca)
+        context = ssl.create_default_context(cadata=connection.ca or None)
+        # Overrides the system's TLS settings.
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if not connection.validate_certificates:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         if (own := connection.credentials) is not None and own.cert:
             load_client_certificate(context, own.cert, own.key.get_secret_value() if own.key else "")
     except (ssl.SSLError, ValueError) as error:

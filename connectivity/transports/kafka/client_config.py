@@ -1,6 +1,6 @@
 """Builds the settings of librdkafka from a connection document: brokers, login, TLS, clients.
 
-**Trust.** A connection's `ca` is trusted in addition to the system's authorities, and host names are still checked; only
+**Trust.** A connection's `ca` is trusted in place of the system's authorities, and host names are still checked; only
 `validateCertificates: false` turns checks off.
 
 **Group.** Each consumer is a static member of its group (Kafka 2.3 and later): after a crash its next link resumes the
@@ -160,10 +160,10 @@ def _tls_settings(connection: Connection) -> Settings:
         }
     else:
         settings = {"ssl.endpoint.identification.algorithm": "https"}
-        if (system := _system_authorities()) is not None:
-            settings["ssl.ca.location"] = system
         if connection.ca:
             settings["ssl.ca.pem"] = connection.ca
+        elif (system := _system_authorities()) is not None:
+            settings["ssl.ca.location"] = system
     settings["ssl.cipher.suites"] = CIPHERS
     if (own := connection.credentials) is not None and own.cert:
         settings["ssl.certificate.pem"] = own.cert

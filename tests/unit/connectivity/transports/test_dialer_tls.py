@@ -1,4 +1,4 @@
-"""TLS below 1.2 is refused with every broker."""
+"""TLS below 1.2 is refused with every broker, and a connection's own authorities are the only trusted ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from socket import create_connection, create_server
 from typing import Any
 
@@ -27,7 +28,7 @@ SCHEMES = {"mqtt": "ssl", "mqtt-5": "ssl", "amqp-091": "amqps", "kafka": "ssl"}
 LAX = "ALL:@SECLEVEL=0"
 
 
-def document(kind: str, port: int, ca: str) -> Connection:
+def document(kind: str, port: int, ca: str | None) -> Connection:
     """A connection to this machine."""
     options = {"bootstrapServers": f"localhost:{port}"} if kind == "kafka" else {}
     source = {"addresses": ["in"], "qos": 1, "authorizationContext": ["a"]}
@@ -120,3 +121,25 @@ def test_the_server_of_these_tests_is_one_that_a_lax_client_agrees_with(
         context.wrap_socket(made, server_hostname="localhost") as wrapped,
     ):
         assert wrapped.version() == "TLSv1.1"
+
+
+def test_the_authorities_of_a_connection_are_trusted_in_place_of_those_of_the_system(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator who names one authority does not trust all public ones."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(Certificates.make(tmp_path).ca))
+    system, own = tls_context(document("mqtt", 8883, None)), tls_context(document("mqtt", 8883, ca_of(certificates)))
+    trusted = [[found["serialNumber"] for found in context.get_ca_certs()] for context in (system, own)]
+    assert len(trusted[1]) == 1
+    assert trusted[1][0] not in trusted[0]
+    assert trusted[0]
+
+
+def test_kafkas_library_gets_the_authorities_of_a_connection_or_those_of_the_system(certificates: Certificates) -> None:
+    ca = ca_of(certificates)
+    system, own = (
+        common_settings(connection, Options.model_validate(connection.own_options))
+        for connection in (document("kafka", 9093, None), document("kafka", 9093, ca))
+    )
+    assert ("ssl.ca.pem" in system, "ssl.ca.location" in own) == (False, False)
+    assert own["ssl.ca.pem"].strip() == ca.strip()
