@@ -65,7 +65,7 @@ MAX_WORK = 1 << 24
 """The most steps that one comparison of `fn:filter` may take."""
 
 _EACH = 16
-"""What a value costs in addition to its length: the call for two values takes as long as 256 steps."""
+"""The cost of a value in addition to its length: the call for two values takes as long as 256 steps."""
 
 FUNCTIONS: dict[str, Function] = {}
 """Every function by its name, in the order of the documentation."""
