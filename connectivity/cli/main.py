@@ -83,7 +83,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run the service until SIGTERM or SIGINT."""
+    """Run the service until SIGTERM, SIGINT or SIGHUP."""
     loaded = loaded_settings(settings)
     # Modules stay: the garbage collector need not search them, neither now nor while the service runs.
     gc.disable()
