@@ -1,4 +1,4 @@
-"""The composition root: builds the service from its settings and runs it until SIGTERM, SIGINT or SIGHUP.
+"""The composition root: builds the service from its settings, and runs it until a signal stops it.
 
 Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: say
 goodbye to sessions, accept no more deliveries, send pending replies, close; at most ten seconds.
@@ -458,7 +458,10 @@ async def _serve(settings: Settings, settings_file: Path | None, listening: sock
 
 
 def stop_signals() -> Iterator[signal.Signals]:
-    """Yield the signals that stop the service: SIGHUP, which a closed terminal sends, unless `nohup` ignores it."""
+    """Yield the signals that stop the service: also SIGHUP, which a closed terminal sends.
+
+    `nohup` sets SIGHUP to be ignored; then it stays so.
+    """
     yield from (signal.SIGTERM, signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         yield signal.SIGHUP

@@ -331,7 +331,7 @@ def _selection(fields: str | None) -> FieldSelection | None:
 
 
 def _document(found: Definition) -> dict[str, Any]:
-    """Return the document without members that only the service sets: those that a client sent are out of date."""
+    """Return the document without members that only the service sets, which a client may have sent."""
     return {name: value for name, value in found.document.items() if name not in READ_ONLY}
 
 
