@@ -1,4 +1,4 @@
-"""The composition root: builds the service from its settings and runs it until SIGTERM or SIGINT.
+"""The composition root: builds the service from its settings, and runs it until a signal stops it.
 
 Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: say
 goodbye to sessions, accept no more deliveries, send pending replies, close; at most ten seconds.
@@ -432,10 +432,9 @@ async def _serve(settings: Settings, settings_file: Path | None, listening: sock
     parts = (service.eraser, service.management, service.search_requests)
     app = application(service.monitor, service.readiness, settings.api, *parts, permissions=service.permission_requests)
     server = server_of(app, settings.api)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stopped_by: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    for number in stop_signals():
+        asyncio.get_running_loop().add_signal_handler(number, stopped_by.put_nowait, number)
     api = asyncio.create_task(server.serve([listening]))
     log.info(
         "api listening",
@@ -450,13 +449,22 @@ async def _serve(settings: Settings, settings_file: Path | None, listening: sock
     service.jobs.start()
     service.pipeline.start()
     quiet_garbage_collection()
-    await stop.wait()
-    log.info("draining")
+    log.info("draining", signal=(await stopped_by.get()).name)
     await service.jobs.stop()
     await service.close()
     server.should_exit = True
     await api
     log.info("stopped")
+
+
+def stop_signals() -> Iterator[signal.Signals]:
+    """Yield the signals that stop the service: also SIGHUP, which a closed terminal sends.
+
+    `nohup` sets SIGHUP to be ignored; then it stays so.
+    """
+    yield from (signal.SIGTERM, signal.SIGINT)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield signal.SIGHUP
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -500,7 +508,7 @@ def _secrets(settings: Settings) -> list[str]:
 
 
 def main(settings: Settings, settings_file: Path | None = None) -> int:
-    """Run the service until SIGTERM or SIGINT, and return the exit code."""
+    """Run the service until SIGTERM, SIGINT or SIGHUP, and return the exit code."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     logs.configure(log_format=settings.log.format, level=settings.log.level)
     logs.install_exception_hooks()

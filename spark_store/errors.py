@@ -224,6 +224,7 @@ class StoreUnavailable(StoreError):
 INSTALL_EXTRA = "install it with: pip install 'broker-connectivity[{}]'"
 FULL = "the disk is full: free space; a running service then continues automatically"
 DAMAGED_JOURNAL = "the file is damaged: stop the service, and restore the file from a backup"
+MOVED_JOURNAL = "the file was moved, deleted or replaced while it was in use: put it back, or restart the service"
 
 FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -41,6 +41,22 @@ def size_of(path: Path) -> int | None:
         return None
 
 
+def identity_of(path: str | Path) -> tuple[int, int]:
+    """Return what a file is recognized by at another time: device and number. Raises OSError."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def is_elsewhere(path: str | Path, identity: tuple[int, int]) -> bool:
+    """Whether the path leads to another file, or to none; False if the path cannot be examined."""
+    try:
+        return identity_of(path) != identity
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
 def sync_path(path: Path) -> None:
     """Return when a file, or the entries of a folder, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)

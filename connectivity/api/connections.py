@@ -34,6 +34,7 @@ from connectivity.api.schemas import (
     TEST_RESULT_EXAMPLE,
 )
 from connectivity.config.problems import show
+from connectivity.connections.model import READ_ONLY
 from connectivity.errors import Problem
 from connectivity.management.interface import Definition, Management, Permit, SampleMessage
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
@@ -317,7 +318,7 @@ async def _command(management: Management, connection_id: str, wanted: str, by: 
 
 def _created_response(found: Definition) -> Response:
     location = f"{PREFIX}/{quote(found.id, safe=':')}"
-    return JsonResponse(found.document, 201, {"location": location, "etag": found.tag})
+    return JsonResponse(_document(found), 201, {"location": location, "etag": found.tag})
 
 
 def _selection(fields: str | None) -> FieldSelection | None:
@@ -329,9 +330,14 @@ def _selection(fields: str | None) -> FieldSelection | None:
         raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 
+def _document(found: Definition) -> dict[str, Any]:
+    """Return the document without members that only the service sets, which a client may have sent."""
+    return {name: value for name, value in found.document.items() if name not in READ_ONLY}
+
+
 def _render(found: Definition, selection: FieldSelection | None) -> Mapping[str, Any]:
     if selection is None:
-        return found.document
+        return _document(found)
     special = {
         "_revision": found.revision,
         "_modified": found.modified,
@@ -340,7 +346,7 @@ def _render(found: Definition, selection: FieldSelection | None) -> Mapping[str,
         "_override": found.override,
         "_problems": list(found.problems),
     }
-    return select({**found.document, **special}, selection)  # type: ignore[no-any-return]
+    return select({**_document(found), **special}, selection)  # type: ignore[no-any-return]
 
 
 def _connection_test(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMessage | None]:

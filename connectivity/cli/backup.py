@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +15,20 @@ from connectivity.cli.output import print_error, print_fields, print_json
 from connectivity.errors import CommandFailed
 
 MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """End the process at SIGTERM as an exception does, so that the copy is removed."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def backup(
@@ -33,7 +50,8 @@ def backup(
     from connectivity.maintenance import backup as work
 
     try:
-        made = work.back_up(loaded, folder, like)
+        with _sigterm_unwinds():
+            made = work.back_up(loaded, folder, like)
     except CommandFailed as error:
         print_error(str(error))
         raise typer.Exit(error.exit_code) from None

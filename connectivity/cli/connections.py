@@ -20,7 +20,7 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefused, ServiceUnreachable
-from connectivity.cli.options import AsJson, Paths, confirm, connection_ids, refuse_empty, service_command
+from connectivity.cli.options import A_YEAR, AsJson, Paths, confirm, connection_ids, refuse_empty, service_command
 from connectivity.cli.output import (
     colorize,
     print_error,
@@ -405,7 +405,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new entries until Ctrl-C.")] = False,
     level: Annotated[Level | None, typer.Option(help="Show only entries of this level.")] = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to request new entries.")
+        float, typer.Option(min=0.1, max=A_YEAR, metavar="SECONDS", help="How often to request new entries.")
     ] = 1.0,
     enable: Annotated[
         bool, typer.Option("--enable", help="Enable the connection's log for its default duration, starting now.")

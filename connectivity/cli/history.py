@@ -20,6 +20,7 @@ import typer
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.http_client import RequestFailed
 from connectivity.cli.options import (
+    A_YEAR,
     AsJson,
     ConnectionOptions,
     SettingsFile,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from connectivity.maintenance.export import HistoryExport
     from mappings.ids import EntityId
 
-A_YEAR = 31_536_000.0
 _POLL_SECONDS = 0.2
 
 

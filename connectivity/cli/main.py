@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -82,7 +83,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run the service until SIGTERM or SIGINT."""
+    """Run the service until SIGTERM, SIGINT or SIGHUP."""
     loaded = loaded_settings(settings)
     # Modules stay: the garbage collector need not search them, neither now nor while the service runs.
     gc.disable()
@@ -94,8 +95,22 @@ def serve(
     raise typer.Exit(service.main(loaded, settings))
 
 
+def _open_standard_streams() -> None:
+    """Open the standard streams that are closed: they lead to the null device.
+
+    Otherwise a file or a socket would get the number of a standard stream, and what libraries print there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - never closed
+
+
 def main() -> None:
     """The program `connectivity`."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         # Texts of a file may contain characters that the terminal cannot print.
         if isinstance(stream, io.TextIOWrapper):

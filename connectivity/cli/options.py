@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 IdsT = TypeVar("IdsT", str, list[str], str | None)
 
+A_YEAR = 31_536_000.0
+"""Seconds: the longest time that an option accepts."""
+
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -81,6 +82,12 @@ def read_list(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
+def _without_null(value: Path) -> Path:
+    if "\0" in str(value):
+        raise ValueError("a path without null characters")
+    return value
+
+
 def read_off_as_text(value: object) -> object:
     """YAML reads a bare `off` as false."""
     return "off" if value is False else lower_text(value)
@@ -97,6 +104,9 @@ def duration_text(value: timedelta | None) -> str:
     number, unit = next(((milliseconds // size, unit) for unit, size in units if milliseconds % size == 0), (0, "ms"))
     return f"{number or milliseconds}{unit}"
 
+
+AnyPath = Annotated[Path, AfterValidator(_without_null)]
+"""A path that the system can look up, whether something is there or not."""
 
 Number = Annotated[float, Field(ge=0)]
 DurationForm = Annotated[str, Field(pattern=rf"^{_DURATION_FORM}$")] | Number

@@ -32,6 +32,7 @@ from connectivity.config.api_settings import ApiSettings
 from connectivity.config.extras import Extra
 from connectivity.config.quantities import (
     FOREVER,
+    AnyPath,
     DaysForm,
     Duration,
     DurationOrForever,
@@ -297,7 +298,7 @@ class SecretSettings(Section):
     key: SecretKey | None = Field(
         default=None, description="The key, 32 bytes in base64; `connectivity secrets new-key` prints one."
     )
-    key_file: Path | None = Field(
+    key_file: AnyPath | None = Field(
         default=None,
         description="A file of keys, one per line, the newest key first. Only the file's owner and group may have "
         "permission to read it.",
@@ -305,7 +306,7 @@ class SecretSettings(Section):
     old_keys: Annotated[tuple[SecretKey, ...], NoDecode, Listed] = Field(
         default=(), description="Former keys, which still decrypt the secrets they encrypted."
     )
-    folders: Annotated[tuple[Path, ...], NoDecode, Listed] = Field(
+    folders: Annotated[tuple[AnyPath, ...], NoDecode, Listed] = Field(
         default=(),
         description="Folders that `${file:PATH}` may read from. Default: none for documents sent to the API; for connection "
         "files all, except the service's own files.",
@@ -448,7 +449,7 @@ class SparkSettings(Section):
         description="The address of a Spark Connect server that runs Spark queries instead of the pipeline, such as "
         "`sc://spark.example:15002`. The server needs Delta Lake, and access to `data_dir` as the same user.",
     )
-    jars: Path | None = Field(
+    jars: AnyPath | None = Field(
         default=None,
         description="Folder of Delta's jars, where `connectivity pipeline install` puts them. By default a folder in the "
         "user's cache (`$XDG_CACHE_HOME`, else `~/.cache`).",
@@ -498,12 +499,12 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    connections_dir: Path = Field(
+    connections_dir: AnyPath = Field(
         default=Path("connections"),
         description="Folder of connection files. The service reads changed files while it runs. Only the default "
         "folder may be absent.",
     )
-    data_dir: Path = Field(default=Path("data"), description="Folder of journal and lake.")
+    data_dir: AnyPath = Field(default=Path("data"), description="Folder of journal and lake.")
     api: ApiSettings = ApiSettings()
     journal: JournalSettings = JournalSettings()
     lake: LakeSettings = LakeSettings()

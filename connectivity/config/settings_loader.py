@@ -72,7 +72,7 @@ def _explain(details: Any, content: Mapping[str, Any], file: Path | None) -> str
     elif steps[0] == "secrets":
         found = "an invalid value"
     elif len(steps) == 1 and details["type"] == "value_error":
-        found = _SECTIONS_WITH_RULES[steps[0]]
+        found = _SECTIONS_WITH_RULES.get(steps[0], found)
     elif steps == ["api"]:
         found = "an invalid value"
     return f"{name} ({origin}): found {found}, expected {expected}" + (f" ({hint})" if hint else "")
@@ -116,6 +116,9 @@ def _value_at(value: Any, steps: list[Any]) -> object:
             if isinstance(step, int) and isinstance(listed, list) and step < len(listed):
                 return str(listed[step])
             return value if step == "default" else None
+        if step == "default" and isinstance(value, dict) and step not in value:
+            # An object of limits may be written in its place, too.
+            continue
         try:
             value = value[step]
         except (KeyError, IndexError, TypeError):

@@ -88,8 +88,10 @@ def read_key_file(file: Path, setting: str) -> list[bytes]:
 def add_key(file: Path, key: bytes) -> None:
     """Add a key at the head of a key file, which is created if it is missing.
 
-    A crash leaves the file as it was. Raises SettingsError for an invalid file, or one that cannot be written.
+    The file keeps its owner, group and permissions. A crash leaves it as it was. Raises SettingsError for an invalid file,
+    or one that cannot be written.
     """
+    file = Path(os.path.realpath(file))
     earlier = read_key_file(file, "key file") if file.exists() else []
     written = "".join(f"{key_text(each)}\n" for each in (key, *earlier))
     draft = file.with_name(f".{file.name}.new")
@@ -98,6 +100,8 @@ def add_key(file: Path, key: bytes) -> None:
             draft.unlink()
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+            if earlier:
+                _copy_owner(file, descriptor)
             opened.write(written)
             opened.flush()
             os.fsync(opened.fileno())
@@ -107,6 +111,18 @@ def add_key(file: Path, key: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise SettingsError(f"key file {file}: expected a file that can be written, found: {error.strerror}") from error
+
+
+def _copy_owner(file: Path, descriptor: int) -> None:
+    """Give an open file the owner, group and permissions of another file, if this process may.
+
+    Raises OSError.
+    """
+    status = file.stat()
+    # The permissions are meant for that group: for another one, they would be too many.
+    with contextlib.suppress(PermissionError):
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
 
 
 def _first_key(file: Path) -> bytes:

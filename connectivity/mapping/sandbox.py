@@ -104,6 +104,9 @@ class Sandbox:
             return self._too_long()
         if headline == "InternalError: out of memory":
             return self._too_much_memory()
+        if headline == "null":
+            # The engine throws null if there is no memory for an error either.
+            return f"{self._too_much_memory()}, or threw null"
         reason = "".join(character if character.isprintable() else " " for character in headline)[:_MAX_REASON_LENGTH]
         if (position := _POSITION.match(stack)) is not None:
             function = f" in {position['name']}" if position["name"] not in (None, "<eval>", "<anonymous>") else ""

@@ -27,12 +27,14 @@ from mappings.json_values import decode_state
 from mappings.model.signals import Event
 from spark_store.errors import (
     DAMAGED_JOURNAL,
+    MOVED_JOURNAL,
     StateDamaged,
     StoreError,
     StoreUnavailable,
     Unstorable,
     translate_sqlite_error,
 )
+from spark_store.files import identity_of, is_elsewhere
 from spark_store.journal import creators, incarnations, schema, statements
 from spark_store.journal.batch import answer_owners, batched, encode, plan
 from spark_store.records import (
@@ -117,10 +119,7 @@ _PROBE = "INSERT OR REPLACE INTO probes (id, filling) VALUES (1, zeroblob(65536)
 _PROBED = "DELETE FROM probes"
 
 _LOCK_SECONDS = 0.2
-"""How long to wait for another process's lock.
-
-Short, because `write` runs on an event loop; no other process should write.
-"""
+"""How long to wait for another process's lock: short, because `write` runs on the event loop."""
 
 _CHECKPOINT_PAGES = 8000
 """After how many pages (32 MiB) a commit moves the log into the file.
@@ -165,6 +164,7 @@ class Journal:
     ) -> None:
         """Use `open`."""
         self.path = path
+        self._identity = identity_of(path)
         self._writer = writer
         self._reader = reader
         self._clock = clock
@@ -240,7 +240,14 @@ class Journal:
         with self._writing():
             self._repair()
             if self._writer.in_transaction:
+                self._expect_file()
                 self._writer.execute("COMMIT")
+
+    def _expect_file(self) -> None:
+        """Raises StoreUnavailable if the file is not at its path: commits would be lost at the next start."""
+        if is_elsewhere(self.path, self._identity):
+            self.rollback()
+            raise StoreUnavailable(f"{self.path}: {MOVED_JOURNAL}")
 
     def rollback(self) -> None:
         """Discard everything written since the last commit. Never raises."""
@@ -322,6 +329,7 @@ class Journal:
     def probe(self) -> None:
         """Write something of some size durably and take it away again, to see whether that works."""
         self.rollback()
+        self._expect_file()
         with self._writing():
             # Otherwise probes alone would use up the little room there is.
             with contextlib.suppress(sqlite3.OperationalError):

@@ -461,13 +461,23 @@ def test_exit_code_4_is_a_port_in_use(ended: Exit) -> None:
     )
 
 
+def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
+    """As `nohup` wants it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in set(module.stop_signals())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert set(module.stop_signals()) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_an_address_of_ip_6_may_be_written_with_or_without_brackets(host: str) -> None:
     with _listen(host, 0) as listening:
         assert listening.family is socket.AF_INET6
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_ends_the_service_in_good_order(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,8 +506,8 @@ async def test_a_signal_ends_the_service_in_good_order(
             assert "connectivity_journal_commit_seconds" in answer.text
         os.kill(os.getpid(), number)
         await asyncio.wait_for(running, PATIENCE)
-    events = [line["event"] for line in lines]
-    assert events[-2:] == ["draining", "stopped"]
+    assert [line["event"] for line in lines][-2:] == ["draining", "stopped"]
+    assert lines[-2]["signal"] == number.name
     with _listen("127.0.0.1", listening["port"]):
         Journal.open(tmp_path / "journal.db").close()
 

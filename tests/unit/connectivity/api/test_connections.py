@@ -71,6 +71,15 @@ async def test_a_created_connection_is_returned_with_its_location() -> None:
     assert management.requests == [("create", NEW, "api")]
 
 
+async def test_members_that_the_service_sets_are_not_shown_as_a_client_sent_them() -> None:
+    sent = {**DOCUMENT, "_revision": 77, "_modified": "2020-01-01T00:00:00Z", "__lifecycle": "DELETED"}
+    management = FakeManagement()
+    assert (await sends(management, "POST", ALL, sent)).json() == SHOWN
+    for path, expected in ((ONE, SHOWN), (f"{ONE}?fields=id,_revision,__lifecycle", {"id": "site", "_revision": 1})):
+        assert (await ask(management, "GET", path)).json() == expected
+    assert (await ask(management, "GET", ALL)).json() == [SHOWN]
+
+
 async def test_an_id_that_is_taken_is_a_conflict() -> None:
     answer = await sends(management_with_connection(), "POST", ALL, DOCUMENT)
     assert (answer.status_code, answer.json()["error"]) == (409, "connectivity:connection.conflict")

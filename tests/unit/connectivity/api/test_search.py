@@ -197,6 +197,11 @@ async def test_an_invalid_search_parameter_is_refused_before_the_search(query: d
     assert (answer.status_code, answer.json()["error"], management.requests) == (400, error, [])
 
 
+async def test_a_timeout_in_another_form_is_reported_with_the_expected_form() -> None:
+    answer, _ = await search(THINGS, "anna", timeout="soon")
+    assert answer.json()["description"] == 'timeout: found "soon", expected a duration such as 10s or 500ms'
+
+
 @pytest.mark.parametrize(
     "fault",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,22 @@ def test_a_folder_that_cannot_be_used_is_reported(data: Path) -> None:
 def test_settings_that_cannot_be_used_are_reported(data: Path, tmp_path: Path) -> None:
     ended = backup(data, str(tmp_path / "copy"), "--settings", str(tmp_path / "none.yaml"))
     assert ended.exit_code == 2
+
+
+def test_sigterm_ends_a_backup_and_removes_the_copy(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C does."""
+
+    def end(*_: object) -> None:
+        assert (tmp_path / "copy" / "journal.db").exists()
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("spark_store.maintenance.backup._check_content", end)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        assert backup(data, str(tmp_path / "copy")).exit_code == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "copy").exists()

@@ -398,3 +398,10 @@ def test_an_invalid_past_is_refused_with_the_names_of_the_options(
     refused = run("show", "depot", *options)
     assert (refused.exit_code, server.requests) == (2, [])
     assert message in " ".join(refused.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e300"])
+def test_an_interval_that_cannot_be_waited_for_is_refused_before_any_request(server: Canned, interval: str) -> None:
+    refused = run("logs", "depot", "--follow", "--interval", interval)
+    assert (refused.exit_code, server.requests) == (2, [])
+    assert "--interval" in refused.stderr

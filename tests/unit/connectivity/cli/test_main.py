@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -335,3 +336,20 @@ def test_results_that_do_not_fit_on_the_disk_end_with_the_reason() -> None:
         ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     message = "standard output cannot be written: No space left on device; free space, or write to another disk\n"
     assert (ended.returncode, ended.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-", ">&-"])
+def test_a_command_works_with_closed_standard_streams(tmp_path: Path, closed: str) -> None:
+    """What it prints is lost, but no other file takes their place, and the exit code is that of the command."""
+    program = [sys.executable, "-c", "from connectivity.cli.main import main; main()", "serve"]
+    settings = {"CONNECTIVITY_DATA_DIR": "/dev/null/data", "CONNECTIVITY_SPARK__MODE": "off"}
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *program],
+        env={**os.environ, **settings},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2, ended.stderr

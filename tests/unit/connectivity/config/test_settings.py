@@ -251,6 +251,29 @@ def test_memory_is_a_size_as_java_takes_it(tmp_path: Path, value: str) -> None:
     assert problem.endswith("expected a size such as 1g or 1500m")
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "tracing: {endpoint: localhost:4318}",
+            'found "localhost:4318", expected an address such as http://localhost:4318',
+        ),
+        (
+            "spark: {remote: spark.example}",
+            'found "spark.example", expected an address such as sc://spark.example:15002',
+        ),
+        ("spark: {mirror: maven}", 'found "maven", expected an address that begins with https://, http:// or file://'),
+        ("tracing: {ratio: lots}", 'found "lots", expected a number'),
+        ("tracing: {ratio: [1]}", "found a list of 1, expected a number"),
+        ("data_dir: 5", "found 5, expected a path"),
+        ('data_dir: "a\\0b"', r'found "a\u0000b", expected a path without null characters'),
+        ('secrets: {folders: ["a\\0b"]}', "found an invalid value, expected a path without null characters"),
+    ],
+)
+def test_what_was_expected_is_written_for_people(tmp_path: Path, text: str, problem: str) -> None:
+    assert [it.partition("): ")[2] for it in problems(written(tmp_path, text))] == [problem]
+
+
 @pytest.mark.parametrize("name", ["_env_prefix", "_secrets_dir", "_cli_parse_args", "__pydantic_self__", "_x"])
 def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, name: str) -> None:
     file = written(tmp_path, f"{name}: OTHER_\napi: {{port: x}}\n")
@@ -266,6 +289,8 @@ def test_a_retention_that_is_invalid_is_shown_as_it_was_written(
     for text in ("nope", "{default: nope}"):
         file = written(tmp_path, f"lake: {{retention: {text}}}\n")
         assert problems(file)[0].startswith(f'lake.retention.default ({file}): found "nope", expected a duration')
+    file = written(tmp_path, "lake: {retention: {days: 0}}\n")
+    assert problems(file)[0].startswith(f"lake.retention.default.days ({file}): found 0, expected a number of days")
     file = written(tmp_path, "lake: {retention: {acme.site: -1}}\n")
     assert problems(file)[0].startswith(f'lake.retention["acme.site"] ({file}): found -1, expected')
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", "soon")

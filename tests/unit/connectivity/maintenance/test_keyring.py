@@ -114,6 +114,43 @@ def test_a_key_is_put_at_the_head_of_a_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["keys"]
 
 
+def test_a_file_with_another_key_keeps_its_owner_its_group_and_its_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a service that reads it as its group could not start any more."""
+    file = tmp_path / "keys"
+    add_key(file, ONE)
+    file.chmod(0o640)
+    owners: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: owners.append((user, group)))
+    add_key(file, TWO)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert owners == [(file.stat().st_uid, file.stat().st_gid)]
+
+
+def test_keys_are_not_shown_to_another_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not in the group of the file cannot give it back to the group."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    file = tmp_path / "keys"
+    add_key(file, ONE)
+    file.chmod(0o640)
+    monkeypatch.setattr(os, "fchown", refuse)
+    add_key(file, TWO)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_link_to_a_file_of_keys_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    add_key(tmp_path / "real" / "keys", ONE)
+    (tmp_path / "keys").symlink_to(tmp_path / "real" / "keys")
+    add_key(tmp_path / "keys", TWO)
+    assert (tmp_path / "keys").is_symlink()
+    assert read_key_file(tmp_path / "real" / "keys", "x") == [TWO, ONE]
+
+
 def test_a_leftover_file_of_a_crash_does_not_block_the_next_key(tmp_path: Path) -> None:
     (tmp_path / ".keys.new").write_text("half a k")
     add_key(tmp_path / "keys", ONE)

@@ -253,6 +253,7 @@ def test_json_as_deep_as_messages_may_be_is_read_and_written() -> None:
         ("let x = ;", r"SyntaxError: .* at line 1, column \d+"),
         ("", "ReferenceError: mapToDittoProtocolMsg is not defined"),
         ("mapToDittoProtocolMsg = () => { throw 'a\\u0007b' }", "a b"),
+        ("mapToDittoProtocolMsg = () => { throw null }", "needed more than 32 MiB of memory, or threw null"),
         ("mapToDittoProtocolMsg = () => 1", "found as a result a value of type number, expected an object"),
     ],
 )  # fmt: skip

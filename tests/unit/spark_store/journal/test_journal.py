@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,47 @@ def test_reading_that_fails_is_unavailable(fragile: Journal) -> None:
         Fragile.arm(1)
         with pytest.raises(StoreUnavailable, match="disk I/O error"):
             read()
+
+
+def replace_file(file: Path) -> None:
+    shutil.copy(file, file.with_suffix(".copy"))
+    file.with_suffix(".copy").replace(file)
+
+
+def delete_file(file: Path) -> None:
+    file.unlink()
+
+
+@pytest.mark.parametrize("take_away", [delete_file, replace_file])
+def test_nothing_is_stored_in_a_file_that_is_not_at_its_path_any_more(
+    tmp_path: Path, take_away: Callable[[Path], object]
+) -> None:
+    """Otherwise, changes that were confirmed would be gone at the next start."""
+    file = tmp_path / "data" / "journal.db"
+    file.parent.mkdir()
+    journal = Journal.open(file)
+    journal.append(history(LAMP, 2))
+    with contextlib.closing(journal):
+        take_away(file)
+        with pytest.raises(StoreUnavailable, match=r"journal.db: .*deleted or replaced.*put it back, or restart"):
+            journal.append([change(LAMP, 3)])
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            journal.probe()
+        assert journal.latest(LAMP) == 2
+
+
+def test_a_file_that_is_moved_back_is_used_again(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with contextlib.closing(Journal.open(folder / "journal.db")) as journal:
+        journal.append(history(LAMP, 2))
+        folder.rename(tmp_path / "away")
+        with pytest.raises(StoreUnavailable, match="put it back"):
+            journal.append([change(LAMP, 3)])
+        (tmp_path / "away").rename(folder)
+        journal.probe()
+        journal.append([change(LAMP, 3)])
+        assert journal.latest(LAMP) == 3
 
 
 def test_a_full_file_stores_nothing_of_the_batch_and_continues_with_free_space(tmp_path: Path) -> None:
