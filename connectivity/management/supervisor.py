@@ -330,6 +330,9 @@ class Supervisor:
             any(client.lifecycle.state is ConnectionState.OPEN for client in self.clients),
         )
         if self._is_linked and not was_linked:
+            for link in [client.link for client in self.clients if client.link is not None]:
+                for index, fault in link.target_faults.items():
+                    self._targets[index].trouble = fault
             for component in self._components:
                 component.linked(self.connection.id)
         if status is Status.OPEN and not self._is_announced:

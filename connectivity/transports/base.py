@@ -143,6 +143,10 @@ class Link(Protocol):
         """Why the link cannot work at present, as a text for the status details; None: it works."""
 
     @property
+    def target_faults(self) -> Mapping[int, str]:
+        """Why targets cannot be published to, by their index, as far as connecting has shown it."""
+
+    @property
     def throttled(self) -> int:
         """The number of minutes in which a rate limit, if there is one, has delayed the link."""
 

@@ -199,6 +199,9 @@ async def test_2_3_1_a_missing_exchange_of_a_target_is_reported_and_the_link_sta
         link = await harness.connect()
     [event] = [each for each in logs if each["event"] == "exchange missing"]
     assert (event["exchange"], event["log_level"]) == ("not-there", "warning")
+    [(index, fault)] = link.target_faults.items()
+    assert index == 0
+    assert fault.startswith("missing address: NOT_FOUND - no exchange 'not-there'")
     await link.close()
 
 

@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -143,6 +144,7 @@ class MemoryLink:
 
     condition: str | None = None
     throttled = 0
+    target_faults: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, broker: MemoryBroker, queues: Sequence[_Queue], client: int = 0) -> None:
         self._loop = asyncio.get_running_loop()

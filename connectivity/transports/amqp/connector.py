@@ -1,7 +1,7 @@
 """Opens AMQP links: connecting, login, checks of queues and exchanges, consumers.
 
 All queues must exist; an error names all missing ones, and the connection is misconfigured until they exist. A missing
-exchange of a target or reply target is only logged, since publishing works as soon as it exists.
+exchange of a target or reply target is logged, and only that target is misconfigured: publishing works as soon as it exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ async def connect(connection: Connection, consume: ConsumeOptions) -> AmqpLink:
         await link.client.connect()
         await _check_queues(link, connection)
         await link.publisher.open()
-        await link.publisher.check_exchanges(set(_exchanges(connection)))
+        missing = await link.publisher.check_exchanges(set(_exchanges(connection)))
+        exchanges = [target.address.partition("/")[0] for target in connection.targets]
+        link.target_faults = {index: missing[each] for index, each in enumerate(exchanges) if each in missing}
         for intake in link.source_consumers:
             await intake.open()
         link.mark_started()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 from connectivity.connections.model import Connection
@@ -45,6 +45,7 @@ class AmqpLink:
 
     def __init__(self, connection: Connection, options: Options, consume: ConsumeOptions = CONSUME_DEFAULTS) -> None:
         self.lost = asyncio.get_running_loop().create_future()
+        self.target_faults: Mapping[int, str] = {}
         self.window = WINDOW
         self._is_started = self._is_over = self._is_full = False
         # The prefetch of the sources bounds the number.

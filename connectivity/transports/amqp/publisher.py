@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -106,10 +106,11 @@ class AmqpPublisher:
         self._addresses.clear()
         self._client.frame_demultiplexer.takers[self._channel] = self
 
-    async def check_exchanges(self, exchanges: set[str]) -> None:
-        """Check exchanges in advance and log those that are missing. Raises NotConnected."""
+    async def check_exchanges(self, exchanges: set[str]) -> Mapping[str, str]:
+        """Check exchanges in advance; return why each missing one cannot be used. Raises NotConnected."""
         for exchange in sorted(exchanges - self._known):
             await self._check_exchange(exchange)
+        return {exchange: str(error) for exchange, (_, error) in self._missing.items()}
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 

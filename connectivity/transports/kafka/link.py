@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
@@ -54,6 +55,7 @@ class KafkaLink:
 
     window: int
     lost: asyncio.Future[LinkError]
+    target_faults: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, topics: Sequence[Sequence[str]], repair_seconds: float = REPAIR_SECONDS) -> None:
         """`topics`: the topics of each source.

@@ -17,7 +17,8 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import structlog
@@ -67,6 +68,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
 
     condition: str | None = None
     throttled = 0
+    target_faults: Mapping[int, str] = MappingProxyType({})
 
     def __init__(
         self,

@@ -11,8 +11,9 @@ link; with `reconnectForRedelivery` the link ends itself for that, and also when
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import structlog
 
@@ -64,6 +65,7 @@ class MqttLink:
     window: int
     lost: asyncio.Future[LinkError]
     throttled = 0
+    target_faults: Mapping[int, str] = MappingProxyType({})
 
     def __init__(
         self,

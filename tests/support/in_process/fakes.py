@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from connectivity.errors import LinkError
@@ -19,6 +20,7 @@ class Link:
     lost: asyncio.Future[LinkError]
     condition = None
     throttled = 0
+    target_faults: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, window: int = 100) -> None:
         self.window = window

@@ -78,7 +78,8 @@ same command. Senders that must exclude double execution give each command an id
         Fault(
             "an exchange is missing",
             "a warning `exchange missing` with the name of the exchange, at the start and when the service publishes "
-            "a message to it; only the messages for this exchange fail",
+            "a message to it; a target with this exchange has the status `misconfigured` until the broker has accepted a "
+            "message; only the messages for this exchange fail",
         ),
         Fault(
             "the broker refuses the login, or does not offer its mechanism",

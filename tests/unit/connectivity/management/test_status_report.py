@@ -16,6 +16,7 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.targets import event_publisher
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import connection, source, target, turn, until
+from tests.support.memory_transport import MemoryLink
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -184,6 +185,20 @@ async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_a
         assert part["statusDetails"].startswith("missing address: no exchange 'events'")
         monkeypatch.setattr(link, "publish", publish)
         await until(lambda: running.supervisor.status_report()["liveStatus"] == "open")
+
+
+async def test_2_3_1_a_target_whose_exchange_is_missing_when_the_link_opens_is_misconfigured_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fault = "missing address: no exchange 'events'"
+    with monkeypatch.context() as missing:
+        missing.setattr(MemoryLink, "target_faults", {1: fault})
+        running = await Running.opened(id="other", targets=[target("_/_/things/live/events"), target(EVENTS)])
+    report = running.supervisor.status_report()
+    assert [(part["status"], part["statusDetails"]) for part in report["targetStatus"]][1] == ("misconfigured", fault)
+    assert (report["targetStatus"][0]["status"], report["liveStatus"]) == ("open", "misconfigured")
+    await running.harness.ask(turn(1))
+    await until(lambda: running.supervisor.status_report()["liveStatus"] == "open")
 
 
 async def test_status_details_of_a_target_include_its_backlog_and_missed_events(
