@@ -7,7 +7,7 @@ is the answer to a delivery, stored in the same transaction so that a redelivery
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +39,19 @@ def entity_of(type: str, id: str) -> EntityId:
 def event_size(event: Event) -> int:
     """Return the size of an event for bounds in bytes."""
     return len(event.headers) + (len(event.value) if event.value is not None else 0)
+
+
+def read_events(entity: EntityId, rows: Iterable[tuple[Any, ...]], max_bytes: int) -> list[Event]:
+    """Return rows as events of an entity, up to the one with which their sizes come to `max_bytes`."""
+    found: list[Event] = []
+    add, new = found.append, tuple.__new__
+    for revision, timestamp, action, path, value, headers in rows:
+        # `Event(…)` without its Python function: this line runs for every event that is sent.
+        add(new(Event, (entity, revision, timestamp, action, path, value, headers)))
+        max_bytes -= len(headers) if value is None else len(headers) + len(value)
+        if max_bytes <= 0:
+            break
+    return found
 
 
 def published_size(published: PublishedEvent) -> int:

@@ -46,6 +46,7 @@ from spark_store.records import (
     Snapshot,
     entity_of,
     event_size,
+    read_events,
 )
 from spark_store.search import index
 from spark_store.search.index import EntityHead, SearchIndex
@@ -475,16 +476,9 @@ class Journal:
 
         At most `limit` of them; the one with which values and headers come to `max_bytes` is the last one.
         """
-        found: list[Event] = []
-        add, new = found.append, tuple.__new__
         try:
             rows = self._reader.execute(_EVENTS, (entity.type.value, entity.id, first, last, max(limit, 0)))
-            for revision, timestamp, action, path, value, headers in rows:
-                # `Event(…)` without its Python function: this line runs for every event that is sent.
-                add(new(Event, (entity, revision, timestamp, action, path, value, headers)))
-                max_bytes -= len(headers) if value is None else len(headers) + len(value)
-                if max_bytes <= 0:
-                    break
+            found = read_events(entity, rows, max_bytes)
             # An unfinished statement would keep the log from being moved into the file.
             rows.close()
         except sqlite3.Error as error:

@@ -38,7 +38,7 @@ from spark_store.lake.table_scan import (
 )
 from spark_store.lake.table_scan import instant as as_datetime
 from spark_store.lake.tables import EVENTS, SNAPSHOTS, Lake
-from spark_store.records import NumberedEvent, Snapshot, Times, event_size
+from spark_store.records import NumberedEvent, Snapshot, Times, read_events
 
 AHEAD: Final = 2000
 """How many events are read at once, if they are not large: the rest is kept for the next page."""
@@ -143,7 +143,7 @@ class LakeHistory:
             return _oldest(version, asked, first, last, limit, None if known is None else known.rows)
 
         version, run = self._events.read(lambda version: (version, read(version)), reaching)
-        found = _events(entity, run.rows.slice(0, limit), max_bytes)
+        found = read_events(entity, journal_rows(run.rows.slice(0, limit), _COLUMNS), max_bytes)
         rest = run.rows.slice(len(found))
         is_all = run.is_all and not rest.num_rows
         if found and not is_all:
@@ -202,7 +202,7 @@ class LakeHistory:
         for version in self._events.former():
             with contextlib.suppress(*GONE):
                 run = _oldest(version, asked, first, last, limit)
-                found = _events(entity, run.rows.slice(0, limit), max_bytes)
+                found = read_events(entity, journal_rows(run.rows.slice(0, limit), _COLUMNS), max_bytes)
                 if found and found[0].revision == first:
                     return ColdEvents(found, found[-1].revision == last)
         return ColdEvents([], is_all=False)
@@ -215,7 +215,7 @@ class LakeHistory:
         )
         if not rows.num_rows:
             return None
-        (event,) = _events(entity, rows.slice(0, 1), 0)
+        (event,) = read_events(entity, journal_rows(rows.slice(0, 1), _COLUMNS), 0)
         return NumberedEvent(int(rows["seq"][0].as_py()), event)
 
     def last_whole(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
@@ -379,14 +379,3 @@ def _in_order(asked: ScanFilter, rows: pa.Table) -> pa.Table:
             f"{len(revisions)} rows; `connectivity pipeline verify` shows what differs from the journal"
         )
     return rows
-
-
-def _events(entity: EntityId, rows: pa.Table, max_bytes: int) -> list[Event]:
-    """Rows as events, up to the one with which values and headers come to `max_bytes`."""
-    found: list[Event] = []
-    for row in journal_rows(rows, _COLUMNS):
-        found.append(event := Event(entity, *row))
-        max_bytes -= event_size(event)
-        if max_bytes <= 0:
-            break
-    return found
