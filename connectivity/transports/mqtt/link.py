@@ -183,10 +183,13 @@ class MqttLink:
         if sources is None:
             served = current.get(topic, ())
             return tuple(index for index in self._sources.of(topic) if index not in served)
-        if not (arrival.redelivered or arrival.retain) and len(topic) <= MAX_CACHED_LENGTH:
-            if len(current) >= CACHED_TOPICS and topic not in current:
-                current.clear()
-            current.setdefault(topic, set()).update(sources)
+        if not (arrival.redelivered or arrival.retain):
+            if (served := current.get(topic)) is not None:
+                served.update(sources)
+            elif len(topic) <= MAX_CACHED_LENGTH:
+                if len(current) >= CACHED_TOPICS:
+                    current.clear()
+                current[topic] = set(sources)
         return sources
 
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
