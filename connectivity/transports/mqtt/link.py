@@ -181,8 +181,7 @@ class MqttLink:
         topic, current = arrival.topic, self._current[arrival.qos > 0]
         sources = self._sources.of_copy(topic, subscriptions)
         if sources is None:
-            served = current.get(topic, ())
-            return tuple(index for index in self._sources.of(topic) if index not in served)
+            return tuple(index for index in self._sources.of(topic) if index not in current.get(topic, ()))
         if not (arrival.redelivered or arrival.retain):
             if (served := current.get(topic)) is not None:
                 served.update(sources)
