@@ -91,7 +91,10 @@ class MqttLink:
         self.groups = self._sources.groups
         """The filters of each subscription by its identifier."""
         self._current: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
-        """By topic, the sources that have taken a message of a present subscription: with QoS 0, and with a higher one."""
+        """The sources that have taken messages of a topic from present subscriptions.
+
+        First for QoS 0, then for higher ones.
+        """
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
