@@ -63,7 +63,7 @@ def _carry_out(loop: asyncio.AbstractEventLoop, function: Callable[[], T], repor
     try:
         result = function()
     except BaseException as error:
-        # Whatever it is, the event loop waits for it, and the next calls wait for this thread.
+        # The event loop waits for the result, and later calls wait for this thread.
         failure = error
     # The event loop may have been closed meanwhile.
     with contextlib.suppress(RuntimeError):
