@@ -39,12 +39,17 @@ def _is_der_sequence(body: str) -> bool:
     return 0 < size <= 4 and len(der) == 2 + size + int.from_bytes(der[2 : 2 + size], "big")
 
 
+def certificate_data(text: str) -> str:
+    """Return PEM as the standard library takes it: in ASCII, so without the letters of names in comments."""
+    return text.encode("ascii", "ignore").decode()
+
+
 def is_certificates(text: str) -> bool:
     """Whether the text is one or more valid X.509 certificates in PEM, and nothing else."""
     if not pem_labels(text) or set(pem_labels(text)) != {"CERTIFICATE"} or len(pem_labels(text)) != text.count("BEGIN"):
         return False
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate_data(text))
     except (ssl.SSLError, ValueError):
         return False
     return True

@@ -120,8 +120,8 @@ def is_meant(address: str, pattern: AddressPattern | None, route: ReplyTargetPub
     if not route.allows(address):
         return False
     if pattern is not None:
-        return pattern.allows(address)
-    return route.is_fixed or has_address_prefix(address, route.beginning)
+        return pattern.allows(address, route.key_mark)
+    return route.is_fixed or has_address_prefix(address, route.beginning, route.key_mark)
 
 
 def drop(what: str, arrival: InboundDelivery, headers: Headers, **about: object) -> None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Reported = Callable[[T | None, Exception | None], object]
+Reported = Callable[[T | None, BaseException | None], object]
 """Receives the result of a call, or its error."""
 
 
@@ -37,7 +37,7 @@ class JournalThread:
         """Carry out `function` and return its result. Raises what it raises."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def report(result: T | None, error: Exception | None) -> None:
+        def report(result: T | None, error: BaseException | None) -> None:
             if done.cancelled():
                 return
             if error is None:
@@ -62,7 +62,8 @@ def _carry_out(loop: asyncio.AbstractEventLoop, function: Callable[[], T], repor
     result, failure = None, None
     try:
         result = function()
-    except Exception as error:
+    except BaseException as error:
+        # The event loop waits for the result, and later calls wait for this thread.
         failure = error
     # The event loop may have been closed meanwhile.
     with contextlib.suppress(RuntimeError):

@@ -468,7 +468,7 @@ class Store:
             taken.fail(error)
 
     def _run_step_in_worker(self, taken: PendingCommit) -> None:
-        def done(_: None, error: Exception | None) -> None:
+        def done(_: None, error: BaseException | None) -> None:
             if error is not None:
                 taken.fail(StoreUnavailable(str(error)))
             taken.succeed()
@@ -513,7 +513,7 @@ class Store:
         self._journal.commit()
         return CommitResult(time.perf_counter() - start, trimming, trimmed)
 
-    def _on_commit_done(self, result: CommitResult | None, error: Exception | None) -> None:
+    def _on_commit_done(self, result: CommitResult | None, error: BaseException | None) -> None:
         self.progress.notify()
         if result is None:
             assert error is not None
@@ -555,7 +555,7 @@ class Store:
             self.tail.forget()
         submitted.succeed()
 
-    def _on_failure(self, error: Exception) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         """Discard everything that is not durable, and probe until writing works again."""
         self.progress.notify()
         self._reports.finish()

@@ -103,7 +103,7 @@ class ReplyTargetPublisher(SignalPublisher):
         }
         connection_type = load_connection_type(connection.connection_type)
         self.is_listener, self.is_stream = connection_type.is_listener, connection_type.is_stream
-        self._key_mark = connection_type.key_mark
+        self.key_mark = connection_type.key_mark
         self.arriving = meter.source(source.addresses, connection_type.matches)
         """The counters of deliveries, by address."""
         self.now = now
@@ -129,7 +129,7 @@ class ReplyTargetPublisher(SignalPublisher):
         if mapper.codec.owns_content_type and mapping.get("content-type") == DEFAULT_CONTENT_TYPE:
             del mapping["content-type"]
         return DestinationTemplate(
-            target.address, mapping, self.connection_id, self.now, Scope.SOURCE, self._address_pattern, self._key_mark
+            target.address, mapping, self.connection_id, self.now, Scope.SOURCE, self._address_pattern, self.key_mark
         )
 
     def through(self, mapper: ConfiguredMapper) -> ReplyTargetPublisher:
@@ -150,7 +150,7 @@ class ReplyTargetPublisher(SignalPublisher):
 
     def allows(self, address: str) -> bool:
         """Whether the reply-target's pattern allows messages to this address."""
-        return self._address_pattern is None or self._address_pattern.allows(address)
+        return self._address_pattern is None or self._address_pattern.allows(address, self.key_mark)
 
     def is_peer(self, address: str) -> bool:
         """Whether an address is one peer of a listener, and not all peers at a path."""

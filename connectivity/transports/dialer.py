@@ -17,7 +17,7 @@ from typing import TypeVar
 from connectivity.connections.model import Connection
 from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.security.egress import refusal
-from connectivity.security.tls import load_client_certificate
+from connectivity.security.tls import certificate_data, load_client_certificate
 
 _OLD_VERSIONS = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
 _CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA")
@@ -129,7 +129,7 @@ def tls_context(connection: Connection) -> ssl.SSLContext:
     A `ca` is trusted in place of the system's authorities; only `validateCertificates: false` turns checks off.
     """
     try:
-        context = ssl.create_default_context(cadata=connection.ca or None)
+        context = ssl.create_default_context(cadata=certificate_data(connection.ca) if connection.ca else None)
         # Overrides the system's TLS settings.
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if not connection.validate_certificates:

@@ -93,8 +93,12 @@ def _check_several(command: Command) -> None:
 
 def _check_value(command: Command, limits: TwinLimits) -> None:
     """Refuse a value that is too large for any entity, because it would take long to read."""
-    if command.value is not None and len(command.value) > limits.value:
-        type, detail = command.entity.type, f"found {len(command.value)} bytes, expected at most {limits.value}"
+    value = command.value
+    if value is None or len(value) <= limits.value:
+        return
+    # Six bytes of an escaped character are one at least.
+    if (size := len(value) - 5 * value.count(rb"\u")) > limits.value:
+        type, detail = command.entity.type, f"found {size} bytes, expected at most {limits.value}"
         raise refusal(f"{type.group}:{type.value}.toolarge", command.entity, command.path, detail)
 
 

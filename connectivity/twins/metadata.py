@@ -162,11 +162,12 @@ def changes(
     size = 0
     for put in asked.put:
         text = encode(put.value)
+        levels = nesting(text)
         for place in _written_paths(written, put.key):
             if not isinstance(put.value, Mapping) and get(written, place) is not MISSING:
                 # A part has its own metadata there, and this is none of it.
                 continue
-            if nesting(text) > MAX_NESTING - len(path) - len(place):
+            if levels > MAX_NESTING - len(path) - len(place):
                 raise case.refuse("header.invalid", PUT)
             found.append((format_pointer((*path, *place)), put.value))
             # Counted here, since a few wildcards over a large value make millions.

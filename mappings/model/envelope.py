@@ -40,8 +40,11 @@ class Envelope(msgspec.Struct, frozen=True):
         found = self.headers.get(name)
         if found is not None:
             return found
-        wanted = name.lower()
-        return next((value for key, value in self.headers.items() if key.lower() == wanted), None)
+        wanted, length = name.lower(), len(name)
+        for key, value in self.headers.items():
+            if len(key) == length and key.lower() == wanted:
+                return value
+        return None
 
     def utf8(self) -> bytes:
         """Return a payload of text in UTF-8, converted from the charset of its content type."""

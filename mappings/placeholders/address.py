@@ -124,23 +124,20 @@ class AddressPattern:
 
     def allows(self, address: str, key_mark: str | None = None) -> bool:
         """Whether the pattern allows this reply address. `key_mark` as for `resolve_address`."""
-        if not self._is_address(address, key_mark):
+        if not _is_suggestion(address, self.text, key_mark):
             return False
         parts = address.split("/", len(self._parts)) if self._takes_rest else address.split("/")
         if len(parts) != len(self._parts) + self._takes_rest:
             return False
         return all(pattern.fullmatch(part) is not None for pattern, part in zip(self._parts, parts, strict=False))
 
-    def _is_address(self, address: str, key_mark: str | None) -> bool:
-        before, mark, _ = address.partition(key_mark) if key_mark is not None else (address, "", "")
-        if not mark:
-            return is_address(_suggestion(address, self.text))
-        return len(address) <= MAX_ADDRESS_LENGTH and (not before or is_address(before))
 
+def has_address_prefix(address: str, prefix: str, key_mark: str | None = None) -> bool:
+    """Whether the fixed beginning of the reply-target allows this reply address.
 
-def has_address_prefix(address: str, prefix: str) -> bool:
-    """Whether the fixed beginning of the reply-target allows this reply address."""
-    return address.startswith(prefix) and is_address(_suggestion(address, prefix))
+    `key_mark` as for `resolve_address`.
+    """
+    return address.startswith(prefix) and _is_suggestion(address, prefix, key_mark)
 
 
 def is_address(text: str) -> bool:
@@ -148,9 +145,15 @@ def is_address(text: str) -> bool:
     return len(text) <= MAX_ADDRESS_LENGTH and unsafe_in_address(text) is None
 
 
-def _suggestion(address: str, written: str) -> str:
-    """An address without a slash in front that an operator has written: it is no client's doing."""
-    return address.removeprefix("/") if written.startswith("/") else address
+def _is_suggestion(address: str, written: str, key_mark: str | None) -> bool:
+    """Whether an address is valid, apart from its key.
+
+    A slash in front that an operator has written is no client's doing.
+    """
+    before, mark, _ = address.partition(key_mark) if key_mark is not None else (address, "", "")
+    if mark:
+        return len(address) <= MAX_ADDRESS_LENGTH and (not before or is_address(before))
+    return is_address(address.removeprefix("/") if written.startswith("/") else address)
 
 
 def _part(part: str) -> re.Pattern[str]:

@@ -67,6 +67,9 @@ MAX_WORK = 1 << 24
 _EACH = 16
 """The cost of a value in addition to its length: the call for two values takes as long as 256 steps."""
 
+_COMPILED = 1 << 12
+"""The cost of a character of a pattern that is not constant."""
+
 FUNCTIONS: dict[str, Function] = {}
 """Every function by its name, in the order of the documentation."""
 
@@ -182,42 +185,51 @@ def _operator(argument: Argument) -> Callable[[str, str], bool]:
 def _filter(arguments: Sequence[Argument]) -> Stage:
     _count(arguments, 2, 3)
     if len(arguments) == 2 and arguments[1].constant != "exists":
-        return _filter_piped(_operator(arguments[0]), arguments[1])
+        return _filter_piped(*arguments)
     operator = _operator(arguments[1])
     read_value = arguments[0].read
     read_compared: Reader = arguments[2].read if len(arguments) == 3 else lambda _: ("true",)
+    each = _cost_of_compiling(arguments[1], arguments[-1])
 
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
         if piped.state is not ResolutionState.RESOLVED:
             return piped
-        return piped if _some(operator, read_value(context), read_compared(context)) else UNRESOLVED
+        return piped if _some(operator, read_value(context), read_compared(context), each) else UNRESOLVED
 
     return stage
 
 
-def _filter_piped(operator: Callable[[str, str], bool], compared: Argument) -> Stage:
+def _cost_of_compiling(operator: Argument, compared: Argument) -> int:
+    """Return the cost of a compared character in addition to the comparison."""
+    return _COMPILED if operator.constant == "like" and compared.constant is None else 0
+
+
+def _filter_piped(name: Argument, compared: Argument) -> Stage:
+    operator, each = _operator(name), _cost_of_compiling(name, compared)
+
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
         if piped.state is not ResolutionState.RESOLVED:
             return piped
-        found, wanted = _to_compare(piped.values, compared.read(context))
-        kept = {value for value in found if any(operator(value, other) for other in wanted)}
+        found, wanted = _to_compare(piped.values, compared.read(context), each)
+        kept = {value for other in wanted for value in found if operator(value, other)}
         return resolution_of(value for value in piped.values if value in kept)
 
     return stage
 
 
-def _some(operator: Callable[[str, str], bool], values: tuple[str, ...], compared: tuple[str, ...]) -> bool:
-    found, wanted = _to_compare(values, compared)
-    return any(operator(value, other) for value in found for other in wanted)
+def _some(operator: Callable[[str, str], bool], values: tuple[str, ...], compared: tuple[str, ...], each: int) -> bool:
+    found, wanted = _to_compare(values, compared, each)
+    # Each pattern with all values, so that it is compiled once.
+    return any(operator(value, other) for other in wanted for value in found)
 
 
-def _to_compare(values: tuple[str, ...], compared: tuple[str, ...]) -> tuple[Iterable[str], Iterable[str]]:
+def _to_compare(values: tuple[str, ...], compared: tuple[str, ...], each: int) -> tuple[Iterable[str], Iterable[str]]:
     """Return the values to compare with each other, each once. Raises Unresolved for too many.
 
     Comparing with a pattern takes up to the product of both lengths, for each combination.
     """
     found, wanted = dict.fromkeys(values or ("",)), dict.fromkeys(compared or ("",))
-    if _weight(found) * _weight(wanted) > MAX_WORK:
+    if _weight(found) * _weight(wanted) + each * sum(map(len, wanted)) > MAX_WORK:
         raise unresolved(f"found {len(found)} and {len(wanted)} values, which are too long for a comparison")
     return found, wanted
 

@@ -203,6 +203,23 @@ class TestMqtt5(MqttBehavior, Qos2Behavior):
         assert [found[it] for it in (b"while away", b"second", b"third", b"last")] == [1, 1, 1, 1]
         await link.close()
 
+    async def test_a_new_filter_of_a_source_loses_no_message_that_was_queued_for_its_other_filters(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        """Messages of the other source, whose filter has not changed, are in the queue before it."""
+        unchanged, changed = f"{harness.source}/unchanged", f"{harness.source}/changed"
+        harness.sources([unchanged], [changed])
+        await (await harness.connect()).close()
+        for number in range(3):
+            for topic in (unchanged, changed):
+                await harness.send_to(topic, [f"{number}".encode()])
+        harness.sources([unchanged], [f"{harness.source}/+", changed, f"{harness.source}/new"])
+        link = await harness.connect()
+        takers = [DeliveryCollector(link, index) for index in range(2)]
+        for taker in takers:
+            assert await taker.payloads(3) == [b"0", b"1", b"2"]
+        await link.close()
+
     async def test_several_clients_consume_a_shared_subscription_of_the_document(
         self, harness: MqttLinkHarness
     ) -> None:

@@ -103,7 +103,7 @@ class CommandResponses:
             subjects=arrival.received.subjects,
         )
         try:
-            address = resolve_address(self._address, context)
+            address = resolve_address(self._address, context, route.key_mark)
             reason = "the reply address has no value" if address is None else self._unmeant(address, own, route)
         except MappingError as error:
             address, reason = None, error.fault.message
@@ -129,9 +129,11 @@ class CommandResponses:
         first = self._address.parts[0]
         beginning = first if isinstance(first, str) else ""
         if self._pattern is not None and not beginning:
-            is_meant = self._pattern.allows(address)
+            is_meant = self._pattern.allows(address, route.key_mark)
         else:
-            is_meant = has_address_prefix(address, beginning) and (bool(beginning) or route.allows(address))
+            is_meant = has_address_prefix(address, beginning, route.key_mark) and (
+                bool(beginning) or route.allows(address)
+            )
         return None if is_meant else "the reply address is not allowed"
 
 

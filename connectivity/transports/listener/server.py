@@ -23,7 +23,7 @@ from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem
-from connectivity.security.tls import expiry_of, load_client_certificate
+from connectivity.security.tls import certificate_data, expiry_of, load_client_certificate
 from connectivity.security.uri import SECURE_SCHEMES
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.listener.acceptor import bind
@@ -67,7 +67,7 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
         load_client_certificate(context, own.cert, own.key.get_secret_value())
         _warn_if_expired(connection.id, own.cert)
         if connection.ca is not None:
-            context.load_verify_locations(cadata=connection.ca)
+            context.load_verify_locations(cadata=certificate_data(connection.ca))
             context.verify_mode = ssl.CERT_REQUIRED if is_certificate_needed else ssl.CERT_OPTIONAL
     except (ssl.SSLError, ValueError) as error:
         raise ConnectionRefused(

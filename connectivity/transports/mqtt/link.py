@@ -38,8 +38,9 @@ from connectivity.transports.mqtt.errors import refused_message
 from connectivity.transports.mqtt.paho_client import REFUSED, SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion, ReceivedPublish
-from connectivity.transports.mqtt.topics import Sources
+from connectivity.transports.mqtt.topics import CACHED_TOPICS, Sources
 from mappings.model.envelope import Envelope
+from mappings.text_cache import MAX_CACHED_LENGTH
 
 log = structlog.get_logger(__name__)
 
@@ -91,8 +92,11 @@ class MqttLink:
         self._sources = Sources(filters)
         self.groups = self._sources.groups
         """The filters of each subscription by its identifier."""
-        self._is_current = [False, False]
-        """Whether a message of a present subscription has arrived: with QoS 0, and with a higher QoS."""
+        self._current: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
+        """The sources that have taken messages of a topic from present subscriptions.
+
+        First for QoS 0, then for higher ones.
+        """
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
@@ -175,14 +179,21 @@ class MqttLink:
     def _takers(self, arrival: ReceivedPublish, subscriptions: Sequence[int]) -> tuple[int, ...]:
         """Return the sources that take a message with subscription identifiers.
 
-        A session also has subscriptions of earlier documents. Their messages are taken if they may have been queued before
-        the present subscriptions were made; later ones are further copies.
+        A session also has subscriptions of earlier documents. A source takes their messages if they may have been queued
+        before its present subscriptions were made; later ones are further copies. Only messages of one topic and QoS have
+        an order, without retained and redelivered ones.
         """
-        sources = self._sources.of_copy(arrival.topic, subscriptions)
+        topic, current = arrival.topic, self._current[arrival.qos > 0]
+        sources = self._sources.of_copy(topic, subscriptions)
         if sources is None:
-            return () if self._is_current[arrival.qos > 0] else self._sources.of(arrival.topic)
-        if not arrival.redelivered:
-            self._is_current[arrival.qos > 0] = True
+            return tuple(index for index in self._sources.of(topic) if index not in current.get(topic, ()))
+        if not (arrival.redelivered or arrival.retain):
+            if (served := current.get(topic)) is not None:
+                served.update(sources)
+            elif len(topic) <= MAX_CACHED_LENGTH:
+                if len(current) >= CACHED_TOPICS:
+                    current.clear()
+                current[topic] = set(sources)
         return sources
 
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 from zlib import crc32
 
 from mappings.text_cache import cached_if_short
@@ -95,34 +96,17 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(filter_levels) == len(topic_levels)
 
 
-def overlap(one: str, other: str) -> bool:
-    """Decide whether a topic can match both of these topic filters. Both must be valid."""
-    levels, others = _levels(one), _levels(other)
-    for level, another in zip(levels, others, strict=False):
-        if "#" in (level, another):
-            return True
-        if level != another and "+" not in (level, another):
-            return False
-    return (levels[len(others) :] or others[len(levels) :]) in ([], ["#"])
-
-
-def _levels(topic_filter: str) -> list[str]:
-    if topic_filter.startswith(SHARED):
-        topic_filter = topic_filter.split("/", 2)[2]
-    return topic_filter.split("/")
-
-
 class Sources:
     """The subscriptions of all sources, and the sources that a topic belongs to.
 
-    Frequent topics are cached. `groups` has the filters of each subscription by its number, which depends only on them. A
+    Frequent topics are cached. `groups` has the filters of each subscription by its number, in the order of subscribing. A
     broker of MQTT 5 may send one copy of a message for each filter that matches, with the number of its subscription. So
     that a source takes one copy, filters that overlap or belong to several sources have subscriptions of their own.
     """
 
     def __init__(self, filters: Sequence[Sequence[str]]) -> None:
         self._filters = [tuple(source) for source in filters]
-        self.groups = _number(_group(self._filters))
+        self.groups = _number(_group(self._filters), self._filters)
         self._numbers = {each: number for number, group in self.groups.items() for each in group}
         self.of = cached_if_short(CACHED_TOPICS)(self._of)
         """Returns the indexes of all sources with a filter that matches."""
@@ -150,50 +134,76 @@ class Sources:
         """Return the numbers of the subscriptions that match, and the sources that take each copy."""
         copies: dict[int, tuple[int, ...]] = {}
         for index, source in enumerate(self._filters):
-            found = [self._numbers[each] for each in source if matches(each, topic)]
+            found = {self._numbers[each]: each for each in source if matches(each, topic)}
             for number in found:
                 copies.setdefault(number, ())
-            if found:
-                copies[found[0]] += (index,)
+            # Other members of a group may get the messages of a shared subscription.
+            own = {number for number, each in found.items() if not each.startswith(SHARED)}
+            # While subscriptions are made, a message may have no copy for a later one.
+            for number in (next(each for each in self.groups if each in own),) if own else found:
+                copies[number] += (index,)
         return copies
 
 
-def _number(groups: Iterable[tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+def _number(groups: Iterable[tuple[str, ...]], filters: Sequence[tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
     """Return the groups by subscription identifiers.
 
-    Filters of an earlier document have other identifiers.
+    They depend on all filters of their sources, because those determine which copies a source takes: the messages that a
+    broker has queued for other filters of an earlier document have other identifiers.
     """
     numbered: dict[int, tuple[str, ...]] = {}
     for group in groups:
-        number = crc32("\n".join(group).encode()) % HIGHEST_NUMBER
+        parts = (group, *(source for source in filters if group[0] in source))
+        number = crc32("\n\n".join(map("\n".join, parts)).encode()) % HIGHEST_NUMBER
         while number + 1 in numbered:
             number = (number + 1) % HIGHEST_NUMBER
         numbered[number + 1] = group
     return numbered
 
 
+_Tree: TypeAlias = dict[str, "_Tree"]
+"""Topic filters by their levels, each with an `_END`."""
+
+_END = "/"
+
+
 def _group(filters: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return groups of filters that do not overlap, and have one source, or are alone."""
     users = Counter(each for source in filters for each in source)
-    groups: list[list[str]] = []
-    seen: set[str] = set()
+    groups: dict[str, list[str]] = {}
     for source in filters:
-        own: list[list[str]] = []
+        own: list[tuple[list[str], _Tree]] = []
         for each in source:
-            if each in seen:
+            if users[each] > 1:
+                groups.setdefault(each, [each])
                 continue
-            seen.add(each)
-            fitting = (group for group in own if not any(_may_overlap(each, other) for other in group))
-            group = next(fitting, None) if users[each] == 1 else None
-            if group is None:
-                group = []
-                groups.append(group)
-                if users[each] == 1:
-                    own.append(group)
+            levels = _levels(each)
+            fitting = (found for found in own if not _overlaps(levels, found[1]))
+            group, tree = next(fitting, ([], {}))
+            if not group:
+                groups[each] = group
+                own.append((group, tree))
             group.append(each)
-    return [tuple(group) for group in groups]
+            for level in levels:
+                tree = tree.setdefault(level, {})
+            tree[_END] = {}
+    return [tuple(group) for group in groups.values()]
 
 
-def _may_overlap(one: str, other: str) -> bool:
-    """Decide quickly for topics, of which a source may have many."""
-    return (is_filter(one) or is_filter(other)) and overlap(one, other)
+def _levels(topic_filter: str) -> list[str]:
+    if topic_filter.startswith(SHARED):
+        topic_filter = topic_filter.split("/", 2)[2]
+    return topic_filter.split("/")
+
+
+def _overlaps(levels: Sequence[str], tree: _Tree) -> bool:
+    """Decide whether a topic can match the filter of these levels and one in the tree."""
+    nodes = [tree]
+    for level in levels:
+        if level == "#" or any("#" in node for node in nodes):
+            return bool(nodes)
+        if level == "+":
+            nodes = [child for node in nodes for key, child in node.items() if key != _END]
+        else:
+            nodes = [node[key] for node in nodes for key in (level, "+") if key in node]
+    return any(_END in node or "#" in node for node in nodes)

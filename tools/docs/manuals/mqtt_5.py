@@ -60,8 +60,11 @@ subscription for each client.
             "Several sources",
             """\
 Subscriptions have numbers (the MQTT subscription identifiers). If several topic filters match a message, of one source or of
-several, the broker may deliver it once per filter; with these numbers, each source handles the message once. A session also
-keeps the subscriptions of earlier documents. After a change of a filter, the service may handle one message twice.
+several, the broker may deliver it once per filter; with these numbers, each source handles the message once, or once for
+each of its shared subscriptions if no other address of the source matches.
+
+A session also keeps the subscriptions of earlier documents. After a change of the addresses of a source, the service may
+handle twice the first message of each topic on a link, and those that the broker delivers again.
 """,
         ),
     ),

@@ -46,6 +46,7 @@ def pair(authority: trustme.CA) -> tuple[str, str]:
 def test_one_or_more_certificates_are_read(certificate: str, authority: trustme.CA) -> None:
     assert is_certificates(certificate)
     assert is_certificates(certificate + authority.cert_pem.bytes().decode())
+    assert is_certificates(f"# Főtanúsítvány\n{certificate}"), "bundles have comments with names"
 
 
 def test_a_broken_certificate_among_good_ones_is_seen(certificate: str) -> None:

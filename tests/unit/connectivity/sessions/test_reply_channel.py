@@ -82,6 +82,22 @@ def test_answers_go_to_the_configured_address(target: str, pattern: str | None, 
 
 
 @pytest.mark.parametrize(
+    ("target", "pattern", "limit"),
+    [
+        ("{{ header:reply-to }}", "/amq.rabbitmq.reply-to.*", None),
+        ("{{ header:reply-to }}", None, "/amq.rabbitmq.reply-to.*"),
+        ("{{ header:reply-to }}", None, None),
+        ("/{{ header:reply-to }}", None, None),
+    ],
+)
+def test_answers_go_to_an_address_with_any_text_in_its_key(target: str, pattern: str | None, limit: str | None) -> None:
+    _, route = route_to(target, **({"addressPattern": limit} if limit is not None else {}))
+    route.key_mark = "/"
+    wanted = AddressPattern(pattern) if pattern is not None else None
+    assert is_meant("/amq.rabbitmq.reply-to.g1+A==", wanted, route)
+
+
+@pytest.mark.parametrize(
     ("pattern", "address", "expected"),
     [(None, "rsio/a/down", True), (None, "rsio/a", False), ("**", "rsio/a", False), ("rsio/b/*", "rsio/a/down", False)],
 )

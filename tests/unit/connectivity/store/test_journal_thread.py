@@ -45,6 +45,17 @@ async def test_a_call_that_is_awaited_raises_its_error(thread: JournalThread) ->
         await thread.run(partial(divide, 0))
 
 
+async def test_the_thread_goes_on_after_an_error_that_is_no_exception_of_a_program(thread: JournalThread) -> None:
+    """Otherwise the service would wait for its commits forever."""
+
+    def leave() -> None:
+        raise GeneratorExit
+
+    with pytest.raises(GeneratorExit):
+        await asyncio.wait_for(thread.run(leave), 5)
+    assert await thread.run(partial(divide, 1)) == 1.0
+
+
 async def test_the_thread_goes_on_after_a_waiting_task_was_cancelled(thread: JournalThread) -> None:
     goes_on = threading.Event()
     waiting = asyncio.create_task(thread.run(goes_on.wait))

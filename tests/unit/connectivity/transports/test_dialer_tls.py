@@ -128,7 +128,8 @@ def test_the_authorities_of_a_connection_are_trusted_in_place_of_those_of_the_sy
 ) -> None:
     """An operator who names one authority does not trust all public ones."""
     monkeypatch.setenv("SSL_CERT_FILE", str(Certificates.make(tmp_path).ca))
-    system, own = tls_context(document("mqtt", 8883, None)), tls_context(document("mqtt", 8883, ca_of(certificates)))
+    ca = f"# Főtanúsítvány\n{ca_of(certificates)}"
+    system, own = tls_context(document("mqtt", 8883, None)), tls_context(document("mqtt", 8883, ca))
     trusted = [[found["serialNumber"] for found in context.get_ca_certs()] for context in (system, own)]
     assert len(trusted[1]) == 1
     assert trusted[1][0] not in trusted[0]

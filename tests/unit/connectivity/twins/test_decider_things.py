@@ -186,6 +186,14 @@ def test_a_value_that_no_thing_has_with_its_policy_is_refused_unread(to: EntityI
     assert TwinHarness().refused("create", "/", unreadable + b"{", to=to) == (413, code)
 
 
+@pytest.mark.parametrize("path", ["/", "/attributes/a"])
+def test_escaped_characters_of_a_value_count_as_what_they_are_in_the_thing(path: str) -> None:
+    """Many clients escape all letters outside of ASCII, which makes a value up to six times as long."""
+    text = b'"%b"' % (rb"\u044f" * 50_000)
+    harness = twin_harness()
+    assert harness.status("merge", path, text if path != "/" else b'{"attributes":{"a":%b}}' % text) in (201, 204)
+
+
 def test_case_19_headers_that_are_too_large() -> None:
     assert twin_harness().refused("modify", "/attributes/a", 1, custom="x" * 8_192) == (431, "headers.too.large")
     assert twin_harness().refused("modify", "/attributes/a", 1, by=[f"edge:{n}" for n in range(101)])[0] == 431

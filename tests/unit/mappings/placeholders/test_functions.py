@@ -134,6 +134,21 @@ def test_equal_values_are_compared_once() -> None:
         assert resolve("{{ header:a | fn:filter('ne',header:b) }}", a=many, b=["y"] * 8_000).values == ("x",) * 4_000
 
 
+def test_the_patterns_of_clients_are_compiled_once_and_not_too_many() -> None:
+    """Compiling takes a thousand times as long as comparing. An operator's patterns are compiled once in all."""
+    values, patterns = [f"{number}" for number in range(40)], [f"{number}x*" for number in range(400)]
+    with at_most(0.3):
+        for expression in (
+            "{{ header:a | fn:filter(header:a,'like',header:b) }}",
+            "{{ header:a | fn:filter('like',header:b) }}",
+        ):
+            assert not resolve(expression, a=values, b=patterns).is_resolved
+            with pytest.raises(Unresolved, match="too long for a comparison"):
+                resolve(expression, a="a", b="|".join(patterns * 4))
+    written = "|".join(patterns * 4)
+    assert not resolve(f"{{{{ header:a | fn:filter('like','{written}') }}}}", a="a").is_resolved
+
+
 HALF = "a" * (MAX_CHARACTERS // 2 + 1)
 
 

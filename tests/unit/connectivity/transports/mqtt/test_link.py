@@ -22,10 +22,12 @@ from connectivity.transports.base import (
 )
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
+from connectivity.transports.mqtt.mqtt5 import Mqtt5
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
-from connectivity.transports.mqtt.properties import ServerLimits
+from connectivity.transports.mqtt.properties import SUBSCRIPTION_IDENTIFIER, ServerLimits, pack_varint
 from connectivity.transports.mqtt.protocol_version import ReceivedPublish
+from connectivity.transports.mqtt.topics import CACHED_TOPICS
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, lost
 from tests.support.wait import wait_until
@@ -246,4 +248,93 @@ async def test_a_link_over_its_limit_pauses_with_the_last_confirm() -> None:
         [delivery] = await DeliveryCollector(made).take(1)
         delivery.settle()
         assert not channel.is_paused
+    await made.close()
+
+
+def link_5(*filters: list[str]) -> tuple[MqttLink, SansIoPahoClient, dict[str, int]]:
+    """A link of MQTT 5 with the sources of these filters, and the number of each filter's subscription."""
+    made = MqttLink(Mqtt5(), filters, None, 100)
+    client = SansIoPahoClient("lab", Mqtt5.protocol, clean_session=False)
+    made.make_channel(client)
+    made.made(ServerLimits())
+    return made, client, {each: number for number, group in made.groups.items() for each in group}
+
+
+def copy(
+    topic: str, payload: bytes, number: int, *, redelivered: bool = False, retain: bool = False
+) -> ReceivedPublish:
+    """A message of the subscription with this number."""
+    properties = bytes((SUBSCRIPTION_IDENTIFIER,)) + pack_varint(number)
+    return ReceivedPublish(topic, payload, 1, retain, redelivered, 1, properties)
+
+
+EARLIER = 7
+"""The number of a subscription of an earlier document."""
+
+
+async def test_a_queued_message_of_an_earlier_subscription_is_taken_after_one_of_an_unchanged_filter() -> None:
+    """The broker queued both while the service was away: then a filter was added to the second source."""
+    made, client, numbers = link_5(["lab/x"], ["lab/a", "lab/b"])
+    client.on_arrival(copy("lab/x", b"unchanged", numbers["lab/x"]))
+    client.on_arrival(copy("lab/a", b"queued", EARLIER))
+    client.on_arrival(copy("lab/b", b"later", numbers["lab/b"]))
+    client.on_arrival(copy("lab/a", b"queued too", EARLIER))
+    taker = DeliveryCollector(made, 1)
+    assert await taker.payloads(3) == [b"queued", b"later", b"queued too"]
+    await made.close()
+
+
+async def test_a_further_copy_of_an_earlier_subscription_is_left_out_once_its_topic_has_a_present_one() -> None:
+    made, client, numbers = link_5(["lab/+"])
+    for topic, payload, number in (
+        ("lab/a", b"1", EARLIER),
+        ("lab/a", b"1", numbers["lab/+"]),
+        ("lab/a", b"2", EARLIER),
+        ("lab/a", b"2", numbers["lab/+"]),
+        ("lab/b", b"3", EARLIER),
+    ):
+        client.on_arrival(copy(topic, payload, number))
+    assert await DeliveryCollector(made).payloads(4) == [b"1", b"1", b"2", b"3"]
+    await made.close()
+
+
+async def test_a_message_of_an_earlier_subscription_is_taken_by_the_sources_that_have_none_of_a_present_one() -> None:
+    """The first source has not changed, so its copies say nothing about those that are queued for the second one."""
+    made, client, numbers = link_5(["lab/+"], ["lab/a", "lab/b"])
+    client.on_arrival(copy("lab/a", b"queued", numbers["lab/+"]))
+    client.on_arrival(copy("lab/a", b"queued", EARLIER))
+    first, second = DeliveryCollector(made), DeliveryCollector(made, 1)
+    assert await first.payloads(1) == await second.payloads(1) == [b"queued"]
+    assert not first.deliveries
+    await made.close()
+
+
+async def test_topics_whose_messages_have_arrived_are_forgotten_rather_than_kept_without_bound() -> None:
+    made, client, numbers = link_5(["lab/#"])
+    for number in range(CACHED_TOPICS + 1):
+        client.on_arrival(copy(f"lab/{number}", b"", numbers["lab/#"]))
+    client.on_arrival(copy("lab/" + "x" * 600, b"", numbers["lab/#"]))
+    assert [len(topics) for topics in made._current] == [0, 1]
+    await made.close()
+
+
+@pytest.mark.parametrize("kind", ["redelivered", "retain"])
+async def test_a_message_that_may_be_out_of_order_says_nothing_about_queued_ones(kind: str) -> None:
+    made, client, numbers = link_5(["lab/+"])
+    client.on_arrival(copy("lab/a", b"1", numbers["lab/+"], **{kind: True}))
+    client.on_arrival(copy("lab/a", b"2", EARLIER))
+    assert await DeliveryCollector(made).payloads(2) == [b"1", b"2"]
+    await made.close()
+
+
+async def test_messages_of_a_shared_subscription_are_taken_although_another_filter_of_the_source_matches() -> None:
+    """The broker may send those of the other filter to other members of its group."""
+    made, client, numbers = link_5(["$share/one/lab/+", "$share/two/lab/#"], ["$share/one/lab/+", "lab/#"])
+    client.on_arrival(copy("lab/a", b"of two", numbers["$share/two/lab/#"]))
+    client.on_arrival(copy("lab/a", b"of all", numbers["lab/#"]))
+    client.on_arrival(copy("lab/a", b"of one", numbers["$share/one/lab/+"]))
+    first, second = DeliveryCollector(made), DeliveryCollector(made, 1)
+    assert await first.payloads(2) == [b"of two", b"of one"]
+    assert await second.payloads(1) == [b"of all"]
+    assert not second.deliveries
     await made.close()
