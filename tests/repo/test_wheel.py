@@ -59,3 +59,13 @@ def test_building_the_wheel_leaves_no_files_in_the_sources(sources: Path) -> Non
 def test_a_source_distribution_holds_what_building_the_wheel_needs(sources: Path) -> None:
     modules = {str(file.relative_to(sources)) for name in PACKAGES for file in (sources / name).rglob("*.py")}
     assert {name for name in build(sources) if name.endswith(".py")} == modules
+
+
+def test_make_wheel_leaves_one_wheel_in_dist(sources: Path) -> None:
+    """The documentation installs `dist/*.whl`, and pip refuses two versions of one package."""
+    shutil.copy(ROOT / "Makefile", sources)
+    (sources / ".venv").symlink_to(sys.prefix)
+    (sources / "dist").mkdir()
+    (sources / "dist" / "broker_connectivity-0.0.1-py3-none-any.whl").touch()
+    subprocess.run(["make", "-s", "-o", ".venv/ready", "wheel"], cwd=sources, check=True)
+    assert len(list((sources / "dist").glob("*.whl"))) == 1
