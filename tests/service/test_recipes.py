@@ -267,6 +267,7 @@ def test_the_service_is_deployed_as_written(own_mosquitto: Mosquitto, tmp_path: 
                 "/etc/connectivity/environment": str(variables),
                 "/etc/connectivity/settings.yaml": str(service.folder / "settings.json"),
                 "/etc/systemd/system": str(units),
+                "/var/lib/private/connectivity": str(service.data),
             }
         )
         elsewhere = (
