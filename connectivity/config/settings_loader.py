@@ -13,6 +13,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 from connectivity.config.documents import read_document
 from connectivity.config.problems import did_you_mean, expected_of, json_path, nearest_choice, show
 from connectivity.config.quantities import read_list
+from connectivity.config.section import Section
 from connectivity.config.settings import PREFIX, RetentionSetting, Settings, model_of
 from connectivity.errors import SettingsError
 
@@ -152,10 +153,26 @@ def _unknown_variables() -> Iterator[str]:
     cluster that announces services in variables. Variables of the command line are left out.
     """
     known = list(Settings.model_fields)
+    misspelled = _with_one_underscore()
     for name, value in os.environ.items():
         if not name.upper().startswith(PREFIX) or not value:
             continue
         group, nested, _ = name.upper().removeprefix(PREFIX).lower().partition("__")
         hint = did_you_mean(group, known)
-        if group not in known and (nested or (hint and group not in _FOR_THE_COMMAND_LINE)):
+        if (right := misspelled.get(name.upper())) is not None:
+            # A cluster's service called connectivity-api announces its port by such a name.
+            if not value.startswith(("tcp://", "udp://")):
+                yield f"{name}: found an unknown variable, expected {right}"
+        elif group not in known and (nested or (hint and group not in _FOR_THE_COMMAND_LINE)):
             yield _unknown(group, name, group, known)
+
+
+def _with_one_underscore() -> dict[str, str]:
+    """The names of variables with one underscore between group and setting instead of two, and the right names."""
+    names = [
+        (group, name)
+        for group, field in Settings.model_fields.items()
+        if isinstance(field.default, Section)
+        for name in type(field.default).model_fields
+    ]
+    return {f"{PREFIX}{group}_{name}".upper(): f"{PREFIX}{group}__{name}".upper() for group, name in names}

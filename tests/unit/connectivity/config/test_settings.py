@@ -181,10 +181,24 @@ def test_an_unknown_nested_variable_is_a_problem(monkeypatch: pytest.MonkeyPatch
     ]
 
 
+@pytest.mark.parametrize("setting", ["api.token", "log.format", "journal.redelivery_window"])
+def test_a_variable_with_one_underscore_between_levels_is_a_problem(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `api.token`, everyone on the machine can use the API."""
+    name = f"CONNECTIVITY_{setting.replace('.', '_').upper()}"
+    monkeypatch.setenv(name, "a-secret-value")
+    expected = f"CONNECTIVITY_{setting.replace('.', '__').upper()}"
+    assert problems() == [f"{name}: found an unknown variable, expected {expected}"]
+
+
 def test_variables_that_a_cluster_sets_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster's service called connectivity announces itself to every container by such names."""
+    """A cluster's services connectivity and connectivity-api announce themselves to every container by such names."""
     for name in ("SERVICE_HOST", "PORT", "PORT_8080_TCP_ADDR"):
         monkeypatch.setenv(f"CONNECTIVITY_{name}", "10.0.0.1")
+    for name in ("API_PORT", "API_PORT_8080_TCP"):
+        monkeypatch.setenv(f"CONNECTIVITY_{name}", "tcp://10.0.0.1:8080")
+    monkeypatch.setenv("CONNECTIVITY_API_SERVICE_HOST", "10.0.0.1")
     assert load_settings().api.port == 8080
 
 
