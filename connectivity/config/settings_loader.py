@@ -168,7 +168,7 @@ def _unknown_variables() -> Iterator[str]:
 
 
 def _with_one_underscore() -> dict[str, str]:
-    """The names of variables with one underscore between group and setting instead of two, and the right names."""
+    """Variables with one underscore instead of two between group and setting, and their right names."""
     names = [
         (group, name)
         for group, field in Settings.model_fields.items()
