@@ -24,6 +24,9 @@ _SECTIONS_WITH_RULES = {
 }
 """The found value in errors about several settings of a group."""
 
+_ADDRESSES = {("spark", "mirror"), ("spark", "remote"), ("tracing", "endpoint")}
+"""Addresses of other services. One with user information or parameters may contain a password or a token."""
+
 
 def load_settings(file: Path | None = None) -> Settings:
     """The settings of a file and the environment. Raises SettingsError with every problem."""
@@ -70,7 +73,7 @@ def _explain(details: Any, content: Mapping[str, Any], file: Path | None) -> str
     hint = nearest_choice(value, expected)
     if steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
         found = "an invalid token"
-    elif steps[0] == "secrets":
+    elif steps[0] == "secrets" or (tuple(steps) in _ADDRESSES and re.search("[@;?]", str(value))):
         found = "an invalid value"
     elif len(steps) == 1 and details["type"] == "value_error":
         found = _SECTIONS_WITH_RULES.get(steps[0], found)

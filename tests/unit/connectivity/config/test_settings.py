@@ -277,6 +277,19 @@ def test_memory_is_a_size_as_java_takes_it(tmp_path: Path, value: str) -> None:
             'found "spark.example", expected an address such as sc://spark.example:15002',
         ),
         ("spark: {mirror: maven}", 'found "maven", expected an address that begins with https://, http:// or file://'),
+        # They may contain credentials.
+        (
+            "tracing: {endpoint: 'htp://anna:secret@collector:4318'}",
+            "found an invalid value, expected an address such as http://localhost:4318",
+        ),
+        (
+            "spark: {remote: 'spark.example:15002/;token=secret'}",
+            "found an invalid value, expected an address such as sc://spark.example:15002",
+        ),
+        (
+            "spark: {mirror: 'anna:secret@maven.example'}",
+            "found an invalid value, expected an address that begins with https://, http:// or file://",
+        ),
         ("tracing: {ratio: lots}", 'found "lots", expected a number'),
         ("tracing: {ratio: [1]}", "found a list of 1, expected a number"),
         ("data_dir: 5", "found 5, expected a path"),
