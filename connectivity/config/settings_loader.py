@@ -25,7 +25,7 @@ _SECTIONS_WITH_RULES = {
 """The found value in errors about several settings of a group."""
 
 _ADDRESSES = {("spark", "mirror"), ("spark", "remote"), ("tracing", "endpoint")}
-"""Addresses of other services. One with user information or parameters may contain a password or a token."""
+"""Addresses of other services. User information and parameters may contain credentials."""
 
 
 def load_settings(file: Path | None = None) -> Settings:
