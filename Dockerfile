@@ -19,6 +19,7 @@ COPY pyproject.toml ./
 
 FROM tools AS wheel
 COPY README.md LICENSE ./
+COPY tools/build_backend.py tools/build_backend.py
 COPY connectivity connectivity
 COPY mappings mappings
 COPY spark_store spark_store

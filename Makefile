@@ -64,6 +64,7 @@ coverage: install ## show which lines and branches `make test` executes, for eac
 	@$(RUN)/python tools/coverage.py .run/coverage.json
 
 wheel: $(READY) ## build the package: dist/broker_connectivity-….whl
+	@rm -f dist/broker_connectivity-*.whl
 	@$(RUN)/uv build -q --wheel --no-build-isolation --out-dir dist
 	@ls dist/*.whl
 

@@ -9,7 +9,7 @@ import typer
 
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import load_files
-from connectivity.cli.output import print_error, print_json, print_problems
+from connectivity.cli.output import print_error, print_json
 
 app = CommandGroup(
     help="Print JSON Schemas of connection files and settings, and the messages of connections as AsyncAPI."
@@ -38,7 +38,7 @@ def asyncapi(file: Annotated[Path, typer.Argument(metavar="FILE", help="A connec
     """Print an AsyncAPI 3 document for clients, with the messages of the connections in a file."""
     loaded = load_files([file])
     if loaded.problems:
-        print_problems(loaded.problems, as_json=False)
+        print_error("\n".join(map(str, loaded.problems)))
         raise typer.Exit(1)
     if not loaded.connections:
         print_error(f"{file}: found no connection, expected at least one; add one")

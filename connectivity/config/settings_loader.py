@@ -13,6 +13,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 from connectivity.config.documents import read_document
 from connectivity.config.problems import did_you_mean, expected_of, json_path, nearest_choice, show
 from connectivity.config.quantities import read_list
+from connectivity.config.section import Section
 from connectivity.config.settings import PREFIX, RetentionSetting, Settings, model_of
 from connectivity.errors import SettingsError
 
@@ -22,6 +23,9 @@ _SECTIONS_WITH_RULES = {
     "spark": "a cluster",
 }
 """The found value in errors about several settings of a group."""
+
+_ADDRESSES = {("spark", "mirror"), ("spark", "remote"), ("tracing", "endpoint")}
+"""Addresses of other services. User information and parameters may contain credentials."""
 
 
 def load_settings(file: Path | None = None) -> Settings:
@@ -69,7 +73,7 @@ def _explain(details: Any, content: Mapping[str, Any], file: Path | None) -> str
     hint = nearest_choice(value, expected)
     if steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
         found = "an invalid token"
-    elif steps[0] == "secrets":
+    elif steps[0] == "secrets" or (tuple(steps) in _ADDRESSES and re.search("[@;?]", str(value))):
         found = "an invalid value"
     elif len(steps) == 1 and details["type"] == "value_error":
         found = _SECTIONS_WITH_RULES.get(steps[0], found)
@@ -152,10 +156,26 @@ def _unknown_variables() -> Iterator[str]:
     cluster that announces services in variables. Variables of the command line are left out.
     """
     known = list(Settings.model_fields)
+    misspelled = _with_one_underscore()
     for name, value in os.environ.items():
         if not name.upper().startswith(PREFIX) or not value:
             continue
         group, nested, _ = name.upper().removeprefix(PREFIX).lower().partition("__")
         hint = did_you_mean(group, known)
-        if group not in known and (nested or (hint and group not in _FOR_THE_COMMAND_LINE)):
+        if (right := misspelled.get(name.upper())) is not None:
+            # A cluster's service called connectivity-api announces its port by such a name.
+            if not value.startswith(("tcp://", "udp://")):
+                yield f"{name}: found an unknown variable, expected {right}"
+        elif group not in known and (nested or (hint and group not in _FOR_THE_COMMAND_LINE)):
             yield _unknown(group, name, group, known)
+
+
+def _with_one_underscore() -> dict[str, str]:
+    """Variables with one underscore instead of two between group and setting, and their right names."""
+    names = [
+        (group, name)
+        for group, field in Settings.model_fields.items()
+        if isinstance(field.default, Section)
+        for name in type(field.default).model_fields
+    ]
+    return {f"{PREFIX}{group}_{name}".upper(): f"{PREFIX}{group}__{name}".upper() for group, name in names}

@@ -138,6 +138,12 @@ def test_chart_and_service_have_one_version() -> None:
     assert found["version"] == found["appVersion"] == connectivity.__version__
 
 
+def _listener(index: int, name: str, port: int) -> str:
+    """The option of Helm for the port of a listener."""
+    place = f"listeners.ports[{index}]"
+    return f"{place}.name={name},{place}.port={port}"
+
+
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
@@ -150,6 +156,9 @@ def test_chart_and_service_have_one_version() -> None:
         ("settings.secrets.key=a-key-in-the-open", "/settings/secrets/key"),
         ("connections.devices=text", "/connections/devices"),
         ("listeners.ports[0].name=http,listeners.ports[0].port=8765", "/listeners/ports/0/name"),
+        (_listener(0, "ws", 8080), "found 8080, the port of the API"),
+        (f"{_listener(0, 'ws', 8765)},{_listener(1, 'ws', 8766)}", "found ws twice"),
+        (f"{_listener(0, 'ws', 8765)},{_listener(1, 'tcp', 8765)}", "found 8765 twice"),
         ("persistence.accessMode=ReadWriteMany", "/persistence/accessMode"),
         ("terminationGracePeriodSeconds=5", "/terminationGracePeriodSeconds"),
         ("replicas=2", "replicas"),

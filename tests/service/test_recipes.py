@@ -257,13 +257,17 @@ def test_the_service_is_deployed_as_written(own_mosquitto: Mosquitto, tmp_path: 
     """Without package installers and systemd: the service runs already."""
     clone = Clone(tmp_path, own_mosquitto)
     units = tmp_path / "units"
+    variables = tmp_path / "environment"
+    variables.write_text("BROKER_PASSWORD=secret\n", encoding="utf-8")
     with clone.with_service(clone.documents()) as service:
         clone.places.update(
             {
                 "/opt/connectivity/bin/connectivity": "connectivity",
                 "/etc/connectivity/connections": str(service.folder / "connections"),
+                "/etc/connectivity/environment": str(variables),
                 "/etc/connectivity/settings.yaml": str(service.folder / "settings.json"),
                 "/etc/systemd/system": str(units),
+                "/var/lib/private/connectivity": str(service.data),
             }
         )
         elsewhere = (

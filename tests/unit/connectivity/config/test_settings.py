@@ -181,10 +181,24 @@ def test_an_unknown_nested_variable_is_a_problem(monkeypatch: pytest.MonkeyPatch
     ]
 
 
+@pytest.mark.parametrize("setting", ["api.token", "log.format", "journal.redelivery_window"])
+def test_a_variable_with_one_underscore_between_levels_is_a_problem(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `api.token`, everyone on the machine can use the API."""
+    name = f"CONNECTIVITY_{setting.replace('.', '_').upper()}"
+    monkeypatch.setenv(name, "a-secret-value")
+    expected = f"CONNECTIVITY_{setting.replace('.', '__').upper()}"
+    assert problems() == [f"{name}: found an unknown variable, expected {expected}"]
+
+
 def test_variables_that_a_cluster_sets_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster's service called connectivity announces itself to every container by such names."""
+    """A cluster's services connectivity and connectivity-api announce themselves to every container by such names."""
     for name in ("SERVICE_HOST", "PORT", "PORT_8080_TCP_ADDR"):
         monkeypatch.setenv(f"CONNECTIVITY_{name}", "10.0.0.1")
+    for name in ("API_PORT", "API_PORT_8080_TCP"):
+        monkeypatch.setenv(f"CONNECTIVITY_{name}", "tcp://10.0.0.1:8080")
+    monkeypatch.setenv("CONNECTIVITY_API_SERVICE_HOST", "10.0.0.1")
     assert load_settings().api.port == 8080
 
 
@@ -263,6 +277,19 @@ def test_memory_is_a_size_as_java_takes_it(tmp_path: Path, value: str) -> None:
             'found "spark.example", expected an address such as sc://spark.example:15002',
         ),
         ("spark: {mirror: maven}", 'found "maven", expected an address that begins with https://, http:// or file://'),
+        # They may contain credentials.
+        (
+            "tracing: {endpoint: 'htp://anna:secret@collector:4318'}",
+            "found an invalid value, expected an address such as http://localhost:4318",
+        ),
+        (
+            "spark: {remote: 'spark.example:15002/;token=secret'}",
+            "found an invalid value, expected an address such as sc://spark.example:15002",
+        ),
+        (
+            "spark: {mirror: 'anna:secret@maven.example'}",
+            "found an invalid value, expected an address that begins with https://, http:// or file://",
+        ),
         ("tracing: {ratio: lots}", 'found "lots", expected a number'),
         ("tracing: {ratio: [1]}", "found a list of 1, expected a number"),
         ("data_dir: 5", "found 5, expected a path"),
