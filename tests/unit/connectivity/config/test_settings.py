@@ -274,6 +274,22 @@ def test_what_was_expected_is_written_for_people(tmp_path: Path, text: str, prob
     assert [it.partition("): ")[2] for it in problems(written(tmp_path, text))] == [problem]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lake: {retention: {acme: {revisions: yes}}}", "a whole number"),
+        ("search: {workers: true}", "a whole number"),
+        ("api: {port: true}", "a whole number"),
+        ("quotas: [{namespaces: [acme], things: true}]", "a whole number"),
+        ("limits: {payload: true}", "a size such as 512KiB or 1MiB"),
+        ("quotas: [{namespaces: [acme], bytes: true}]", "a size such as 512KiB or 1MiB"),
+        ("tracing: {ratio: true}", "a number"),
+    ],
+)
+def test_yes_and_true_are_no_numbers(tmp_path: Path, text: str, expected: str) -> None:
+    assert [it.partition("): ")[2] for it in problems(written(tmp_path, text))] == [f"found true, expected {expected}"]
+
+
 @pytest.mark.parametrize("name", ["_env_prefix", "_secrets_dir", "_cli_parse_args", "__pydantic_self__", "_x"])
 def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, name: str) -> None:
     file = written(tmp_path, f"{name}: OTHER_\napi: {{port: x}}\n")
