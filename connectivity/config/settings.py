@@ -98,9 +98,13 @@ def _read_retention_rule(value: object) -> object:
             raise ValueError(_EXPECTED_RETENTION_RULE)
         return value
     try:
-        return RetentionSetting(days=read_duration_or_forever(value))
+        found = RetentionSetting(days=read_duration_or_forever(value))
     except (ValueError, ValidationError):
         raise ValueError(_EXPECTED_RETENTION_RULE) from None
+    if found.days == timedelta(0):
+        # It would delete the whole history, and often means "no limit" elsewhere.
+        raise ValueError(f"a duration above 0, or {FOREVER}")
+    return found
 
 
 _EXPECTED_RETENTION_RULE = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"

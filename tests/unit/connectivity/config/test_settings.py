@@ -114,6 +114,8 @@ def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatc
         ("{acme: {revisions: 0}}", "lake.retention.acme.revisions", "found 0, expected at least 1"),
         ("{acme: {days: -1}}", "lake.retention.acme.days", "found -1, expected a number of days above 0"),
         ("{acme: {}}", "lake.retention.acme", "or an object with days, revisions or both"),
+        ("{acme: 0s}", "lake.retention.acme", 'found "0s", expected a duration above 0, or forever'),
+        ("0", "lake.retention.default", "found 0, expected a duration above 0, or forever"),
         ("{acme: soon}", "lake.retention.acme", 'found "soon", expected a duration such as 30d, forever, or an object'),
     ],
 )
