@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from connectivity.config.quantities import Listed, Positive, PositiveDuration
+from connectivity.config.quantities import SIZE, WHOLE, Listed, Positive, PositiveDuration
 from connectivity.config.section import Section
 from mappings.texts import lower_text
 
@@ -120,7 +120,7 @@ class ApiSettings(Section):
     host: Annotated[str, Field(min_length=1)] = Field(
         default="127.0.0.1", description="Address to listen on; an address other than loopback requires a token."
     )
-    port: Annotated[int, Field(ge=0, le=65_535)] = Field(
+    port: Annotated[int, Field(ge=0, le=65_535), WHOLE] = Field(
         default=8080, description="Port to listen on; 0 selects a free port and logs it."
     )
     hosts: Annotated[tuple[HostName, ...], NoDecode, Listed] = Field(
@@ -138,7 +138,7 @@ class ApiSettings(Section):
         description="Further tokens: a list of `{name, token, role, subjects, grants}`; `role` is `read` (the default), "
         "`write` or `admin`. See [Authorization](api.md#authorization).",
     )
-    max_body: Annotated[ByteSize, Field(ge=1)] = Field(
+    max_body: Annotated[ByteSize, Field(ge=1), SIZE] = Field(
         default=ByteSize(1024 * 1024), description="Largest request body, in bytes."
     )
     read_timeout: PositiveDuration = Field(

@@ -77,6 +77,17 @@ def read_days(value: object) -> object:
 _EXPECTED_DAYS = "a number of days above 0, such as 30"
 
 
+def _not_boolean(expected: str) -> BeforeValidator:
+    """Return a validator that refuses true and false, which pydantic reads as 1 and 0."""
+
+    def check(value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
 def read_list(value: object) -> object:
     """Names separated by commas, as a variable holds them."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
@@ -127,4 +138,12 @@ DurationOrForever = Annotated[
 
 DaysForm = Annotated[float, Field(gt=0)] | str | None
 MemoryForm = Annotated[str, Field(pattern="^[1-9][0-9]{0,5}[kmg]$")]
-Positive = Annotated[int, Field(ge=1)]
+
+WHOLE = _not_boolean("a whole number")
+"""For a number. This and `SIZE` come after the limits, which the JSON schema would lose otherwise."""
+
+SIZE = _not_boolean("a size such as 512KiB or 1MiB")
+"""For a number of bytes."""
+
+Positive = Annotated[int, Field(ge=1), WHOLE]
+Ratio = Annotated[float, Field(ge=0, le=1), _not_boolean("a number")]

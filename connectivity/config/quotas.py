@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
-from connectivity.config.quantities import Listed, Positive
+from connectivity.config.quantities import SIZE, Listed, Positive
 
 _Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Listed]
-_Size = Annotated[ByteSize, Field(ge=1)]
+_Size = Annotated[ByteSize, Field(ge=1), SIZE]
 
 
 class QuotaRule(BaseModel):

@@ -32,6 +32,7 @@ from connectivity.config.api_settings import ApiSettings
 from connectivity.config.extras import Extra
 from connectivity.config.quantities import (
     FOREVER,
+    SIZE,
     AnyPath,
     DaysForm,
     Duration,
@@ -41,6 +42,7 @@ from connectivity.config.quantities import (
     MemoryForm,
     Positive,
     PositiveDuration,
+    Ratio,
     read_days,
     read_duration_or_forever,
     read_memory,
@@ -96,9 +98,13 @@ def _read_retention_rule(value: object) -> object:
             raise ValueError(_EXPECTED_RETENTION_RULE)
         return value
     try:
-        return RetentionSetting(days=read_duration_or_forever(value))
+        found = RetentionSetting(days=read_duration_or_forever(value))
     except (ValueError, ValidationError):
         raise ValueError(_EXPECTED_RETENTION_RULE) from None
+    if found.days == timedelta(0):
+        # It would delete the whole history, and often means "no limit" elsewhere.
+        raise ValueError(f"a duration above 0, or {FOREVER}")
+    return found
 
 
 _EXPECTED_RETENTION_RULE = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"
@@ -191,7 +197,7 @@ class SubscriptionSettings(Section):
         "open.",
     )
     page_items: Positive = Field(default=500, description="Maximum number of items that are read at a time.")
-    page_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
+    page_bytes: Annotated[ByteSize, Field(ge=1), SIZE] = Field(
         default=ByteSize(1024 * 1024), description="Maximum number of bytes that are read at a time."
     )
 
@@ -260,7 +266,7 @@ class SourceSettings(Section):
         "does not stall. The time does not run while the delivery waits for acknowledgements, or for another "
         "connection's broker.",
     )
-    unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024)] = Field(
+    unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024), SIZE] = Field(
         default=ByteSize(16 * 1024 * 1024),
         description="Bytes of unsettled deliveries, at least `1MiB`, at which a client stops consuming until half of "
         "the bytes are settled. See [Limits, refused and unsent messages](limits.md).",
@@ -270,10 +276,10 @@ class SourceSettings(Section):
 class LimitSettings(Section):
     """The limits of sizes."""
 
-    payload: Annotated[ByteSize, Field(ge=1)] = Field(
+    payload: Annotated[ByteSize, Field(ge=1), SIZE] = Field(
         default=ByteSize(1024 * 1024), description="Largest payload, in bytes."
     )
-    low_space: Annotated[ByteSize, Field(ge=0)] = Field(
+    low_space: Annotated[ByteSize, Field(ge=0), SIZE] = Field(
         default=ByteSize(64 * 1024 * 1024),
         description="If the disk of `data_dir` has less free space than this, clients can change things and "
         "policies, but cannot create any.",
@@ -481,9 +487,7 @@ class TracingSettings(Section):
         default=None,
         description="The collector, such as `http://localhost:4318` (OTLP over HTTP). Without it, tracing is off.",
     )
-    ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=1.0, description="Fraction of the traces started by this service that are recorded."
-    )
+    ratio: Ratio = Field(default=1.0, description="Fraction of the traces started by this service that are recorded.")
     service: Annotated[str, Field(min_length=1)] = Field(default="connectivity", description="Service name in traces.")
 
 

@@ -84,9 +84,9 @@ def output_file(out: Path, schema: pa.Schema, *, force: bool) -> Iterator[TableW
 
     Raises OutputUnusable, StoreUnavailable where the disk is full.
     """
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     with _translate_errors(out), contextlib.ExitStack() as undo:
         _check(out, force=force)
+        part = out.with_name(f".{out.name}.{os.getpid()}.part")
         undo.callback(part.unlink, missing_ok=True)
         with pa.OSFile(str(part), "wb") as sink, contextlib.closing(_FORMATS[out.suffix](sink, schema)) as writer:
             yield writer

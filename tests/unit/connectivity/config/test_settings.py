@@ -114,6 +114,8 @@ def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatc
         ("{acme: {revisions: 0}}", "lake.retention.acme.revisions", "found 0, expected at least 1"),
         ("{acme: {days: -1}}", "lake.retention.acme.days", "found -1, expected a number of days above 0"),
         ("{acme: {}}", "lake.retention.acme", "or an object with days, revisions or both"),
+        ("{acme: 0s}", "lake.retention.acme", 'found "0s", expected a duration above 0, or forever'),
+        ("0", "lake.retention.default", "found 0, expected a duration above 0, or forever"),
         ("{acme: soon}", "lake.retention.acme", 'found "soon", expected a duration such as 30d, forever, or an object'),
     ],
 )
@@ -299,6 +301,22 @@ def test_memory_is_a_size_as_java_takes_it(tmp_path: Path, value: str) -> None:
 )
 def test_what_was_expected_is_written_for_people(tmp_path: Path, text: str, problem: str) -> None:
     assert [it.partition("): ")[2] for it in problems(written(tmp_path, text))] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lake: {retention: {acme: {revisions: yes}}}", "a whole number"),
+        ("search: {workers: true}", "a whole number"),
+        ("api: {port: true}", "a whole number"),
+        ("quotas: [{namespaces: [acme], things: true}]", "a whole number"),
+        ("limits: {payload: true}", "a size such as 512KiB or 1MiB"),
+        ("quotas: [{namespaces: [acme], bytes: true}]", "a size such as 512KiB or 1MiB"),
+        ("tracing: {ratio: true}", "a number"),
+    ],
+)
+def test_yes_and_true_are_no_numbers(tmp_path: Path, text: str, expected: str) -> None:
+    assert [it.partition("): ")[2] for it in problems(written(tmp_path, text))] == [f"found true, expected {expected}"]
 
 
 @pytest.mark.parametrize("name", ["_env_prefix", "_secrets_dir", "_cli_parse_args", "__pydantic_self__", "_x"])

@@ -87,6 +87,12 @@ def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         write(tmp_path / f"{'n' * 250}.parquet")
 
 
+@pytest.mark.parametrize("path", ["", ".", "/", ".."])
+def test_a_path_without_a_file_name_is_reported_as_a_folder(path: str) -> None:
+    with pytest.raises(OutputUnusable, match="expected the name of a file, found a folder"):
+        write(Path(path))
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_is_something_else_and_leaves_nothing(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
