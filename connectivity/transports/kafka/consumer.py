@@ -37,6 +37,7 @@ from connectivity.transports.base import MOST_WAITING
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
 from connectivity.transports.kafka.partition import Partition
+from connectivity.transports.kafka.records import Record, UnreadableRecord
 
 IN_FLIGHT = 1000
 LONGEST_BATCH = 500
@@ -51,7 +52,7 @@ UNLIMITED = 1 << 62
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 Key = tuple[str, int]
-Records = list[tuple[Partition, Message]]
+Records = list[tuple[Partition, Record]]
 
 
 class KafkaConsumer:
@@ -229,14 +230,24 @@ class KafkaConsumer:
 
     def _hand_over(self, messages: Sequence[Message]) -> None:
         records: Records = []
+        unreadable: dict[Partition, UnreadableRecord] = {}
         for message in messages:
             topic = message.topic() or ""
-            if (error := message.error()) is not None:
-                self._call_on_loop(self._on_error, error, topic)
-                continue
             # Absent: it was taken away while this batch was on its way.
-            if (partition := self._partitions.get((topic, message.partition() or 0))) is not None:
+            partition = self._partitions.get((topic, message.partition() or 0))
+            if (error := message.error()) is not None:
+                if error.code() != KafkaError._BAD_COMPRESSION:
+                    self._call_on_loop(self._on_error, error, topic)
+                elif partition is not None and partition not in unreadable:
+                    # The library would read the batch forever. Its offset is known, but not its end, so its records are
+                    # skipped one after another.
+                    unreadable[partition] = UnreadableRecord(max(message.offset() or 0, partition.read_from))
+            elif partition is not None:
                 records.append((partition, message))
+        for partition, record in unreadable.items():
+            records.append((partition, record))
+            partition.read_from = record.offset() + 1
+            self._consumer.seek(_topic_partition(partition, partition.read_from))
         if records:
             self._delivered += len(records)
             self._delivered_bytes += sum(len(message) for _, message in records)
