@@ -76,7 +76,7 @@ class Partition:
         self.topic, self.number, self.topic_id = topic, number, topic_id
         self.settled = self.stored = start
         self.read_from = start
-        """The offset from which the consumer's thread has last begun to read."""
+        """The offset that the consumer's thread reads next; used by the thread only."""
         self.seen_below = seen_below
         self.is_at_least_once = is_at_least_once
         self.is_assigned = True

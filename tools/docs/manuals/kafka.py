@@ -86,6 +86,11 @@ a change until the offset is committed, however long the service was down, and f
             "a source's topic is missing, or is deleted",
             "status `missing address`; the connection continues when the topic exists",
         ),
+        Fault(
+            "a source's topic is deleted and created again at once",
+            "the client reconnects within seconds, and reads the new topic from its beginning; records that it has read of "
+            "the new topic before it noticed this are executed twice",
+        ),
         Fault("a message is larger than its topic allows", "only this message fails"),
     ),
     notes=(
