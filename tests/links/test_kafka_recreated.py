@@ -9,9 +9,11 @@ from itertools import count
 import pytest
 from confluent_kafka import Producer
 
-from connectivity.errors import Detail
+from connectivity.errors import Detail, MessageRefused
+from connectivity.transports.base import OutboundMessage
 from connectivity.transports.kafka.link import KafkaLink
-from tests.contract.link import DeliveryCollector, lost
+from mappings.model.envelope import Envelope
+from tests.contract.link import DeliveryCollector, Publishing, lost
 from tests.links.test_kafka import KafkaLinkHarness
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
@@ -71,4 +73,32 @@ async def test_a_link_ends_when_its_topic_is_created_again_and_the_next_reads_it
     link = await harness.connect(consumerOffsetReset="earliest")
     await send(harness, b"later")
     assert await DeliveryCollector(link).payloads(1) == [b"later"]
+    await link.close()
+
+
+@pytest.mark.broker("kafka")
+async def test_a_message_to_a_deleted_topic_may_be_sent_again_and_arrives_once_the_topic_is_created_again(
+    harness: KafkaLinkHarness,
+) -> None:
+    """The library reports a deleted topic as an unknown partition."""
+    topic = f"{harness.name}.events"
+    await asyncio.to_thread(harness.broker.create, topic, partitions=2)
+    link = await harness.connect()
+
+    async def publish(order: str) -> object:
+        publishing = Publishing(link)
+        publishing.give(OutboundMessage(topic, Envelope(b"{}"), order=order))
+        [outcome] = await publishing.all_done()
+        return outcome
+
+    assert [await publish(order) for order in "abcd"] == [None] * 4
+    await asyncio.to_thread(harness.broker.delete, topic)
+    refusals = [await publish(order) for order in "abcd"]
+    assert [type(each) for each in refusals] == [MessageRefused] * 4, refusals
+    await asyncio.to_thread(harness.broker.create, topic)
+    for _ in range(100):
+        if (outcome := await publish("a")) is None:
+            break
+        await asyncio.sleep(0.1)
+    assert outcome is None
     await link.close()
