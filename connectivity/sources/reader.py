@@ -27,7 +27,7 @@ from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import SourceAckRequests, channel_of
 from connectivity.targets.destination import features_of
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.transports.base import Delivery
+from connectivity.transports.base import UNKNOWN_SIZE, Delivery
 from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
 from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
 from mappings.mappers.base import Answers
@@ -313,7 +313,8 @@ class SourceReader:
         )
 
     def _too_large(self, size: int) -> DecodeError:
-        message = f"The payload has {size} bytes, but at most {self._max_payload} are allowed."
+        found = "more bytes than the service can decompress" if size == UNKNOWN_SIZE else f"{size} bytes"
+        message = f"The payload has {found}, but at most {self._max_payload} are allowed."
         return DecodeError(Fault(413, "connectivity:message.toolarge", message))
 
     def _complete(

@@ -35,6 +35,10 @@ class Outcome(Enum):
     DROPPED = "rejected, not to be redelivered"
 
 
+UNKNOWN_SIZE: Final = 1 << 62
+"""The size of a skipped payload if it is unknown: larger than every limit."""
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One received envelope, and its settlement: `settle` takes effect once.
@@ -42,10 +46,10 @@ class Delivery:
     `name` is the broker's identifier of the delivery, equal after a redelivery (None: there is no identifier);
     `redelivered` is the broker's own flag. `address` is the concrete address it arrived on. `ended` reports the outcome to
     the broker. `reader` is the address of the sender, which reads the replies there, if the link reports when the sender
-    leaves (`ReaderStatus.GONE`). `skipped` is the size of a payload that was too large to keep; the envelope's is then
-    empty. `position`: partition and offset of a delivery that comes again until its offset is committed. `arrived` is the
-    time in monotonic seconds, `outcome` None until it is settled. The settle timeout counts from `ours_since` if that is
-    later: from the end of a wait for others, or not at all during the wait (infinity).
+    leaves (`ReaderStatus.GONE`). `skipped` is the size of a payload that was too large to keep (or `UNKNOWN_SIZE`); the
+    envelope's is then empty. `position`: partition and offset of a delivery that comes again until its offset is
+    committed. `arrived` is the time in monotonic seconds, `outcome` None until it is settled. The settle timeout counts
+    from `ours_since` if that is later: from the end of a wait for others, or not at all during the wait (infinity).
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """

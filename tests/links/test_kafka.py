@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
@@ -24,7 +24,7 @@ from tests.contract.link import BrokerBehavior, DeliveryCollector, Publishing, d
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import BareKafkaClient
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 
 class KafkaLinkHarness:
@@ -167,6 +167,38 @@ class TestKafka(BrokerBehavior, ByteLimits):
         taker = DeliveryCollector(link)
         await harness.send_to(harness.source, [None], key="lamp-7")
         assert await taker.payloads(1) == [b""]
+
+    async def test_each_record_of_a_batch_that_is_too_large_to_decompress_is_one_skipped_delivery(
+        self, harness: KafkaLinkHarness, kafka: Kafka
+    ) -> None:
+        link = await harness.connect(consumerOffsetReset="earliest")
+        batch = Producer(
+            {
+                "bootstrap.servers": kafka.bootstrap,
+                "compression.type": "zstd",
+                "linger.ms": 2000,
+                **dict.fromkeys(("message.max.bytes", "batch.size"), 120_000_000),
+            }
+        )
+        await harness.send([b"before"])
+        for _ in range(3):
+            batch.produce(harness.source, b"0" * 33_500_000)
+        assert await asyncio.to_thread(batch.flush, PATIENCE) == 0
+        await harness.send([b"after"])
+        deliveries = await DeliveryCollector(link).take(5)
+        assert [(each.envelope.payload, each.skipped > 0) for each in deliveries] == [
+            (b"before", False),
+            *[(b"", True)] * 3,
+            (b"after", False),
+        ]
+        assert [(each.name or "").rsplit("/", 1)[1] for each in deliveries] == ["0", "1", "2", "3", "4"]
+        for each in deliveries:
+            each.settle()
+        await link.close()
+        link = await harness.connect(consumerOffsetReset="earliest")
+        await harness.send([b"new"])
+        assert await DeliveryCollector(link).payloads(1) == [b"new"]
+        await link.close()
 
     async def test_8_12_a_name_is_topic_id_partition_and_offset(self, harness: KafkaLinkHarness, kafka: Kafka) -> None:
         """A recreated topic starts at 0 under the same name, and none of its records is known."""

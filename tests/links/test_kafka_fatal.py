@@ -39,7 +39,7 @@ async def test_an_error_of_the_producer_ends_the_link_and_refuses_no_message(cod
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "site", on_error=link.failed, on_stuck=link.stuck
     )
     link.mark_started()
-    publishing._reported(ended.append, KafkaError(code), Message())  # type: ignore[arg-type]
+    publishing._reported(ended.append, False, KafkaError(code), Message())  # type: ignore[arg-type]
     publishing.start()
     try:
         await wait_until(link.lost.done)

@@ -7,12 +7,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.support.brokers.kafka import Kafka
 from tests.support.clients.kafka import KafkaClient
 from tests.support.connection_documents import Reader, policy_for, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = pytest.mark.broker("kafka")
 
@@ -97,6 +98,21 @@ def test_8_6_a_tombstone_is_passed_and_the_next_command_is_answered(
     client._producer.flush()
     answer = client.ask_for(topic("lamp-8", "commands/retrieve"))
     assert answer["status"] == 200
+
+
+def test_a_record_that_is_too_large_to_decompress_is_refused_and_the_next_command_is_answered(
+    service: ServiceProcess, client: KafkaClient, kafka: Kafka
+) -> None:
+    """The client library decompresses at most 100 MB of a batch, and reads a larger one again forever."""
+    make(client, "lamp-9")
+    bomb = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd", "message.max.bytes": 120_000_000}
+    )
+    bomb.produce(client.ask, b"0" * 100_000_000, "lamp-9")
+    assert bomb.flush(PATIENCE) == 0
+    assert client.ask_for(topic("lamp-9", "commands/retrieve"))["status"] == 200
+    [refused] = [record for record in service.records() if record.get("error") == "connectivity:message.toolarge"]
+    assert refused["event"] == "delivery refused"
 
 
 def test_commands_are_in_the_history_once_through_a_kill(service: ServiceProcess, client: KafkaClient) -> None:

@@ -30,13 +30,14 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription  # type: ignore[attr-defined]
 
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.base import MOST_WAITING
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
 from connectivity.transports.kafka.partition import Partition
+from connectivity.transports.kafka.records import Record, UnreadableRecord
 
 IN_FLIGHT = 1000
 LONGEST_BATCH = 500
@@ -46,12 +47,14 @@ POLL = 0.1
 STORE_INTERVAL = 0.1
 PAUSE_DELAY = 1.0
 RESPONSE_TIMEOUT = 10.0
+TOPIC_CHECK_INTERVAL = 2.0
+"""Seconds between checks for topics that were created again, which the library does not report."""
 UNLIMITED = 1 << 62
 
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 Key = tuple[str, int]
-Records = list[tuple[Partition, Message]]
+Records = list[tuple[Partition, Record]]
 
 
 class KafkaConsumer:
@@ -104,6 +107,8 @@ class KafkaConsumer:
         self._waiting: list[tuple[float, Partition]] = []
         """Partitions to read again and the time for each; used by the thread only."""
         self._stored_at = 0.0
+        self._checked_at = time.monotonic()
+        self._described: dict[str, Future[TopicDescription]] = {}
         self._wake_event = threading.Event()
         """Set when there is room again, or another request for the thread."""
         self._failure: Exception | None = None
@@ -171,6 +176,8 @@ class KafkaConsumer:
             self._store(self._partitions.values())
         except KafkaException as failure:
             self._call_on_loop(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
+        except LinkError as failure:
+            self._call_on_loop(self._on_ended, failure)
         except TimeoutError:
             self._call_on_loop(
                 self._on_ended, NotConnected(Detail.TIMEOUT, "the broker sent no partitions and offsets in time")
@@ -190,6 +197,9 @@ class KafkaConsumer:
         if (now := time.monotonic()) >= self._stored_at + STORE_INTERVAL:
             self._stored_at = now
             self._store(self._partitions.values())
+        if now >= self._checked_at + TOPIC_CHECK_INTERVAL:
+            self._checked_at = now
+            self._check_topics()
         pause = self._throttle.pause()
         space = self._max_bytes - self._unsettled_bytes
         unsettled, behind = self._delivered - self.ended, self._delivered - self.passed
@@ -220,6 +230,19 @@ class KafkaConsumer:
         more = self._consumer.consume(most - 1, 0) if most > 1 else []
         self._hand_over([first, *more])
 
+    def _check_topics(self) -> None:
+        """Compare the answers to the last request with the topics of the partitions, and request again.
+
+        Raises NotConnected for a topic that was deleted and created again: its next link starts at its beginning.
+        """
+        for topic, future in self._described.items():
+            if future.done() and future.exception() is None:
+                id = str(future.result().topic_id)
+                if any(each.topic == topic and each.topic_id != id for each in self._partitions.values()):
+                    raise _recreated(topic)
+        topics = list({partition.topic for partition in self._partitions.values()})
+        self._described = self._admin.describe_topics(TopicCollection(topics)) if topics else {}
+
     def _wait_for_request(self, seconds: float) -> bool:
         """Wait for room or another request. Return False after a timeout."""
         self._wake_event.clear()
@@ -229,14 +252,27 @@ class KafkaConsumer:
 
     def _hand_over(self, messages: Sequence[Message]) -> None:
         records: Records = []
+        unreadable: dict[Partition, UnreadableRecord] = {}
         for message in messages:
             topic = message.topic() or ""
-            if (error := message.error()) is not None:
-                self._call_on_loop(self._on_error, error, topic)
-                continue
             # Absent: it was taken away while this batch was on its way.
-            if (partition := self._partitions.get((topic, message.partition() or 0))) is not None:
+            partition = self._partitions.get((topic, message.partition() or 0))
+            if (error := message.error()) is not None:
+                if error.code() != KafkaError._BAD_COMPRESSION:
+                    self._call_on_loop(self._on_error, error, topic)
+                elif partition is not None and partition not in unreadable:
+                    # The library would read the batch forever. Its offset is known, but not its end, so its records are
+                    # skipped one after another.
+                    unreadable[partition] = UnreadableRecord(max(message.offset() or 0, partition.read_from))
+            elif partition is not None:
+                if (offset := message.offset() or 0) < partition.read_from:
+                    raise _recreated(topic)
+                partition.read_from = offset + 1
                 records.append((partition, message))
+        for partition, record in unreadable.items():
+            records.append((partition, record))
+            partition.read_from = record.offset() + 1
+            self._consumer.seek(_topic_partition(partition, partition.read_from))
         if records:
             self._delivered += len(records)
             self._delivered_bytes += sum(len(message) for _, message in records)
@@ -397,6 +433,10 @@ class Throttle:
     def took(self, count: int) -> None:
         if self._limit is not None:
             self.remaining -= count
+
+
+def _recreated(topic: str) -> NotConnected:
+    return NotConnected(Detail.MISSING_ADDRESS, f"{topic}: the topic was deleted and created again")
 
 
 def _topic_partition(partition: Partition, offset: int | None = None) -> TopicPartition:

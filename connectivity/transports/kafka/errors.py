@@ -88,9 +88,15 @@ def telling(error: KafkaError) -> int:
     return 0 if link_error(error).detail is Detail.CONNECTING else 1
 
 
-def message_error(error: KafkaError, topic: str) -> PublishFailed:
-    """Return the error for a message that the broker refused."""
+def message_error(error: KafkaError, topic: str, *, has_partition: bool = False) -> PublishFailed:
+    """Return the error for a message that the broker refused.
+
+    `has_partition`: its address names a partition.
+    """
     words = f"topic {topic}: {error.str()}"
+    if error.code() == KafkaError._UNKNOWN_PARTITION and not has_partition:
+        # The topic was deleted, or created again with fewer partitions.
+        return MessageRefused(f"{Detail.MISSING_ADDRESS.value}: {words}")
     if error.code() in SIZE_ERRORS:
         return PublishFailed(words, status=413)
     if error.code() in REFUSALS:

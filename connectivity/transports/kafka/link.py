@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from types import MappingProxyType
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.base import (
+    UNKNOWN_SIZE,
     Delivery,
     Done,
     Inbox,
@@ -38,7 +39,7 @@ from connectivity.transports.kafka.errors import ALL_DOWN, ENDS, link_error, tel
 from connectivity.transports.kafka.handshake import list_brokers
 from connectivity.transports.kafka.partition import Partition, PartitionDelivery
 from connectivity.transports.kafka.producer import KafkaProducer
-from connectivity.transports.kafka.records import envelope_of, is_expired
+from connectivity.transports.kafka.records import Record, UnreadableRecord, envelope_of, is_expired
 
 WINDOW = 4000
 REPAIR_SECONDS = 5.0
@@ -162,7 +163,7 @@ class KafkaLink:
             if inbox.waiting:
                 inbox.wake()
 
-    def _arrived(self, partition: Partition, message: Message, now: float) -> None:
+    def _arrived(self, partition: Partition, message: Record, now: float) -> None:
         offset, topic = message.offset() or 0, partition.topic
         is_again = offset < partition.seen_below
         if not is_again:
@@ -171,8 +172,11 @@ class KafkaLink:
         name = partition.name_of(offset)
         sources = self._sources[topic]
         shared = None
+        skipped = UNKNOWN_SIZE if isinstance(message, UnreadableRecord) else 0
         for index in sources:
-            taken = PartitionDelivery(envelope, topic, name, is_again, self._ended, position=(partition.key, offset))
+            taken = PartitionDelivery(
+                envelope, topic, name, is_again, self._ended, skipped=skipped, position=(partition.key, offset)
+            )
             taken.partition, taken.offset, taken.size = partition, offset, len(message)
             if index == sources[0]:
                 partition.arrived(taken)

@@ -47,6 +47,7 @@ class Partition:
         "open",
         "open_bytes",
         "owner",
+        "read_from",
         "rejections",
         "seen_below",
         "settled",
@@ -74,6 +75,8 @@ class Partition:
         self.owner = owner
         self.topic, self.number, self.topic_id = topic, number, topic_id
         self.settled = self.stored = start
+        self.read_from = start
+        """The offset that the consumer's thread reads next; used by the thread only."""
         self.seen_below = seen_below
         self.is_at_least_once = is_at_least_once
         self.is_assigned = True

@@ -77,13 +77,13 @@ class KafkaProducer:
                 envelope.payload,
                 key,
                 number,
-                partial(self._reported, done),
+                partial(self._reported, done, number != ANY_PARTITION),
                 headers=self._headers(envelope.headers),
             )
         except PublishFailed as error:
             done(error)
         except KafkaException as failure:
-            done(message_error(failure.args[0], topic))
+            done(message_error(failure.args[0], topic, has_partition=number != ANY_PARTITION))
         except BufferError:
             done(PublishFailed("the Kafka client's send queue is full"))
         else:
@@ -129,7 +129,7 @@ class KafkaProducer:
             self._since = self._loop.time()
             self._on_stuck()
 
-    def _reported(self, done: Done, error: KafkaError | None, message: Message) -> None:
+    def _reported(self, done: Done, has_partition: bool, error: KafkaError | None, message: Message) -> None:
         if self._is_stopping:
             return
         if error is None:
@@ -140,7 +140,7 @@ class KafkaProducer:
             self._on_error(error, "")
         else:
             self._confirmed()
-            done(message_error(error, message.topic() or ""))
+            done(message_error(error, message.topic() or "", has_partition=has_partition))
 
     def _confirmed(self) -> None:
         self.unconfirmed -= 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from operator import methodcaller
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
@@ -40,8 +40,28 @@ does not check for one. Using such a list ends the process.
 """
 
 
-def envelope_of(message: Message, topic: str) -> Envelope:
+class UnreadableRecord:
+    """A record of a batch that is too large to decompress: of a `Message`, it has only the offset."""
+
+    __slots__ = ("_offset",)
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __len__(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+
+Record: TypeAlias = Message | UnreadableRecord
+
+
+def envelope_of(message: Record, topic: str) -> Envelope:
     """Return the envelope of a record."""
+    if isinstance(message, UnreadableRecord):
+        return Envelope(b"", {CORRELATION_ID: new_correlation_id(), TOPIC: topic})
     headers: dict[str, str] = {}
     for name, value in _headers_of(message):
         if value is not None:

@@ -69,7 +69,11 @@ a change until the offset is committed, however long the service was down, and f
             "settled deliveries behind one that is in progress",
             f"{MOST_WAITING:,}; at this number, the service pauses partitions",
         ),
-        Limit("the largest record", "the topic's `max.message.bytes`, since a batch is always fetched whole"),
+        Limit(
+            "the largest batch of records",
+            "the topic's `max.message.bytes`, since a batch is always fetched and decompressed whole; see "
+            "[compressed records](#compressed-records)",
+        ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(
             "an interruption after which the client continues without a new link; meanwhile the status gives the "
@@ -82,9 +86,26 @@ a change until the offset is committed, however long the service was down, and f
             "a source's topic is missing, or is deleted",
             "status `missing address`; the connection continues when the topic exists",
         ),
+        Fault(
+            "a source's topic is deleted and created again at once",
+            "the client reconnects within seconds, and reads the new topic from its beginning; records that it has read of "
+            "the new topic before it noticed this are executed twice",
+        ),
         Fault("a message is larger than its topic allows", "only this message fails"),
     ),
     notes=(
+        Note(
+            "Compressed records",
+            """\
+The topic's `max.message.bytes` limits the compressed size of a batch. The service decompresses a batch whole, in memory:
+with `gzip` and `lz4`, one batch of 1 MiB may become several hundred MiB. With `zstd`, a batch that decompresses to more
+than 100 MB (sometimes already from 34 MB on) cannot be read. The service skips the records of such a batch one by one,
+answers each with the error 413 if the reply address does not depend on the record, and continues after them.
+
+If you do not trust everyone who can write to a topic, set the topic's `compression.type` to `uncompressed`: then the broker
+decompresses batches, and refuses those that are larger than `max.message.bytes`.
+""",
+        ),
         Note(
             "Group and order",
             """\

@@ -22,6 +22,7 @@ TOPIC = "topic alarms: no"
         (refused_message(135), "the broker refused the message: Not authorized"),
         (message_error(KafkaError(KafkaError._UNKNOWN_TOPIC, "no"), "alarms"), f"missing address: {TOPIC}"),
         (message_error(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no"), "alarms"), f"missing address: {TOPIC}"),
+        (message_error(KafkaError(KafkaError._UNKNOWN_PARTITION, "no"), "alarms"), f"missing address: {TOPIC}"),
         (message_error(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"), "alarms"), f"not authorized: {TOPIC}"),
     ],
 )
@@ -35,5 +36,5 @@ def test_a_refusal_that_may_concern_the_address_alone_is_temporary(error: Publis
     [(KafkaError.MSG_SIZE_TOO_LARGE, 413), (KafkaError._UNKNOWN_PARTITION, 400), (KafkaError._MSG_TIMED_OUT, 400)],
 )
 def test_other_failures_of_a_record_are_no_refusals_of_its_address(code: int, status: int) -> None:
-    error = message_error(KafkaError(code, "no"), "alarms")
+    error = message_error(KafkaError(code, "no"), "alarms", has_partition=True)
     assert (type(error), error.fault.status) == (PublishFailed, status)
