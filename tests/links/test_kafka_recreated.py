@@ -14,9 +14,9 @@ from connectivity.transports.base import OutboundMessage
 from connectivity.transports.kafka.link import KafkaLink
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, lost
-from tests.links.test_kafka import KafkaLinkHarness
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
+from tests.support.kafka_link import KafkaLinkHarness
 from tests.support.wait import PATIENCE
 
 
