@@ -82,8 +82,12 @@ def parse_content_type(text: str) -> ContentType:
 
 
 def to_utf8(payload: bytes, content_type: ContentType) -> bytes:
-    """Convert text from the charset of its content type; bytes that are no such text stay as they are."""
-    if content_type.charset == UTF_8:
+    """Convert text from the charset of its content type; bytes that are no such text stay as they are.
+
+    Most charsets have the characters of ASCII at the same places, and text in the others has bytes beyond those, or zeros:
+    a text in ASCII with their name is no text of theirs.
+    """
+    if content_type.charset == UTF_8 or (payload.isascii() and payload.find(0) < 0):
         return payload
     try:
         return payload.decode(content_type.charset).encode()

@@ -13,10 +13,13 @@ from mappings.placeholders.resolution import ResolutionState
 from mappings.placeholders.template import Template
 from mappings.placeholders.values import PlaceholderContext
 
-_UNSAFE = (
+_UNREADABLE = (
     (re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"), "a line break or another control character"),
     (re.compile(r"[\ud800-\udfff]"), "half of a surrogate pair"),
     (re.compile("\ufffd"), "a character that could not be decoded (U+FFFD)"),
+)
+_UNSAFE = (
+    *_UNREADABLE,
     (re.compile(r"[+#]"), "a wildcard"),
     (re.compile(r"\A\$"), "a leading dollar sign, which is reserved for the broker's own addresses"),
     (re.compile(r"\.\."), "two dots in a row"),
@@ -28,19 +31,20 @@ _PATH = "resource:path"
 _ANY = re.compile("|".join(pattern.pattern for pattern, _ in _UNSAFE))
 
 
-def unsafe_in_address(value: str) -> str | None:
-    """Return why a placeholder's value cannot be in an address; None if it can."""
+def unsafe_in_address(value: str, *, is_key: bool = False) -> str | None:
+    """Return why a placeholder's value cannot be in an address, or in its key; None if it can."""
     if _ANY.search(value) is None:
         return None
-    return next(reason for pattern, reason in _UNSAFE if pattern.search(value))
+    reasons = _UNREADABLE if is_key else _UNSAFE
+    return next((reason for pattern, reason in reasons if pattern.search(value)), None)
 
 
 def resolve_address(template: Template, context: PlaceholderContext, key_mark: str | None = None) -> str | None:
     """Return the address of a template, its first value if there are several.
 
     None if the template is unresolved or deleted: then nothing is published. `key_mark`: after it, the operator's text is
-    followed by a key, which may be any text, also an empty one. Raises UnsafeAddress for a value that an address cannot
-    contain, and Unresolved for one that a function cannot process.
+    followed by a key, which may be any readable text, also an empty one. Raises UnsafeAddress for a value that an address
+    cannot contain, and Unresolved for one that a function cannot process.
     """
     if template.literal is not None:
         return template.text
@@ -58,8 +62,10 @@ def resolve_address(template: Template, context: PlaceholderContext, key_mark: s
             return None
         if (value := resolution.first) is None:
             continue
-        if not is_key:
-            value = _path(value) if part.text == _PATH else _require_safe(value, part.text)
+        if part.text == _PATH and not is_key:
+            value = _path(value)
+        else:
+            _require_safe(value, part.text, is_key=is_key)
         address.append(value)
     return "".join(address) if address else None
 
@@ -69,8 +75,8 @@ def _path(value: str) -> str:
     return value if value == "/" else f"/{_require_safe(value.removeprefix('/'), _PATH)}"
 
 
-def _require_safe(value: str, expression: str) -> str:
-    reason = unsafe_in_address(value)
+def _require_safe(value: str, expression: str, *, is_key: bool = False) -> str:
+    reason = unsafe_in_address(value, is_key=is_key)
     if reason is None:
         return value
     raise UnsafeAddress(
@@ -150,9 +156,10 @@ def _is_suggestion(address: str, written: str, key_mark: str | None) -> bool:
 
     A slash in front that an operator has written is no client's doing.
     """
-    before, mark, _ = address.partition(key_mark) if key_mark is not None else (address, "", "")
+    before, mark, key = address.partition(key_mark) if key_mark is not None else (address, "", "")
     if mark:
-        return len(address) <= MAX_ADDRESS_LENGTH and (not before or is_address(before))
+        is_readable = len(address) <= MAX_ADDRESS_LENGTH and unsafe_in_address(key, is_key=True) is None
+        return is_readable and (not before or is_address(before))
     return is_address(address.removeprefix("/") if written.startswith("/") else address)
 
 

@@ -121,7 +121,10 @@ def test_patterns_are_equal_by_their_text() -> None:
         ("*/*", "top#ic/key", False),
         ("answers/*", "others/acme.site:pump#1", False),
         ("*", "a+b", False),
+        ("/*", "/a\nb", False),
+        ("/*", "/a\0", False),
+        ("answers/*", "answers/a\ufffd", False),
     ],
 )
-def test_a_pattern_allows_any_text_in_a_key(pattern: str, address: str, is_allowed: bool) -> None:
+def test_a_pattern_allows_any_readable_text_in_a_key(pattern: str, address: str, is_allowed: bool) -> None:
     assert AddressPattern(pattern).allows(address, "/") is is_allowed
