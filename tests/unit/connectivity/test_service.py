@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -461,14 +461,20 @@ def test_exit_code_4_is_a_port_in_use(ended: Exit) -> None:
     )
 
 
+@pytest.fixture
+def hang_up_ends_a_process() -> Iterator[None]:
+    """As without `nohup`, which these tests may run with."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up_ends_a_process")
 def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
     """As `nohup` wants it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert signal.SIGHUP not in set(module.stop_signals())
-    finally:
-        signal.signal(signal.SIGHUP, before)
     assert set(module.stop_signals()) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert set(module.stop_signals()) == {signal.SIGTERM, signal.SIGINT}
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
@@ -477,6 +483,7 @@ def test_an_address_of_ip_6_may_be_written_with_or_without_brackets(host: str) -
         assert listening.family is socket.AF_INET6
 
 
+@pytest.mark.usefixtures("hang_up_ends_a_process")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_ends_the_service_in_good_order(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,8 @@ A topic has 1 to 249 letters, digits, `.`, `_`, `-`, and is not `.` or `..`. Top
 exist; in other addresses, every part can contain placeholders. The first `/` separates the key; in an address without `/`,
 the first `#` separates the partition, a whole number. In a document, key and partition must not be empty. If the
 placeholders of a key resolve to an empty text, the address is used without the key. A key may be any text without control
-characters, such as the ID `acme.site:pump#1` of a thing; the checks of [reply addresses](sources.md#reply-addresses) apply to topic and partition.
+characters, such as the ID `acme.site:pump#1` of a thing; the checks of [reply addresses](sources.md#reply-addresses) apply
+to topic and partition.
 """,
     headers=(
         HeaderRule("kafka.topic", "the record's topic", "a record header"),
