@@ -347,9 +347,11 @@ def size_of(headers: Mapping[str, object]) -> int:
     """Return the UTF-16 units of all names and values, without the originator, which the service adds."""
     size = 0
     for name, value in headers.items():
+        if name == _ORIGINATOR:
+            continue
         if type(value) is str and value.isascii() and name.isascii():
-            size += len(name) + len(value) if name != _ORIGINATOR else 0
-        elif name != _ORIGINATOR:
+            size += len(name) + len(value)
+        else:
             size += _length(name) + _length(value)
     return size
 
