@@ -98,6 +98,9 @@ def without_mark(text: bytes) -> bytes:
     return text.lstrip(_MARK)
 
 
+MAX_NESTING: Final = 200
+"""The deepest that a thing, a policy or the value of a message may be nested."""
+
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"{[]}")
 _STEPS: Final = bytes(1 if byte == ord("[") else 255 for byte in range(256))

@@ -19,10 +19,10 @@ import msgspec
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.twins import values
 from connectivity.twins.context import CommandContext, encode
-from connectivity.twins.paths import MAX_NESTING, is_key
+from connectivity.twins.paths import is_key
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
-from mappings.json_values import nesting
+from mappings.json_values import MAX_NESTING, nesting
 from mappings.model.field_selector import InvalidSelector, parse_pointers
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer
 from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata

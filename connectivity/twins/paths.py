@@ -18,9 +18,6 @@ from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, u
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
 from mappings.text_cache import cached_if_short
 
-MAX_NESTING: Final = 200
-"""The deepest that a thing or policy may be nested."""
-
 _EVERY: Final = frozenset({"modify", "merge", "retrieve", "delete"})
 
 

@@ -17,9 +17,9 @@ import msgspec
 from connectivity.errors import TwinError
 from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.errors import quote
-from connectivity.twins.paths import MAX_NESTING, is_key
+from connectivity.twins.paths import is_key
 from mappings.ids import EntityType, parse_entity_id
-from mappings.json_values import decode_value, nesting
+from mappings.json_values import MAX_NESTING, decode_value, nesting
 from spark_store.history.replay import is_delete_pattern
 
 THING_MEMBERS: Final = ("thingId", "policyId", "definition", "attributes", "features")

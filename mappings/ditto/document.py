@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from mappings.ditto import errors
-from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityId, parse_entity_id
-from mappings.json_values import finite_float, nesting, parse_json, without_strings
+from mappings.json_values import MAX_NESTING, finite_float, nesting, parse_json, without_strings
 from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
 from mappings.text_cache import cached_if_short
 

@@ -11,12 +11,10 @@ from typing import Any
 import msgspec
 
 from mappings.errors import Fault
+from mappings.json_values import MAX_NESTING
 from mappings.texts import MAX_QUOTE_LENGTH, shorten
 
 JSON_HINT = "Expected a JSON object."
-
-MAX_NESTING = 200
-"""The deepest that the value of a message may be nested; the message around it is one more."""
 
 STORABLE_HINT = (
     f"A message must be UTF-8 text. Its value may have up to {MAX_NESTING} levels of nesting, integers of up to 64 "

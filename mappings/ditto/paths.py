@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mappings.ditto import errors
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityType
+from mappings.json_values import MAX_NESTING
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.text_cache import cached_if_short
 
@@ -54,7 +55,7 @@ def resource(type: EntityType, path: str) -> DittoResource:
 
 def _thing_resource(path: str) -> DittoResource | None:
     # Before the segments exist: a payload has room for half a million of them.
-    if (found := path.removeprefix("/").removesuffix("/").count("/") + 1) > errors.MAX_NESTING:
+    if (found := path.removeprefix("/").removesuffix("/").count("/") + 1) > MAX_NESTING:
         raise DecodeError(errors.too_many_segments(path, found))
     segments = parse_pointer(path)
     actions = _thing_actions(segments)

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from mappings.ditto.document import NOT_JSON, is_storable
-from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Unresolved
+from mappings.json_values import MAX_NESTING
 from mappings.mappers import codec_names, load_codec
 from mappings.mappers.base import Codec
 from mappings.mappers.ditto import CODEC as DITTO

@@ -12,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mappings.ditto.document import compact, is_storable, parse_value, read_message
-from mappings.ditto.errors import MAX_NESTING, STORABLE_HINT
+from mappings.ditto.errors import STORABLE_HINT
 from mappings.errors import DecodeError
+from mappings.json_values import MAX_NESTING
 from tests.support.dice import examples
 
 
