@@ -80,7 +80,7 @@ async def test_a_link_ends_when_its_topic_is_created_again_and_the_next_reads_it
 async def test_a_message_to_a_deleted_topic_may_be_sent_again_and_arrives_once_the_topic_is_created_again(
     harness: KafkaLinkHarness,
 ) -> None:
-    """The library reports a deleted topic as an unknown partition."""
+    """The library reports an unknown partition, or that it has removed the queue of the partition."""
     topic = f"{harness.name}.events"
     await asyncio.to_thread(harness.broker.create, topic, partitions=2)
     link = await harness.connect()

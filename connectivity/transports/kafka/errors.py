@@ -42,13 +42,7 @@ For all others a probe finds more (`connectivity.transports.kafka.handshake`).
 VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 """Errors that follow from others, such as a refused login or certificate."""
 
-LINK_CAUSED_ERRORS = {
-    KafkaError._PURGE_QUEUE,
-    KafkaError._PURGE_INFLIGHT,
-    KafkaError._FATAL,
-    KafkaError._DESTROY,
-    *PRODUCER_LOST,
-}
+LINK_CAUSED_ERRORS = {KafkaError._FATAL, *PRODUCER_LOST}
 """Errors of messages that are caused by the link and not by the message."""
 
 SIZE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
@@ -94,6 +88,9 @@ def message_error(error: KafkaError, topic: str, *, has_partition: bool = False)
     `has_partition`: its address names a partition.
     """
     words = f"topic {topic}: {error.str()}"
+    if error.code() == KafkaError._DESTROY:
+        # The library's text is about a broker, but it means the queue of a partition.
+        return MessageRefused(f"{Detail.MISSING_ADDRESS.value}: topic {topic}: the partition no longer exists")
     if error.code() == KafkaError._UNKNOWN_PARTITION and not has_partition:
         # The topic was deleted, or created again with fewer partitions.
         return MessageRefused(f"{Detail.MISSING_ADDRESS.value}: {words}")

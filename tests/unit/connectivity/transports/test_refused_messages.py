@@ -23,6 +23,10 @@ TOPIC = "topic alarms: no"
         (message_error(KafkaError(KafkaError._UNKNOWN_TOPIC, "no"), "alarms"), f"missing address: {TOPIC}"),
         (message_error(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no"), "alarms"), f"missing address: {TOPIC}"),
         (message_error(KafkaError(KafkaError._UNKNOWN_PARTITION, "no"), "alarms"), f"missing address: {TOPIC}"),
+        (
+            message_error(KafkaError(KafkaError._DESTROY, "no"), "alarms"),
+            "missing address: topic alarms: the partition no longer exists",
+        ),
         (message_error(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"), "alarms"), f"not authorized: {TOPIC}"),
     ],
 )

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
+from connectivity.errors import ConnectivityError, MessageRefused
+from connectivity.transports.base import OutboundMessage
 from connectivity.transports.kafka import producer as module
 from connectivity.transports.kafka.producer import KafkaProducer
+from mappings.model.envelope import Envelope
 from tests.support.wait import wait_until
 
 
@@ -19,6 +23,18 @@ class Library:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.polls: list[Callable[[], None]] = []
         self.looks = 0
+        self.reports: list[Callable[[KafkaError | None, Any], None]] = []
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[KafkaError | None, Any], None],
+        headers: object,
+    ) -> None:
+        self.reports.append(on_delivery)
 
     def poll(self, timeout: float) -> None:
         self.looks += 1
@@ -27,6 +43,13 @@ class Library:
 
     def purge(self) -> None:
         pass
+
+
+class DeletedTopicMessage:
+    """A message of the library that was not sent."""
+
+    def topic(self) -> str:
+        return "alarms"
 
 
 async def test_polling_continues_after_an_error_in_one_confirm(
@@ -50,5 +73,23 @@ async def test_polling_continues_after_an_error_in_one_confirm(
     asyncio.get_running_loop().call_soon(made.start)
     await wait_until(lambda: library.looks >= 3 and len(stuck) >= 2)
     assert loop_errors == ["a mistake in a confirm"] * 2
+    made.stop(is_orderly=False)
+    await asyncio.wrap_future(made.gone)
+
+
+async def test_a_message_whose_topic_is_deleted_before_it_is_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library ends the queues of the topic's partitions, with an error that it also uses at its own end."""
+    monkeypatch.setattr(module, "Producer", Library)
+    link_errors: list[KafkaError] = []
+    made = KafkaProducer({}, "kafka", on_error=lambda error, _: link_errors.append(error), on_stuck=lambda: None)
+    library: Any = made._producer
+    outcomes: list[ConnectivityError | None] = []
+    made.send(OutboundMessage("alarms", Envelope(b"")), outcomes.append)
+    [report] = library.reports
+    report(KafkaError(KafkaError._DESTROY), DeletedTopicMessage())
+    assert [(type(each), str(each)) for each in outcomes] == [
+        (MessageRefused, "missing address: topic alarms: the partition no longer exists")
+    ]
+    assert (made.unconfirmed, link_errors) == (0, [])
     made.stop(is_orderly=False)
     await asyncio.wrap_future(made.gone)
