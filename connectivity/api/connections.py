@@ -34,7 +34,7 @@ from connectivity.api.schemas import (
     TEST_RESULT_EXAMPLE,
 )
 from connectivity.config.problems import show
-from connectivity.connections.model import READ_ONLY
+from connectivity.connections.model import CONNECTION_ID_FORM, READ_ONLY
 from connectivity.errors import Problem
 from connectivity.management.interface import Definition, Management, Permit, SampleMessage
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
@@ -51,9 +51,8 @@ COMMANDS = (
 
 ConnectionId = Annotated[
     str,
-    Path(
-        alias="connection_id", pattern=r"^[a-zA-Z0-9\-_:]{1,100}$", description="The connection.", examples=["depot-7"]
-    ),
+    Path(alias="connection_id", description="The connection.", examples=["depot-7"]),
+    CONNECTION_ID_FORM,
 ]
 Fields = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from connectivity.api.permits import permit_of
 from connectivity.api.requests import BodyLimits, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
+from connectivity.config.text_form import TextForm
 from connectivity.maintenance.erasure import Eraser, ErasureUnavailable, UnknownEntity, entity_of
 from connectivity.management.interface import MOST_LISTED, Management
 
@@ -58,7 +59,11 @@ def router(management: Management) -> APIRouter:
     )
     async def cancel(
         request: Request,
-        prefix: Annotated[str, Path(description="The first characters of its id.", pattern=r"^[A-Za-z0-9_\-]{1,200}$")],
+        prefix: Annotated[
+            str,
+            Path(description="The first characters of its id."),
+            TextForm(r"^[A-Za-z0-9_\-]{1,200}$", "1 to 200 letters, digits and the characters - _"),
+        ],
     ) -> Response:
         await management.cancel_subscription(prefix, caller_of(request).name, permit_of(request))
         return Response(status_code=204)

@@ -20,6 +20,7 @@ from connectivity.api.openapi import answers, body
 from connectivity.api.responses import JsonResponse
 from connectivity.api.schemas import PLAN_EXAMPLE, SEARCH_PAGE_EXAMPLE
 from connectivity.config.api_settings import TokenRole
+from connectivity.config.text_form import TextForm
 from connectivity.errors import OperationRefused
 from connectivity.subscriptions.search_requests import NO_THINGS, HttpSearch, SearchRequests
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields
@@ -80,13 +81,12 @@ Options = Annotated[
     ),
 ]
 Timeout = Annotated[
-    str | None,
+    Annotated[str, TextForm(r"^[0-9]{1,6}(ms|s|m|)$", "a duration such as 10s or 500ms")] | None,
     Query(
         alias="timeout",
         description="How long the search may take, such as `10s` or `500ms`; at most one minute, and never longer than "
         "the settings allow.",
         examples=["10s"],
-        pattern=r"^[0-9]{1,6}(ms|s|m|)$",
     ),
 ]
 Subjects = Annotated[

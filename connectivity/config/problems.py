@@ -37,17 +37,6 @@ _EXPECTED: Mapping[str, str] = {
 }
 
 
-_FORMS: Mapping[str, str] = {
-    r"^[a-zA-Z0-9\-_:]{1,100}$": "1 to 100 letters, digits and the characters - _ :",
-    r"^[A-Za-z0-9_\-]{1,200}$": "1 to 200 letters, digits and the characters - _",
-    r"^[0-9]{1,6}(ms|s|m|)$": "a duration such as 10s or 500ms",
-    r"^sc://[^/;\s]+": "an address such as sc://spark.example:15002",
-    r"^(https?|file)://": "an address that begins with https://, http:// or file://",
-    r"^https?://[^/\s]+": "an address such as http://localhost:4318",
-}
-"""Patterns of texts in words."""
-
-
 def _names(quoted: str) -> str:
     """`'a', 'b' or 'c'` → `a, b, c`."""
     return quoted.replace("'", "").replace(" or ", ", ")
@@ -58,9 +47,6 @@ _EXPECTED_WITH: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than_equal": lambda context: f"at least {context['ge']}",
     "less_than_equal": lambda context: f"at most {context['le']}",
     "literal_error": lambda context: _CHOICE + _names(context["expected"]),
-    "string_pattern_mismatch": lambda context: _FORMS.get(
-        context["pattern"], f"a text of the form {context['pattern']}"
-    ),
     "too_short": lambda context: f"a list with at least {context['min_length']}",
     "union_tag_invalid": lambda context: _CHOICE + _names(context["expected_tags"]),
     "value_error": lambda context: str(context["error"]),

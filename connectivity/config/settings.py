@@ -50,6 +50,7 @@ from connectivity.config.quantities import (
 )
 from connectivity.config.quotas import QuotaRule
 from connectivity.config.section import Section
+from connectivity.config.text_form import TextForm
 from connectivity.security import creation, egress
 from connectivity.security.keys import read_key
 from connectivity.security.token_integration import DEFAULT, TokenIntegration, check_template
@@ -450,7 +451,7 @@ class SparkSettings(Section):
         description="Spark's master: `local[*]`, or `local[N]` for N cores. Other masters are refused: the journal "
         "is an SQLite file, which only processes on this host can open.",
     )
-    remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
+    remote: Annotated[str, TextForm(r"^sc://[^/;\s]+", "an address such as sc://spark.example:15002")] | None = Field(
         default=None,
         description="The address of a Spark Connect server that runs Spark queries instead of the pipeline, such as "
         "`sc://spark.example:15002`. The server needs Delta Lake, and access to `data_dir` as the same user.",
@@ -460,7 +461,10 @@ class SparkSettings(Section):
         description="Folder of Delta's jars, where `connectivity pipeline install` puts them. By default a folder in the "
         "user's cache (`$XDG_CACHE_HOME`, else `~/.cache`).",
     )
-    mirror: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = Field(
+    mirror: (
+        Annotated[str, TextForm(r"^(https?|file)://", "an address that begins with https://, http:// or file://")]
+        | None
+    ) = Field(
         default=None, description="Address of the Maven repository that has Delta's jars, instead of the central one."
     )
     memory: Annotated[str, BeforeValidator(read_memory, json_schema_input_type=MemoryForm)] = Field(
@@ -483,7 +487,7 @@ class LogSettings(Section):
 class TracingSettings(Section):
     """Traces with OpenTelemetry; off without an endpoint. Tracing needs the extra `tracing`."""
 
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
+    endpoint: Annotated[str, TextForm(r"^https?://[^/\s]+", "an address such as http://localhost:4318")] | None = Field(
         default=None,
         description="The collector, such as `http://localhost:4318` (OTLP over HTTP). Without it, tracing is off.",
     )

@@ -34,6 +34,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from connectivity.config.text_form import TextForm
 from connectivity.security.uri import MASK, BrokerUri, is_secret_option, mask_uri, parse_uri
 from mappings.texts import lower_text
 
@@ -387,10 +388,13 @@ def _uri_is_address(value: object) -> object:
     return value
 
 
+CONNECTION_ID_FORM = TextForm(r"^[a-zA-Z0-9\-_:]{1,100}$", "1 to 100 letters, digits and the characters - _ :")
+
+
 class Connection(DocumentModel):
     """A link to one broker: the sources to consume commands from and the targets to publish signals to."""
 
-    id: Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9\-_:]{1,100}$")] = Field(
+    id: Annotated[StrictStr, CONNECTION_ID_FORM] = Field(
         description="ID of the connection: up to 100 letters, digits, `-`, `_`, `:`. In a file it is optional; the "
         "default is the file's name.",
         examples=["depot-7_rabbit"],
