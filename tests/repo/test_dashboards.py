@@ -21,7 +21,7 @@ ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 SCRAPED = frozenset({"instance", "job"})
-"""The labels that Prometheus itself adds."""
+"""The labels that Prometheus itself adds to each series, and to its own series `up`."""
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 _WINDOW = "[$__rate_interval]"
@@ -30,7 +30,7 @@ _WINDOW = "[$__rate_interval]"
 
 def series() -> dict[str, frozenset[str]]:
     """Return every time series that can be queried, with its labels."""
-    found: dict[str, frozenset[str]] = {}
+    found = {"up": SCRAPED}
     for metric in described():
         labels = frozenset(metric.labels) | SCRAPED
         if metric.type == "histogram":
