@@ -13,7 +13,6 @@ import pytest
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
@@ -36,6 +35,7 @@ from spark_store.rql.search_evaluator import read
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_tables import add_events, add_states, event_row, latest_row, note_erased, write_lake
 from tests.support.random_histories import RandomChange, history_of
+from tests.support.replayed import fold
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")

@@ -19,7 +19,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.json_values import encode_state, encode_value
 from mappings.model.signals import Event
 from spark_store.errors import TooManyRows
-from spark_store.history.replay import fold, is_same
+from spark_store.history.replay import is_same
 from spark_store.queries.as_of import candidates, result_files
 from spark_store.queries.as_of_fold import (
     COLUMNS,
@@ -41,6 +41,7 @@ from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 from tests.support.random_histories import HISTORIES, RandomChange, history_of
 from tests.support.random_searches import filters, rights, things
+from tests.support.replayed import fold
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
