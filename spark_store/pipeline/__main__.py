@@ -142,7 +142,7 @@ def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.loop import PipelineLoop
     from spark_store.pipeline.query_jobs import abandoned_jobs_ended
-    from spark_store.pipeline.session import connect_port, java_pid, put_first
+    from spark_store.pipeline.session import connect_port, put_first
 
     # Without Spark, which takes long to start, since it may be tried for hours.
     expect_lake(Lake(given.data_dir))
@@ -156,9 +156,8 @@ def _run(given: argparse.Namespace) -> int:
         put_first(target.spark)
         if token is not None:
             port = connect_port(target.spark)
-            address = local_address(port, token, java_pid(target.spark))
             serving.enter_context(abandoned_jobs_ended(target.spark))
-            serving.enter_context(publish_address(target.lake.connect, address))
+            serving.enter_context(publish_address(target.lake.connect, local_address(port, token)))
             say("spark queries", port=port)
         if not stopping.is_set():
             PipelineLoop(target, say, settings, stopping).run()
@@ -276,7 +275,7 @@ def _target(
     begun = time.monotonic()
     is_by_hand = given.action != "run"
     settings: PipelineSettings = given.settings
-    seconds = settings.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
+    seconds = _HAND_SECONDS if is_by_hand else _LOCK_SECONDS
     if is_by_hand and not lake.has(EVENTS):
         # Neither exists: probably a wrong folder, so create nothing in it.
         expect_journal(lake.journal)

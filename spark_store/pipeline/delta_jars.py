@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from spark_store.errors import INSTALL_EXTRA, SparkMissing, StoreUnavailable, translate_system_error
-from spark_store.pipeline.java import find_java
+from spark_store.pipeline.java import java_build
 
 VERSION = "4.4.0"
 """The version of Delta Lake for the Spark that is installed."""
@@ -59,7 +59,7 @@ def install_jars(folder: Path, mirror: str | None = None) -> bool:
     # Not imported, which takes long.
     if find_spec("pyspark") is None:
         raise SparkMissing(f"expected pyspark, found none; {INSTALL_EXTRA.format('spark')}")
-    find_java()
+    java_build()
     if not _wrong(folder):
         return False
     try:

@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.lake.tables import Lake
 from spark_store.pipeline.delta_jars import default_folder, find_jars
-from spark_store.pipeline.java import JavaProgram, find_java
+from spark_store.pipeline.java import java_build
 from spark_store.records import JAVA_MEMORY, LOCAL_MASTER
 
 _LOOK_SECONDS = 0.2
@@ -133,19 +133,19 @@ class SessionOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def prepared_classes(jars: Path, java: JavaProgram) -> Path:
-    """Return the archive of prepared classes for this Java and pyspark, beside Delta's jars.
+def prepared_classes(jars: Path, java: str) -> Path:
+    """Return the archive of prepared classes for this build of Java and pyspark, beside Delta's jars.
 
     Java uses the file only if it matches its classes, at the same place, and is undamaged. It goes on without it otherwise.
     """
     place = sha256(str(Path(pyspark.__file__).parent).encode()).hexdigest()[:8]
-    return jars / f"classes-{java.build}-{pyspark.__version__}-{place}.jsa"
+    return jars / f"classes-{java}-{pyspark.__version__}-{place}.jsa"
 
 
 def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
     """Start a session. Raises SparkMissing if something is not installed, StoreUnavailable if it fails."""
     jars = find_jars(options.jars)
-    classes = prepared_classes(options.jars, find_java())
+    classes = prepared_classes(options.jars, java_build())
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -242,11 +242,6 @@ def put_first(spark: SparkSession) -> None:
     Delta's own threads have it by the file of the pools.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", FIRST)
-
-
-def java_pid(spark: SparkSession) -> int:
-    """The process id of the Java process."""
-    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
 
 
 def shuffle_files(spark: SparkSession) -> set[Path]:

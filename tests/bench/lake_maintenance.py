@@ -23,11 +23,12 @@ from spark_store.lake.tables import EVENTS, LATEST, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
-from spark_store.pipeline.session import SessionOptions, java_pid, start_session
+from spark_store.pipeline.session import SessionOptions, start_session
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.sql import literal
 from tests.bench.harness import peak_memory
 from tests.bench.long_journals import BEGUN, EVENTS_EACH
+from tests.support.lake.java_process import java_pid
 
 EXPIRED = EVENTS_EACH // 100
 """The events of each thing that retention deletes."""

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_store.lake.connect_address import local_address
 from spark_store.pipeline.query_jobs import abandoned_jobs_ended
-from spark_store.pipeline.session import SessionOptions, connect_port, java_pid, start_session
+from spark_store.pipeline.session import SessionOptions, connect_port, start_session
 from tests.support.dice import THOROUGH
 from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, DataFolder
 
@@ -50,7 +50,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def address(spark: SparkSession) -> str:
     """The address of the Spark queries."""
-    return local_address(connect_port(spark), _TOKEN, java_pid(spark)).url
+    return local_address(connect_port(spark), _TOKEN)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from mappings.ids import MAX_ID_LENGTH
 from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
-from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
     _IDLE_LOOKS,
     _TOKEN_VARIABLE,
@@ -45,7 +44,7 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         raise error
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
+    monkeypatch.setattr(session, "java_build", lambda: "17")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
         start_session(SessionOptions())
@@ -58,7 +57,7 @@ def test_a_spark_that_does_not_start_is_reported_without_a_stack(monkeypatch: py
         raise PySparkRuntimeError(f"java.lang.IllegalStateException: {stack}")
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
+    monkeypatch.setattr(session, "java_build", lambda: "17")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
         start_session(SessionOptions())
@@ -99,10 +98,10 @@ def test_prepared_classes_are_used_if_they_exist(tmp_path: Path, monkeypatch: py
 
     jars.mkdir()
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
+    monkeypatch.setattr(session, "java_build", lambda: "17")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", begun)
     start_session(SessionOptions(jars=jars))
-    classes = prepared_classes(jars, JavaProgram("java", "17"))
+    classes = prepared_classes(jars, "17")
     classes.touch()
     start_session(SessionOptions(jars=jars))
     without, taking = given
@@ -185,7 +184,7 @@ def test_prepared_classes_are_named_by_the_builds_and_the_place_of_java_and_spar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Java does not use those of another environment, which may share the folder of the jars."""
-    java = JavaProgram("java", "17.0.15+6")
+    java = "17.0.15+6"
     found = prepared_classes(tmp_path, java)
     assert found.parent == tmp_path
     assert found.name.startswith(f"classes-17.0.15+6-{pyspark.__version__}-")
