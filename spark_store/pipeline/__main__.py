@@ -231,9 +231,9 @@ def _verify(given: argparse.Namespace) -> int:
 
 
 def _install(given: argparse.Namespace) -> int:
-    from spark_store.pipeline.delta_jars import install_jars
+    from spark_store.pipeline.delta_jars import install_jars, jars_folder
 
-    folder = _jars(given)
+    folder = jars_folder(given.settings)
     say("installed", fetched=install_jars(folder, given.settings.mirror), folder=str(folder))
     return 0
 
@@ -262,7 +262,6 @@ def _target(
 
     from spark_store.pipeline.loop import translate_error
     from spark_store.pipeline.session import (
-        SessionOptions,
         lake_lock,
         scratch_folder,
         start_session,
@@ -283,19 +282,7 @@ def _target(
         # Check before starting Spark, which takes long.
         wait_for_lock(lake, seconds)
     with scratch_folder(lake) as scratch:
-        options = SessionOptions(
-            master=settings.master,
-            jars=_jars(given),
-            memory=settings.memory,
-            token=token,
-            scratch=scratch,
-            settings={
-                # Spark makes this folder at its start, wherever it is; nothing comes into it.
-                "spark.sql.warehouse.dir": (lake.pipeline / "warehouse").absolute().as_uri(),
-                **settings.spark,
-            },
-        )
-        spark = start_session(options)
+        spark = start_session(settings, token, scratch)
         say("spark", version=spark.version, master=settings.master, seconds=round(time.monotonic() - begun, 3))
         try:
             # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
@@ -311,13 +298,6 @@ def _target(
             # A Java process that was killed cannot be asked to stop.
             with contextlib.suppress(Exception):
                 spark.stop()
-
-
-def _jars(given: argparse.Namespace) -> Path:
-    from spark_store.pipeline.delta_jars import default_folder
-
-    jars: str | None = given.settings.jars
-    return default_folder() if jars is None else Path(jars)
 
 
 def _watch_parent(stopping: threading.Event) -> None:

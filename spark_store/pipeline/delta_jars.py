@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 from spark_store.errors import INSTALL_EXTRA, SparkMissing, StoreUnavailable, translate_system_error
 from spark_store.pipeline.java import java_build
+from spark_store.pipeline.settings import PipelineSettings
 
 VERSION = "4.4.0"
 """The version of Delta Lake for the Spark that is installed."""
@@ -35,6 +36,10 @@ def default_folder() -> Path:
     """Return the folder in the user's cache (XDG Base Directory)."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "broker-connectivity" / f"delta-{VERSION}"
+
+
+def jars_folder(settings: PipelineSettings) -> Path:
+    return default_folder() if settings.jars is None else Path(settings.jars)
 
 
 def jar_names() -> list[str]:

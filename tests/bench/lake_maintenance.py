@@ -23,7 +23,8 @@ from spark_store.lake.tables import EVENTS, LATEST, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
-from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.session import start_session
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.sql import literal
 from tests.bench.harness import peak_memory
@@ -48,7 +49,7 @@ def main(folder: Path, events: int) -> int:
     copies = [folder.with_name(f"{folder.name}-{name}") for name in ("ours", "plain")]
     for copy in copies:
         link(Lake(folder).folder, Lake(copy).folder)
-    spark = start_session(SessionOptions())
+    spark = start_session(PipelineSettings())
     ours, plain = (LakeWriter.of(spark, copy) for copy in copies)
     tables.prepare(ours)
     for step in steps(events):

@@ -280,7 +280,7 @@ def test_every_writing_action_repairs_the_lake_log_first(
         raise StoreUnavailable("as far as needed")
 
     spark = SimpleNamespace(version="4", stop=lambda: None)
-    monkeypatch.setattr(session, "start_session", lambda _: spark)
+    monkeypatch.setattr(session, "start_session", lambda *_: spark)
     monkeypatch.setattr(session, "lake_lock", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(LakeWriter, "of", ready)
     assert main([*options, "--data-dir", str(data_folder.folder)]) == EXIT_FAILED

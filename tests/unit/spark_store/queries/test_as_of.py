@@ -18,7 +18,6 @@ from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake, Table
 from spark_store.queries.as_of import (
-    Candidate,
     CandidateAccess,
     instant,
     is_reached,
@@ -27,7 +26,7 @@ from spark_store.queries.as_of import (
     visible_parts,
     with_guards,
 )
-from spark_store.queries.as_of_fold import FoldOutput
+from spark_store.queries.as_of_fold import Candidate, FoldOutput
 from spark_store.records import Change, StateGuard
 from spark_store.rql.options import read_options
 from spark_store.rql.query import Access, Thing, ThingQuery
