@@ -325,50 +325,36 @@ def lake_lock(
             file.close()
 
 
-_LOCK = "lock"
-"""The lock files of scratch folders.
-
-In each folder, held by its process; in the parent, for creating and checking folders.
-"""
-
-
 @contextlib.contextmanager
 def scratch_folder(lake: Lake) -> Iterator[Path]:
     """A new folder, absolute, which is there until the end. Raises OSError."""
     lake.scratch.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
-        with _alone(lake):
+        # A sweep must not see the folder before it is locked.
+        with _locked(lake.scratch):
             folder = Path(tempfile.mkdtemp(dir=lake.scratch.absolute()))
             held.callback(shutil.rmtree, folder, ignore_errors=True)
-            lock = held.enter_context((folder / _LOCK).open("wb"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.enter_context(_locked(folder))
         yield folder
 
 
 def sweep(lake: Lake) -> None:
     """Take the folders away that no process uses any more. Raises OSError."""
     lake.scratch.mkdir(parents=True, exist_ok=True)
-    with _alone(lake):
-        for folder in lake.scratch.iterdir():
-            if folder.is_dir() and not _is_used(folder):
-                # Removed at the next start.
+    with _locked(lake.scratch):
+        for folder in filter(Path.is_dir, lake.scratch.iterdir()):
+            # It is used, or its owner has just removed it.
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _locked(folder, fcntl.LOCK_NB):
+                # What cannot be removed is removed at the next start.
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _alone(lake: Lake) -> Iterator[None]:
-    with (lake.scratch / _LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _is_used(folder: Path) -> bool:
+def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with (folder / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        # Its owner was killed meanwhile.
-        return False
-    except BlockingIOError:
-        return True
-    return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(descriptor)
