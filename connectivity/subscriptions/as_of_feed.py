@@ -49,7 +49,6 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.as_of import (
-    Candidate,
     CandidateAccess,
     candidates,
     instant,
@@ -60,7 +59,7 @@ from spark_store.queries.as_of import (
     visible_parts,
     with_guards,
 )
-from spark_store.queries.as_of_fold import FoldOutput
+from spark_store.queries.as_of_fold import Candidate, FoldOutput
 from spark_store.queries.spark_query import AT_ONCE as SPARK_AT_ONCE
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.queries.spool import Spool, SpoolLimits

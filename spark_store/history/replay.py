@@ -60,19 +60,6 @@ class MatchBudget:
             raise DeletePatternRefused(f"found {pattern}, expected fewer patterns, with fewer repetitions and choices")
 
 
-def fold(events: Iterable[Event]) -> Snapshot:
-    """Return the state after all `events` of one entity, oldest first.
-
-    Raises ValueError if there are none.
-    """
-    snapshot: Snapshot | None = None
-    for event in events:
-        snapshot = evolve(snapshot, event)
-    if snapshot is None:
-        raise ValueError("found no event, expected at least one")
-    return snapshot
-
-
 def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
     """The state after `event`.
 

@@ -17,24 +17,13 @@ from spark_store.errors import NoPipeline, StoreUnavailable
 from spark_store.files import write_atomically
 
 
-class ConnectAddress(msgspec.Struct, frozen=True):
-    """The address of Spark Connect in the form of its clients, and its process."""
-
-    url: str
-    pid: int
-
-    def __repr__(self) -> str:
-        """Without the token."""
-        return f"Address({self.url.partition(';')[0]!r}, pid={self.pid})"
-
-
-def local_address(port: int, token: str, pid: int) -> ConnectAddress:
+def local_address(port: int, token: str) -> str:
     """Return the address of a local server. With `127.0.0.1` a client with a token would require TLS."""
-    return ConnectAddress(f"sc://localhost:{port}/;token={token}", pid)
+    return f"sc://localhost:{port}/;token={token}"
 
 
-def read_address(path: Path) -> ConnectAddress:
-    """Return the last published address.
+def read_address(path: Path) -> str:
+    """Return the last published address, in the form of Spark's clients.
 
     Raises NoPipeline if none runs, StoreUnavailable for a damaged file.
     """
@@ -48,7 +37,7 @@ def read_address(path: Path) -> ConnectAddress:
     except OSError as error:
         raise StoreUnavailable(f"{path}: expected a file that can be read, found: {error}") from error
     try:
-        return msgspec.json.decode(content, type=ConnectAddress)
+        return msgspec.json.decode(content, type=str)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(
             f"{path}: expected an address, found {len(content)} bytes that are not an address: {error}"
@@ -56,7 +45,7 @@ def read_address(path: Path) -> ConnectAddress:
 
 
 @contextlib.contextmanager
-def publish_address(path: Path, address: ConnectAddress) -> Iterator[None]:
+def publish_address(path: Path, address: str) -> Iterator[None]:
     """Publish an address meanwhile. Raises StoreUnavailable if it cannot be written."""
     try:
         write_atomically(path, msgspec.json.encode(address), mode=0o600)

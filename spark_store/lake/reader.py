@@ -15,7 +15,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
@@ -149,35 +148,6 @@ def created_at(lake: Lake, table: Table) -> datetime | None:
     with open_table(lake, table) as delta:
         created = delta.metadata().created_time
     return None if created is None else datetime.fromtimestamp(created / 1000, UTC)
-
-
-def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
-    """Return the least number of the lake's events in this time; None for none.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
-    found: int | None = None
-    happened = (pc.field("ts") >= pa.scalar(since)) & (pc.field("ts") <= pa.scalar(until))
-    with open_table(lake, EVENTS) as delta:
-        # By their least numbers: most files need not be opened. Bounds of times are cut to milliseconds.
-        young = [
-            (least or 0, unquote(path))
-            for least, newest, path in file_facts(delta, "min.seq", "max.ts", "path")
-            if newest is None or newest + CUT >= since
-        ]
-        for least, path in sorted(young):
-            if found is not None and least >= found:
-                break
-            wanted = happened if found is None else happened & (pc.field("seq") < found)
-            rows = pq.read_table(
-                Path(lake.path(EVENTS)) / path,
-                columns=["seq"],
-                filters=wanted,
-                partitioning=None,
-                page_checksum_verification=True,
-            )
-            found = pc.min(rows["seq"]).as_py() or found
-    return found
 
 
 def size(lake: Lake, table: Table) -> TableSize:

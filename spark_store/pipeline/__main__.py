@@ -142,7 +142,7 @@ def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.loop import PipelineLoop
     from spark_store.pipeline.query_jobs import abandoned_jobs_ended
-    from spark_store.pipeline.session import connect_port, java_pid, put_first
+    from spark_store.pipeline.session import connect_port, put_first
 
     # Without Spark, which takes long to start, since it may be tried for hours.
     expect_lake(Lake(given.data_dir))
@@ -156,9 +156,8 @@ def _run(given: argparse.Namespace) -> int:
         put_first(target.spark)
         if token is not None:
             port = connect_port(target.spark)
-            address = local_address(port, token, java_pid(target.spark))
             serving.enter_context(abandoned_jobs_ended(target.spark))
-            serving.enter_context(publish_address(target.lake.connect, address))
+            serving.enter_context(publish_address(target.lake.connect, local_address(port, token)))
             say("spark queries", port=port)
         if not stopping.is_set():
             PipelineLoop(target, say, settings, stopping).run()
@@ -232,9 +231,9 @@ def _verify(given: argparse.Namespace) -> int:
 
 
 def _install(given: argparse.Namespace) -> int:
-    from spark_store.pipeline.delta_jars import install_jars
+    from spark_store.pipeline.delta_jars import install_jars, jars_folder
 
-    folder = _jars(given)
+    folder = jars_folder(given.settings)
     say("installed", fetched=install_jars(folder, given.settings.mirror), folder=str(folder))
     return 0
 
@@ -263,7 +262,6 @@ def _target(
 
     from spark_store.pipeline.loop import translate_error
     from spark_store.pipeline.session import (
-        SessionOptions,
         lake_lock,
         scratch_folder,
         start_session,
@@ -276,7 +274,7 @@ def _target(
     begun = time.monotonic()
     is_by_hand = given.action != "run"
     settings: PipelineSettings = given.settings
-    seconds = settings.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
+    seconds = _HAND_SECONDS if is_by_hand else _LOCK_SECONDS
     if is_by_hand and not lake.has(EVENTS):
         # Neither exists: probably a wrong folder, so create nothing in it.
         expect_journal(lake.journal)
@@ -284,19 +282,7 @@ def _target(
         # Check before starting Spark, which takes long.
         wait_for_lock(lake, seconds)
     with scratch_folder(lake) as scratch:
-        options = SessionOptions(
-            master=settings.master,
-            jars=_jars(given),
-            memory=settings.memory,
-            token=token,
-            scratch=scratch,
-            settings={
-                # Spark makes this folder at its start, wherever it is; nothing comes into it.
-                "spark.sql.warehouse.dir": (lake.pipeline / "warehouse").absolute().as_uri(),
-                **settings.spark,
-            },
-        )
-        spark = start_session(options)
+        spark = start_session(settings, token, scratch)
         say("spark", version=spark.version, master=settings.master, seconds=round(time.monotonic() - begun, 3))
         try:
             # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
@@ -312,13 +298,6 @@ def _target(
             # A Java process that was killed cannot be asked to stop.
             with contextlib.suppress(Exception):
                 spark.stop()
-
-
-def _jars(given: argparse.Namespace) -> Path:
-    from spark_store.pipeline.delta_jars import default_folder
-
-    jars: str | None = given.settings.jars
-    return default_folder() if jars is None else Path(jars)
 
 
 def _watch_parent(stopping: threading.Event) -> None:

@@ -13,10 +13,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from mappings.model.signals import Event
 from spark_store.history.replay import FoldBase, StateFold, state_text
 from spark_store.journal.reader import EntityState
+from spark_store.lake.arrow_rows import STATES, arrow
 from spark_store.lake.tables import LATEST
 from spark_store.maintenance.rebuild import as_snapshot
 from spark_store.pipeline.snapshots import KEY, is_stream
-from spark_store.pipeline.source import STATES, arrow
 from spark_store.pipeline.tables import latest_rows
 from spark_store.records import SPARK_FORMAT, entity_of
 

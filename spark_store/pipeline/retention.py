@@ -26,6 +26,7 @@ from spark_store.pipeline.retention_rules import RetentionRules, time_before
 from spark_store.pipeline.snapshots import KEY
 from spark_store.pipeline.tables import LakeWriter, delete_rows
 from spark_store.records import SPARK_FORMAT
+from spark_store.sql import literal
 
 
 class DeletedEvents(NamedTuple):
@@ -94,8 +95,7 @@ def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) ->
     """Return one row per entity that loses events: last deleted revision, number, first time."""
     times = reader.event_times(target.lake)
     since = trusted_time(times and times.newest, now)
-    # Up to the clock: a future time proves nothing.
-    firsts = {age: reader.first_between(target.lake, time_before(since, age), now) for age in retention.ages}
+    firsts = {age: first_young(target, time_before(since, age), now) for age in retention.ages}
     newest = target.read(LATEST).select(*KEY, sql.col("revision").alias("newest"))
     events = target.read(EVENTS).join(newest, KEY, "left")
     expired = events.where(retention.expired_condition(since, firsts)).drop("newest")
@@ -106,6 +106,13 @@ def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) ->
         sql.min("ts").alias("oldest"),
         sql.max("ts").alias("latest"),
     )
+
+
+def first_young(target: LakeWriter, since: datetime, now: datetime) -> int | None:
+    """Return the least number of the events since a time; None for none. Those of the future prove nothing."""
+    young = target.read(EVENTS).where(f"ts >= {literal(since)} AND ts <= {literal(now)}")
+    (first,) = young.agg(sql.min("seq")).collect()[0]
+    return None if first is None else int(first)
 
 
 def _missing_snapshots(target: LakeWriter, boundaries: DataFrame) -> DataFrame:

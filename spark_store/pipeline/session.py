@@ -21,8 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -33,9 +32,10 @@ from pyspark.sql import SparkSession
 
 from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.lake.tables import Lake
-from spark_store.pipeline.delta_jars import default_folder, find_jars
-from spark_store.pipeline.java import JavaProgram, find_java
-from spark_store.records import JAVA_MEMORY, LOCAL_MASTER
+from spark_store.pipeline.delta_jars import find_jars, jars_folder
+from spark_store.pipeline.java import java_build
+from spark_store.pipeline.settings import PipelineSettings
+from spark_store.records import LOCAL_MASTER
 
 _LOOK_SECONDS = 0.2
 _IDLE_LOOKS = 5
@@ -116,49 +116,36 @@ _CONNECT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """Options of the Spark session.
-
-    With a `token`, Spark queries of its owners are answered, at any free port of loopback. `memory` is that of the Java
-    process, in Java's form. `scratch`: an absolute folder for temporary files; by default the system's. `settings` override
-    all others.
-    """
-
-    master: str = "local[*]"
-    jars: Path = field(default_factory=default_folder)
-    memory: str = JAVA_MEMORY
-    token: str | None = field(default=None, repr=False)
-    scratch: Path | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-
-def prepared_classes(jars: Path, java: JavaProgram) -> Path:
-    """Return the archive of prepared classes for this Java and pyspark, beside Delta's jars.
+def prepared_classes(jars: Path, java: str) -> Path:
+    """Return the archive of prepared classes for this build of Java and pyspark, beside Delta's jars.
 
     Java uses the file only if it matches its classes, at the same place, and is undamaged. It goes on without it otherwise.
     """
     place = sha256(str(Path(pyspark.__file__).parent).encode()).hexdigest()[:8]
-    return jars / f"classes-{java.build}-{pyspark.__version__}-{place}.jsa"
+    return jars / f"classes-{java}-{pyspark.__version__}-{place}.jsa"
 
 
-def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
-    """Start a session. Raises SparkMissing if something is not installed, StoreUnavailable if it fails."""
-    jars = find_jars(options.jars)
-    classes = prepared_classes(options.jars, find_java())
+def start_session(settings: PipelineSettings, token: str | None = None, scratch: Path | None = None) -> SparkSession:
+    """Start a session.
+
+    With a `token`, Spark queries of its owners are answered, at a free port of loopback. `scratch`: an absolute folder for
+    temporary files; by default the system's. Raises SparkMissing if something is not installed, else StoreUnavailable.
+    """
+    folder = jars_folder(settings)
+    jars, classes = find_jars(folder), prepared_classes(folder, java_build())
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(_master(options)).appName(name)
-    for key, value in _settings(options, jars, classes if classes.exists() else None).items():
+    builder = SparkSession.builder.master(_master(settings, token)).appName("lake")
+    for key, value in _spark_settings(settings, jars, token, scratch, classes if classes.exists() else None).items():
         builder = builder.config(key, value)
     try:
-        with _in_environment(_TOKEN_VARIABLE, options.token):
+        with _in_environment(_TOKEN_VARIABLE, token):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         # A Java process that was killed, no memory, no room: another start may go well.
         said = " ".join(str(error).partition("\n\tat ")[0].split())[:_SHOWN]
-        raise StoreUnavailable(f"Spark does not start with master {options.master}: {said}") from error
+        raise StoreUnavailable(f"Spark does not start with master {settings.master}: {said}") from error
 
 
 _SHOWN = 400
@@ -178,24 +165,31 @@ def _in_environment(name: str, value: str | None) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _cores(options: SessionOptions) -> int:
+def _cores(settings: PipelineSettings) -> int:
     """Return how many cores the master uses."""
-    found = LOCAL_MASTER.fullmatch(options.master)
+    found = LOCAL_MASTER.fullmatch(settings.master)
     assert found is not None
     cores = found["cores"] or "1"
     return (os.cpu_count() or 1) if cores == "*" else int(cores)
 
 
-def _master(options: SessionOptions) -> str:
+def _master(settings: PipelineSettings, token: str | None) -> str:
     """The master that Spark is given.
 
     One that answers Spark queries has twice as many slots as cores: a stage of a query is cut for the cores, so that it
     leaves slots free, however long its tasks are.
     """
-    return options.master if options.token is None else f"local[{2 * _cores(options)}]"
+    return settings.master if token is None else f"local[{2 * _cores(settings)}]"
 
 
-def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = None) -> dict[str, str]:
+def _spark_settings(
+    settings: PipelineSettings,
+    jars: list[Path],
+    token: str | None = None,
+    scratch: Path | None = None,
+    classes: Path | None = None,
+) -> dict[str, str]:
+    """Return Spark's settings; those of the pipeline's settings override all others."""
     java = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseSerialGC -Xshare:auto"
     if classes is not None:
         # A damaged archive must not be used. Without it the start only takes longer, so nothing is logged.
@@ -204,20 +198,23 @@ def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = 
     found = {
         **_SETTINGS,
         "spark.jars": ",".join(str(jar) for jar in jars),
-        "spark.driver.memory": options.memory,
+        "spark.driver.memory": settings.memory,
         "spark.driver.extraJavaOptions": java,
     }
+    if scratch is not None:
+        # Spark makes this folder at its start, wherever it is; nothing comes into it.
+        found["spark.sql.warehouse.dir"] = (scratch / "warehouse").as_uri()
     # Spark takes a comma for the end of a folder's name.
-    if options.scratch is not None and "," not in str(options.scratch):
-        found["spark.local.dir"] = str(options.scratch)
-        if not _forbids_programs(options.scratch):
-            found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(options.scratch))}"
-    if options.token is not None:
+    if scratch is not None and "," not in str(scratch):
+        found["spark.local.dir"] = str(scratch)
+        if not _forbids_programs(scratch):
+            found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(scratch))}"
+    if token is not None:
         found |= _CONNECT | {
-            "spark.driver.maxResultSize": str(_bytes(options.memory) // _RESULT_SHARE),
-            "spark.default.parallelism": str(_cores(options)),
+            "spark.driver.maxResultSize": str(_bytes(settings.memory) // _RESULT_SHARE),
+            "spark.default.parallelism": str(_cores(settings)),
         }
-    return found | dict(options.settings)
+    return found | dict(settings.spark)
 
 
 def _forbids_programs(folder: Path) -> bool:
@@ -242,11 +239,6 @@ def put_first(spark: SparkSession) -> None:
     Delta's own threads have it by the file of the pools.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", FIRST)
-
-
-def java_pid(spark: SparkSession) -> int:
-    """The process id of the Java process."""
-    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
 
 
 def shuffle_files(spark: SparkSession) -> set[Path]:
@@ -333,50 +325,36 @@ def lake_lock(
             file.close()
 
 
-_LOCK = "lock"
-"""The lock files of scratch folders.
-
-In each folder, held by its process; in the parent, for creating and checking folders.
-"""
-
-
 @contextlib.contextmanager
 def scratch_folder(lake: Lake) -> Iterator[Path]:
     """A new folder, absolute, which is there until the end. Raises OSError."""
     lake.scratch.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
-        with _alone(lake):
+        # A sweep must not see the folder before it is locked.
+        with _locked(lake.scratch):
             folder = Path(tempfile.mkdtemp(dir=lake.scratch.absolute()))
             held.callback(shutil.rmtree, folder, ignore_errors=True)
-            lock = held.enter_context((folder / _LOCK).open("wb"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.enter_context(_locked(folder))
         yield folder
 
 
 def sweep(lake: Lake) -> None:
     """Take the folders away that no process uses any more. Raises OSError."""
     lake.scratch.mkdir(parents=True, exist_ok=True)
-    with _alone(lake):
-        for folder in lake.scratch.iterdir():
-            if folder.is_dir() and not _is_used(folder):
-                # Removed at the next start.
+    with _locked(lake.scratch):
+        for folder in filter(Path.is_dir, lake.scratch.iterdir()):
+            # It is used, or its owner has just removed it.
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _locked(folder, fcntl.LOCK_NB):
+                # What cannot be removed is removed at the next start.
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _alone(lake: Lake) -> Iterator[None]:
-    with (lake.scratch / _LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _is_used(folder: Path) -> bool:
+def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with (folder / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        # Its owner was killed meanwhile.
-        return False
-    except BlockingIOError:
-        return True
-    return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(descriptor)

@@ -27,7 +27,6 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     mirror: str | None = None
     answers_queries: bool = True
     spark: Mapping[str, str] = {}
-    lock_seconds: float | None = None
     max_batch_rows: int = 500_000
     interval: float = 5.0
     once: bool = False

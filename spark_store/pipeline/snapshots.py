@@ -24,23 +24,17 @@ EVERY_REVISIONS = 100
 KEY = ["entity_type", "entity"]
 
 
-def due_rows(latest: DataFrame, snapshots: DataFrame, every: int) -> DataFrame:
-    """Return the rows of `latest` to keep: `every` revisions or more above the newest snapshot."""
-    newest = snapshots.groupBy(*KEY).agg(sql.max("revision").alias("newest"))
-    is_far = sql.col("revision") - sql.coalesce(sql.col("newest"), sql.lit(0)) >= every
-    grown = latest.where((sql.col("revision") >= every) & ~is_stream())
-    return grown.join(newest, KEY, "left").where(is_far).select(*SNAPSHOTS.column_names)
-
-
 def is_stream() -> Column:
     """Whether a row of any table belongs to a stream."""
     return sql.col("entity_type") == EntityType.STREAM.value
 
 
 def take(target: LakeWriter, every: int = EVERY_REVISIONS) -> int:
-    """Append the snapshots that are due; how many."""
-    rows = due_rows(target.read(LATEST), target.read(SNAPSHOTS), every)
-    return append(target, rows)
+    """Append the rows of `latest` that are `every` revisions or more above their newest snapshot; return how many."""
+    newest = target.read(SNAPSHOTS).groupBy(*KEY).agg(sql.max("revision").alias("newest"))
+    is_far = sql.col("revision") - sql.coalesce(sql.col("newest"), sql.lit(0)) >= every
+    grown = target.read(LATEST).where((sql.col("revision") >= every) & ~is_stream())
+    return append(target, grown.join(newest, KEY, "left").where(is_far).select(*SNAPSHOTS.column_names))
 
 
 def append(target: LakeWriter, rows: DataFrame) -> int:

@@ -12,14 +12,14 @@ import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
+from spark_store.journal.reader import JournalReader
+from spark_store.lake.arrow_rows import EVENTS, STATES, arrow
 from spark_store.pipeline import arrow_reader
 
 PARTITION_ROWS = 10_000
@@ -28,19 +28,7 @@ PARTITION_ROWS = 10_000
 FEW_STATES, FEW_EVENTS = 20_000, 2_000
 """Up to how many rows are read in this process. Events have to be fetched and sorted."""
 
-_BATCH_ROWS = 10_000
-_BATCH_BYTES = 8 << 20
-_JSON = {"value", "headers", "state"}
-"""Columns that the journal keeps as bytes."""
-_NUMBERS = {"revision", "seq"}
-_TYPES = {
-    **dict.fromkeys(_NUMBERS, pa.int64()),
-    **dict.fromkeys(("timestamp", "created", "modified"), pa.timestamp("us", "UTC")),
-}
-EVENTS, STATES = (
-    pa.schema({name: _TYPES.get(name, pa.string()) for name in shape._fields}) for shape in (JournalEntry, EntityState)
-)
-
+_FEW_BYTES = 8 << 20
 Batches = Generator[pa.RecordBatch, None, None]
 
 
@@ -71,7 +59,7 @@ def few_rows(found: Batches, schema: pa.Schema, most: int) -> pa.Table | None:
     with contextlib.closing(found):
         for batch in found:
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows > most or size > _BATCH_BYTES:
+            if rows > most or size > _FEW_BYTES:
                 return None
             batches.append(batch)
     return pa.Table.from_batches(batches, schema)
@@ -147,29 +135,3 @@ def state_batches(path: Path, first: int, last: int, part: int = 0, parts: int =
             f"{path}: events from number {first} on were trimmed, so the pipeline does not know which entities changed; "
             "the next start reads all states"
         )
-
-
-def arrow(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows in Arrow batches, bounded in number and in bytes."""
-    collected: list[tuple[Any, ...]] = []
-    size = 0
-    for row in rows:
-        collected.append(row)
-        # The last two fields are the ones that can be long, or the last one is.
-        size += len(row[-1] or b"") + len(row[-2] or b"")
-        if len(collected) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield _batch(collected, schema)
-            collected, size = [], 0
-    if collected:
-        yield _batch(collected, schema)
-
-
-def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(schema, zip(*rows, strict=True), strict=True)
-    return pa.RecordBatch.from_arrays([_column(field, values) for field, values in columns], schema=schema)
-
-
-def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    kept = pa.binary() if field.name in _JSON else pa.int64() if field.name in _NUMBERS else pa.string()
-    # An invalid time is an error, not a null.
-    return pa.array(values, kept).cast(field.type)

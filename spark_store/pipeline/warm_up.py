@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.queries import as_of
-from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, FoldOutput, fold_to_files
+from spark_store.queries.as_of_fold import DDL, KNOWN, FoldOutput, FoldRow, fold_to_files
 from spark_store.queries.spark_query import SparkQuery, Tables
 from spark_store.rql.options import order_by
 from spark_store.rql.query import ThingQuery
@@ -22,7 +22,7 @@ from spark_store.rql.query import ThingQuery
 _NOTHING: Final = ThingQuery(None, order_by(()), frozenset({"-"}))
 """A search in a namespace that cannot exist: files are skipped by their statistics."""
 
-_THING: Final = dict.fromkeys(COLUMNS, "cast(NULL AS STRING)") | {
+_THING: Final = dict.fromkeys(FoldRow._fields, "cast(NULL AS STRING)") | {
     "entity": "'-:-'", "revision": "1L", "action": f"'{KNOWN}'", "value": "'{}'", "at": "1L", "created": "1L",
 }  # fmt: skip
 _MAX_BYTES: Final = 1 << 20

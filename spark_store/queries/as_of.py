@@ -23,7 +23,7 @@ from spark_store.errors import TooManyRows, translate_system_error
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
-from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, FoldOutput, fold_to_files, thing_document
+from spark_store.queries.as_of_fold import DDL, KNOWN, Candidate, FoldOutput, FoldRow, fold_to_files, thing_document
 from spark_store.queries.spark_query import Rows, SparkQuery, Tables
 from spark_store.records import StateGuard
 from spark_store.rql.order import sort_key, value_of
@@ -48,20 +48,6 @@ def instant(nanoseconds: int) -> datetime:
     Raises OverflowError beyond the calendar.
     """
     return _EPOCH + timedelta(microseconds=-(-nanoseconds // 1000))
-
-
-class Candidate(NamedTuple):
-    """A past thing that may match: times are microseconds since 1970, the state is JSON text.
-
-    `matches`: whether it matches for a subject that may read all of it.
-    """
-
-    entity: str
-    revision: int
-    created: int
-    modified: int
-    state: str
-    matches: bool
 
 
 class CandidateAccess(NamedTuple):
@@ -97,7 +83,7 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
         if versions.seq:
             kept = tables.read(FULL_SNAPSHOTS, versions.full_snapshots).where(f"as_of = {versions.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_STATE))
-        ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
+        ordered = rows.select(*FoldRow._fields).repartition("entity").sortWithinPartitions("entity", "revision")
         return ordered.mapInArrow(fold_to_files(question.predicate, output), DDL)
 
     return ask

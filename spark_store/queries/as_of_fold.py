@@ -37,33 +37,22 @@ if TYPE_CHECKING:
 KNOWN = "known"
 """The action of a row that is a state."""
 
-COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "policy_id", "created")
-"""The input columns.
-
-`at` and `created` are microseconds since 1970; a state has neither path nor headers, an event has neither policy nor
-`created`.
-"""
-
-OUT = ("entity", "revision", "created", "modified", "state", "matches")
-"""The columns of the files.
-
-`matches`: whether the predicate matches for a subject that may read the whole thing.
-"""
-
 DDL = "file STRING, is_complete BOOLEAN"
 """The output columns: the path of a file, and whether it has all things of the worker."""
 
 _BATCH: Final = 2_000
 _BATCH_CHARACTERS: Final = 4 << 20
 """How many things, or characters of their states, are written and read at once."""
-_STATE: Final = OUT.index("state")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETS = frozenset({"created", "modified"})
 _revision_of = attrgetter("revision")
 
 
 class FoldRow(NamedTuple):
-    """`COLUMNS`."""
+    """An input row: an event, or a known state, which has neither path nor headers.
+
+    `at` and `created` are microseconds since 1970; an event has neither policy nor `created`.
+    """
 
     entity: str
     revision: int
@@ -72,8 +61,22 @@ class FoldRow(NamedTuple):
     value: str | None
     headers: str | None
     at: int
-    policy: str | None
+    policy_id: str | None
     created: int | None
+
+
+class Candidate(NamedTuple):
+    """A past thing that may match: times are microseconds since 1970, the state is JSON text.
+
+    `matches`: whether it matches for a subject that may read all of it.
+    """
+
+    entity: str
+    revision: int
+    created: int
+    modified: int
+    state: str
+    matches: bool
 
 
 class StateRow(NamedTuple):
@@ -122,11 +125,11 @@ def _write_file(
 
 
 def fold_batches(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the folded things of some batches (`OUT`)."""
+    """Yield the folded things of some batches, with the columns of `Candidate`."""
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
-    types = dict(zip(OUT, (text, number, number, number, text, pa.bool_()), strict=True))
+    types = dict(zip(Candidate._fields, (text, number, number, number, text, pa.bool_()), strict=True))
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     things = (was(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
     look = None if predicate is None else _Looking(predicate)
@@ -137,11 +140,11 @@ def fold_batches(predicate: Predicate | None, batches: Iterator[pa.RecordBatch])
         yield pa.RecordBatch.from_arrays(arrays, list(types))
 
 
-def _slices(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    held, characters = list[tuple[Any, ...]](), 0
+def _slices(rows: Iterator[Candidate]) -> Iterator[list[Candidate]]:
+    held, characters = list[Candidate](), 0
     for row in rows:
         held.append(row)
-        characters += len(row[_STATE])
+        characters += len(row.state)
         if len(held) >= _BATCH or characters >= _BATCH_CHARACTERS:
             yield held
             held, characters = [], 0
@@ -197,12 +200,12 @@ class _Looking:
         return None if self._is_weak or not holds(self._weak, document) else False
 
 
-def _match_row(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None:
+def _match_row(look: _Looking | None, thing: StateRow) -> Candidate | None:
     """Return a row of the output, if it matches."""
     matches = True if look is None else look.finds(thing)
     if matches is None:
         return None
-    return (*thing[:4], thing.text if thing.text is not None else encode_state(thing.state).decode(), matches)
+    return Candidate(*thing[:4], thing.text if thing.text is not None else encode_state(thing.state).decode(), matches)
 
 
 def was(rows: Sequence[FoldRow]) -> StateRow | None:
@@ -248,7 +251,7 @@ def _fold(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None:
     if known is not None:
         state = None if known.value is None else decode_state(known.value)
         created = _time_text(known.created or known.at)
-        folding.known(Snapshot(entity, known.revision, created, _time_text(known.at), state, known.policy))
+        folding.known(Snapshot(entity, known.revision, created, _time_text(known.at), state, known.policy_id))
     for row in events:
         value, headers = None if row.value is None else row.value.encode(), (row.headers or "{}").encode()
         folding.event(Event(entity, row.revision, _time_text(row.at), row.action, row.path or "/", value, headers))

@@ -26,9 +26,11 @@ from spark_store.errors import StoreUnavailable, TooManyRows
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
+from spark_store.lake.arrow_rows import EVENTS as ENTRIES
+from spark_store.lake.arrow_rows import arrow
 from spark_store.lake.reader import CUT, LakePosition
 from spark_store.lake.rows import SORT, Check, TableRows, in_parts, key_at
-from spark_store.lake.table_scan import journal_rows, schema_of
+from spark_store.lake.table_scan import journal_rows, schema_of, values
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.export_file import output_file
@@ -45,8 +47,8 @@ _GROUP_ROWS = 1 << 15
 _MOST_WAITING, _MOST_WAITING_BYTES = 2_000_000, 512 << 20
 """How many selected events, and bytes, may not be in the lake yet: they are kept in memory."""
 
-_SLICE_ROWS, _SLICE_BYTES = 4096, 8 << 20
-"""How many rows, of how many bytes, are Python objects at a time."""
+_SLICE_ROWS = 4096
+"""How many rows are Python objects at a time."""
 
 _TRIES = 5
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -151,7 +153,7 @@ def _select(
     found: list[pa.Table] = []
     rows = size = 0
     spared = _expression(EventSelection(), erased)
-    for table in filter_rows((_table(it).filter(spared) for it in _slices(entries)), selection, check):
+    for table in filter_rows((_table(it).filter(spared) for it in arrow(entries, ENTRIES)), selection, check):
         found.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows > _MOST_WAITING or size > _MOST_WAITING_BYTES:
@@ -162,33 +164,11 @@ def _select(
     return pa.concat_tables(found).sort_by(SORT) if found else None
 
 
-def _slices(entries: Iterable[JournalEntry]) -> Iterator[list[JournalEntry]]:
-    held, size = list[JournalEntry](), 0
-    for it in entries:
-        held.append(it)
-        size += len(it.headers) + len(it.value or b"")
-        if len(held) >= _SLICE_ROWS or size >= _SLICE_BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
-
-
-def _table(entries: Sequence[JournalEntry]) -> pa.Table:
+def _table(batch: pa.RecordBatch) -> pa.Table:
     """Events of the journal as the lake has them."""
-    columns = {
-        "entity_type": [it.entity_type for it in entries],
-        "entity": [it.entity for it in entries],
-        "namespace": [namespace_of(it.entity) for it in entries],
-        "revision": [it.revision for it in entries],
-        "ts": [datetime.fromisoformat(it.timestamp) for it in entries],
-        "action": [it.action for it in entries],
-        "path": [it.path for it in entries],
-        "value": [None if it.value is None else it.value.decode() for it in entries],
-        "headers": [it.headers.decode() for it in entries],
-        "seq": [it.seq for it in entries],
-    }
-    return pa.Table.from_pydict(columns, SCHEMA)
+    table = pa.Table.from_batches([batch]).rename_columns({"timestamp": "ts"})
+    namespaces = pa.array(map(namespace_of, values(table["entity"])), pa.string())
+    return table.append_column("namespace", namespaces).select(SCHEMA.names)
 
 
 def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.Table]:

@@ -172,7 +172,7 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
                 "Spark queries need Spark, and spark.mode is off: set spark.mode to embedded or external, or "
                 "spark.remote to the address of a Spark Connect server that sees the lake"
             )
-        return read_address(lake.connect).url
+        return read_address(lake.connect)
 
     return find
 

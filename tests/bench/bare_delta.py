@@ -20,14 +20,15 @@ from pyspark.sql import functions as sql
 
 from spark_store.lake.tables import EVENTS, LATEST, Lake
 from spark_store.pipeline import tables
-from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.session import start_session
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 
 SEED = 7
 
 
 def main(folder: Path, rows: int, rounds: int) -> int:
-    spark = start_session(SessionOptions())
+    spark = start_session(PipelineSettings())
     source, target = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "bare"))
     events, latest = source.read(EVENTS), source.read(LATEST)
     share = min(1.0, rows / latest.count())

@@ -19,11 +19,11 @@ import psutil
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import policy_for
+from tests.support.replayed import fold
 from tests.support.service_process import ServiceCommand
 
 T = TypeVar("T")

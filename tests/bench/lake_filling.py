@@ -27,7 +27,7 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.pipeline import tables
 from spark_store.pipeline.loop import PipelineLoop
-from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.session import start_session
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.source import read_events, read_states
 from spark_store.pipeline.tables import LakeWriter, event_rows, latest_rows
@@ -103,7 +103,7 @@ def main(folder: Path, rounds: int) -> int:
     options = PipelineSettings(once=True)
     with JournalReader.open(folder / "journal.db") as follower:
         rows = follower.newest()
-    spark = start_session(SessionOptions())
+    spark = start_session(PipelineSettings())
     target, other = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "prepared"))
     spent: Spent = {}
     for number in range(rounds + 1):

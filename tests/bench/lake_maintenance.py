@@ -23,11 +23,13 @@ from spark_store.lake.tables import EVENTS, LATEST, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
-from spark_store.pipeline.session import SessionOptions, java_pid, start_session
+from spark_store.pipeline.session import start_session
+from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.sql import literal
 from tests.bench.harness import peak_memory
 from tests.bench.long_journals import BEGUN, EVENTS_EACH
+from tests.support.lake.java_process import java_pid
 
 EXPIRED = EVENTS_EACH // 100
 """The events of each thing that retention deletes."""
@@ -47,7 +49,7 @@ def main(folder: Path, events: int) -> int:
     copies = [folder.with_name(f"{folder.name}-{name}") for name in ("ours", "plain")]
     for copy in copies:
         link(Lake(folder).folder, Lake(copy).folder)
-    spark = start_session(SessionOptions())
+    spark = start_session(PipelineSettings())
     ours, plain = (LakeWriter.of(spark, copy) for copy in copies)
     tables.prepare(ours)
     for step in steps(events):

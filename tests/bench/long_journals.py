@@ -15,11 +15,11 @@ from pathlib import Path
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from tests.bench.harness import STAMP, SUBJECT, policy, thing
 from tests.support.connection_documents import policy_for
+from tests.support.replayed import fold
 
 EVENTS_EACH = 1_000
 """The number of events of each entity."""

@@ -24,7 +24,6 @@ import uvloop
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.maintenance.index_check import compare
 from spark_store.records import Change
@@ -33,6 +32,7 @@ from tests.bench.harness import FULL, STAMP, SUBJECT, Scale
 from tests.bench.monitoring import Way
 from tests.bench.report import Figure
 from tests.support.connection_documents import policy_for
+from tests.support.replayed import fold
 
 THINGS = 100_000
 TURNS = 40

@@ -18,7 +18,8 @@ from pathlib import Path
 from pyspark.sql import functions as sql
 
 from spark_store.lake.tables import EVENTS, Lake
-from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.session import start_session
+from spark_store.pipeline.settings import PipelineSettings
 from tests.bench.long_journals import Things
 
 WARM = 5
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     folder, *numbers = arguments
     entities, events, samples = map(int, numbers[:3])
     things = Things(entities, prefix=numbers[3]) if numbers[3:] else Things(entities)
-    spark = start_session(SessionOptions())
+    spark = start_session(PipelineSettings())
     path = Lake(Path(folder)).path(EVENTS)
     chosen = random.Random(7)
     found = []

@@ -18,7 +18,6 @@ from typing import Any
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from mappings.streams.stream_id import partition_id
-from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from tests.bench.harness import FULL, STAMP, SUBJECT, Scale, fill, processor_seconds, run, serving, sink, thing
@@ -27,6 +26,7 @@ from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import EVERYTHING, client, connection, source
+from tests.support.replayed import fold
 from tests.support.service_process import ServiceCommand
 
 STREAM = "tank"

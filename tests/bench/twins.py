@@ -16,7 +16,6 @@ import psutil
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.bench.harness import (
@@ -38,6 +37,7 @@ from tests.bench.report import Figure
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, policy_for, source
+from tests.support.replayed import fold
 
 ENTRIES = 50
 ROUNDS = 5

@@ -17,7 +17,6 @@ from connectivity.twins.things import NOTHING, minimize
 from spark_store.history.replay import (
     DeletePatternRefused,
     MatchBudget,
-    fold,
     is_delete_pattern,
     is_same,
     matching_keys,
@@ -33,6 +32,7 @@ from tests.support.oracles.permissions import (
     reference_unrestricted,
     segments,
 )
+from tests.support.replayed import fold
 from tests.support.twin_harness import (
     OWNER,
     POLICY,

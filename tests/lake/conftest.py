@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from spark_store.lake.connect_address import local_address
 from spark_store.pipeline.query_jobs import abandoned_jobs_ended
-from spark_store.pipeline.session import SessionOptions, connect_port, java_pid, start_session
+from spark_store.pipeline.session import connect_port, start_session
+from spark_store.pipeline.settings import PipelineSettings
 from tests.support.dice import THOROUGH
 from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, DataFolder
 
@@ -30,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
         with warnings.catch_warnings():
             # Warnings of PySpark's own modules during import do not concern these tests.
             warnings.simplefilter("ignore")
-            session = start_session(SessionOptions(master="local[2]", token=_TOKEN, settings={} if THOROUGH else CHEAP))
+            session = start_session(PipelineSettings(master="local[2]", spark={} if THOROUGH else CHEAP), _TOKEN)
     finally:
         if before is None:
             del os.environ["JDK_JAVA_OPTIONS"]
@@ -50,7 +51,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def address(spark: SparkSession) -> str:
     """The address of the Spark queries."""
-    return local_address(connect_port(spark), _TOKEN, java_pid(spark)).url
+    return local_address(connect_port(spark), _TOKEN)
 
 
 @pytest.fixture

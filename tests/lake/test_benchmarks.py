@@ -59,7 +59,7 @@ def in_this_process(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mon
             following.join(WITHIN)
 
     monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr(session, "start_session", lambda _: spark)
+    monkeypatch.setattr(session, "start_session", lambda *_: spark)
     monkeypatch.setattr(spark_first_page, "start_session", lambda _: spark)
     monkeypatch.setattr(pipeline, "say", lambda event, **fields: messages.append({"event": event, **fields}))
     monkeypatch.setattr(pipeline, "stop_at_signals", stopping.append)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from spark_store.pipeline.java import find_java
 from tests.support.wait import wait_until_sync
 from tests.support.watchdog import java_stacks_of
 
@@ -16,7 +16,8 @@ from tests.support.watchdog import java_stacks_of
 @pytest.mark.spark
 def test_the_stacks_of_a_java_process_are_shown() -> None:
     (library,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
-    command = [find_java().program, "-cp", str(library), "py4j.GatewayServer", "0"]
+    java = str(Path(os.environ["JAVA_HOME"], "bin", "java")) if "JAVA_HOME" in os.environ else "java"
+    command = [java, "-cp", str(library), "py4j.GatewayServer", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:

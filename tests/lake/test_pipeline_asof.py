@@ -18,7 +18,6 @@ from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
-from spark_store.history.replay import fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
@@ -55,6 +54,7 @@ from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, lamp, take_all
 from tests.support.lake.pipeline_tables import add_events, add_states, write_all_tables, write_full_snapshot
 from tests.support.random_histories import RandomChange, history_of
+from tests.support.replayed import fold
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.spark

@@ -26,11 +26,11 @@ from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, LATEST, Table
 from spark_store.pipeline.loop import PipelineLoop, translate_error
-from spark_store.pipeline.session import java_pid
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
+from tests.support.lake.java_process import java_pid
 from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, PipelineMessages, lamp, take_all
 from tests.support.lake.twin_changes import tamper, trim
 from tests.support.wait import wait_until_sync

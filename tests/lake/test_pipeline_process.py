@@ -162,6 +162,7 @@ def test_a_manual_action_checks_the_lock_before_it_starts_spark(
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(session, "start_session", started)
+    monkeypatch.setattr(module, "_HAND_SECONDS", 0.01)
     data_folder.lake.pipeline.mkdir(parents=True)
     holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
     with subprocess.Popen(
@@ -169,7 +170,7 @@ def test_a_manual_action_checks_the_lock_before_it_starts_spark(
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert main([action, "--data-dir", str(data_folder.folder), *given(lock_seconds=0.01)]) == EXIT_BUSY
+        assert main([action, "--data-dir", str(data_folder.folder)]) == EXIT_BUSY
         assert "found a lock held by another pipeline" in printed(capsys)
         process.communicate(b"\n")
     with pytest.raises(AssertionError, match="Spark was started"):
@@ -279,7 +280,7 @@ def test_every_writing_action_repairs_the_lake_log_first(
         raise StoreUnavailable("as far as needed")
 
     spark = SimpleNamespace(version="4", stop=lambda: None)
-    monkeypatch.setattr(session, "start_session", lambda _: spark)
+    monkeypatch.setattr(session, "start_session", lambda *_: spark)
     monkeypatch.setattr(session, "lake_lock", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(LakeWriter, "of", ready)
     assert main([*options, "--data-dir", str(data_folder.folder)]) == EXIT_FAILED

@@ -26,12 +26,13 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake import rows
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.query_jobs import OPERATION, end_abandoned_jobs
-from spark_store.pipeline.session import connect_port, java_pid
+from spark_store.pipeline.session import connect_port
 from spark_store.queries.export import Export
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Tables
 from spark_store.sql import literal
 from tests.support.journal_entries import TANK, change, published, timestamp
+from tests.support.lake.java_process import java_pid
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
 from tests.support.lake.sql_query import sql
 from tests.support.wait import wait_until_sync

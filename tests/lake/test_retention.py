@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
@@ -15,7 +18,7 @@ from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.maintenance.verify import verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots, tables
-from spark_store.pipeline.retention import DeletedEvents, forget, preview, trusted_time
+from spark_store.pipeline.retention import DeletedEvents, first_young, forget, preview, trusted_time
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
@@ -195,3 +198,24 @@ def test_a_retention_that_was_killed_is_done_by_the_next_one(
     monkeypatch.setattr(module, "delete_rows", delete)
     assert forget(target, rules, NOW) == 4
     assert [it["revision"] for it in data_folder.table(SNAPSHOTS)] == [4], "once"
+
+
+@pytest.mark.spark
+def test_the_first_event_of_a_time_is_found_by_its_number(spark: SparkSession, tmp_path: Path) -> None:
+    """For any other content of its file, and at any position in it."""
+    target = LakeWriter.of(spark, tmp_path)
+    place = target.lake
+
+    def at(hours: int) -> datetime:
+        return datetime(2030, 1, 15, hours, tzinfo=UTC)
+
+    for events in ({9: 12, 12: 15}, {1: 1, 4: 14, 5: 11}, {2: 2, 3: 23, 7: 12}):
+        rows = {
+            "ts": pa.array(map(at, events.values()), pa.timestamp("us", "UTC")),
+            "seq": pa.array(events, pa.int64()),
+        }
+        write_deltalake(place.path(EVENTS), pa.table(rows), mode="append")
+    spans = ((12, 13), (0, 14), (11, 11), (3, 10), (13, 23))
+    assert [first_young(target, at(since), at(until)) for since, until in spans] == [7, 1, 5, None, 3]
+    write_deltalake(place.path(EVENTS), pa.table(rows).slice(0, 0), mode="overwrite")
+    assert first_young(target, at(0), at(23)) is None

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store.pipeline.delta_jars import default_folder
-from spark_store.pipeline.java import JavaProgram, find_java
-from spark_store.pipeline.session import java_pid, prepared_classes
+from spark_store.pipeline.java import java_build
+from spark_store.pipeline.session import prepared_classes
+from tests.support.lake.java_process import java_pid
 from tools.spark_classes import is_fresh, main, run
 
 
@@ -20,7 +21,7 @@ from tools.spark_classes import is_fresh, main, run
 def test_a_java_that_starts_takes_the_prepared_classes(spark: SparkSession) -> None:
     """Java maps the archive, and prints no warning without it."""
     mapped = Path(f"/proc/{java_pid(spark)}/maps").read_text(encoding="utf-8")
-    assert str(prepared_classes(default_folder(), find_java())) in mapped
+    assert str(prepared_classes(default_folder(), java_build())) in mapped
 
 
 def test_the_class_archive_is_outdated_after_the_jars_are_installed_again(
@@ -90,11 +91,11 @@ def test_the_old_class_archive_is_removed_before_java_writes_a_new_one(
         made.write_bytes(b"again")
         return ['{"event": "maintenance"}\n']
 
-    of = JavaProgram("java", "17")
+    of = "17"
     prepared_classes(tmp_path, of).write_bytes(b"before")
     for name, stands_for in {
         "JARS": tmp_path,
-        "find_java": lambda: of,
+        "java_build": lambda: of,
         "is_fresh": lambda _: False,
         "run": run,
     }.items():

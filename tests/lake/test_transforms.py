@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_store.lake import arrow_rows
 from spark_store.lake.tables import EVENTS, LATEST
-from spark_store.pipeline import source
 from spark_store.pipeline.tables import event_rows, latest_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak(shard="lake")]
@@ -27,7 +27,7 @@ def test_an_entry_becomes_a_row_with_its_namespace_and_its_time_to_the_microseco
             ("thing", ":lamp", 1, 13, AT, "created", "/", '{"a": 1.50}', "{}"),
             ("thing", long_id, 1, 14, AT, "created", "/", "{}", "{}"),
         ],
-        from_arrow_schema(source.EVENTS),
+        from_arrow_schema(arrow_rows.EVENTS),
     ).coalesce(1)
     rows = event_rows(entries)
     assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in EVENTS.columns}
@@ -46,7 +46,7 @@ def test_a_state_becomes_a_row_and_a_missing_state_marks_a_deleted_entity(spark:
             ("thing", "acme.site:lamp", "acme.site:pol", 5, 17, AT, AT, '{"attributes":{}}'),
             ("policy", "acme.site:pol", None, 2, 12, AT, AT, None),
         ],
-        from_arrow_schema(source.STATES),
+        from_arrow_schema(arrow_rows.STATES),
     )
     rows = latest_rows(states)
     assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in LATEST.columns}

@@ -17,7 +17,6 @@ import psutil
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.brokers import free_port
@@ -25,6 +24,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import connection, policy_for, source
 from tests.support.hostile_tenant import attacks, good_tenant
 from tests.support.hostile_tenant.judgment import Answered, Bounds, Measured, Span, within
+from tests.support.replayed import fold
 from tests.support.service_process import ServiceProcess
 
 RATE = 200

@@ -127,7 +127,7 @@ def _planned(point: FaultPoint) -> tuple[str, Path] | None:
 
 
 def _kill(victim: str, file: Path, target: Any) -> None:
-    from spark_store.pipeline.session import java_pid
+    from tests.support.lake.java_process import java_pid
 
     java = java_pid(target.spark)
     if victim == "pause":

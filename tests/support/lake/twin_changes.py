@@ -9,13 +9,14 @@ from typing import Any
 from mappings.ids import EntityId, EntityType
 from mappings.json_values import WrittenFloat, encode_value
 from mappings.model.signals import Event
-from spark_store.history.replay import evolve, fold
+from spark_store.history.replay import evolve
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, timestamp
 from tests.support.lake.pipeline_process import DataFolder, lamp
+from tests.support.replayed import fold
 
 
 class Past:

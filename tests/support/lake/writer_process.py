@@ -22,7 +22,7 @@ import psutil
 
 from spark_store.errors import StoreError
 from spark_store.pipeline.loop import PipelineLoop
-from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.session import start_session
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.fault_injection import VARIABLE, FaultPoint, plant
@@ -35,7 +35,7 @@ _TRIGGER = "pause"
 def _serve(folder: Path) -> None:
     os.environ[VARIABLE] = ""
     plant()
-    writer = LakeWriter.of(start_session(SessionOptions(master="local[1]", settings=CHEAP)), folder)
+    writer = LakeWriter.of(start_session(PipelineSettings(master="local[1]", spark=CHEAP)), folder)
     print("ready", flush=True)
     for line in sys.stdin:
         os.environ[VARIABLE] = f"{line.strip()}:pause:{folder / _TRIGGER}"

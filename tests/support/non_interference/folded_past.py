@@ -16,12 +16,14 @@ from mappings.timestamps import utc_text
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
-from spark_store.queries.as_of_fold import COLUMNS, FoldOutput, FoldRow, fold_to_files
+from spark_store.queries.as_of_fold import FoldOutput, FoldRow, fold_to_files
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries
 from spark_store.rql.query import ThingQuery
 from tests.support.in_process.service import ConnectionHarness
 
-_INPUT = pa.schema([(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in COLUMNS])
+_INPUT = pa.schema(
+    [(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in FoldRow._fields]
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

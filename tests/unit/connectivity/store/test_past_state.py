@@ -16,7 +16,6 @@ from connectivity.store.past_state import state_at
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from spark_store.records import PastQuery
@@ -34,6 +33,7 @@ from tests.support.in_process.service import (
 )
 from tests.support.journal_entries import LATER
 from tests.support.lake.tables import append_events, append_snapshots, forget
+from tests.support.replayed import fold
 
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 READER = "acme:reader"

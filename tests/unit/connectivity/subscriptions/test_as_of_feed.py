@@ -21,8 +21,8 @@ from spark_store.errors import NoPipeline, PipelineLost, QueryCancelled, QueryRe
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
-from spark_store.queries.as_of import Candidate, CandidateAccess
-from spark_store.queries.as_of_fold import OUT, FoldOutput
+from spark_store.queries.as_of import CandidateAccess
+from spark_store.queries.as_of_fold import Candidate, FoldOutput
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
 from spark_store.queries.spool import SpoolLimits
 from spark_store.records import StateGuard
@@ -54,7 +54,7 @@ class CannedQueries(SparkQueries):
     def has(self, name: str, *, matches: bool = True, **attributes: Any) -> None:
         state = msgspec.json.encode({"policyId": f"acme.site:{name}", "attributes": attributes}).decode()
         row = (f"acme.site:{name}", 3, 1_000_000, 2_000_000, state, matches)
-        self.rows.append(dict(zip(OUT, row, strict=True)))
+        self.rows.append(dict(zip(Candidate._fields, row, strict=True)))
 
     def run(  # type: ignore[override]
         self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None

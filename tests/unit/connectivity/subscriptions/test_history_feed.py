@@ -16,9 +16,10 @@ from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.errors import QueryError, StoreUnavailable
-from spark_store.history.replay import evolve, fold
+from spark_store.history.replay import evolve
 from spark_store.records import Change
 from tests.support.in_process.service import Disk, pause, until
+from tests.support.replayed import fold
 from tests.support.temporary_journal import TemporaryJournal
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")

@@ -15,9 +15,9 @@ from connectivity.twins.decider import decide
 from connectivity.twins.policy_values import is_administered
 from mappings.ids import EntityType
 from mappings.model.signals import Command
-from spark_store.history.replay import fold
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
+from tests.support.replayed import fold
 from tests.support.twin_harness import (
     MERGE_PATCH,
     NOW,

@@ -14,9 +14,10 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.json_pointer import Segments, format_pointer
 from mappings.model.metadata import without_changes
 from mappings.model.signals import Event
-from spark_store.history.replay import StateFold, fold
+from spark_store.history.replay import StateFold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
+from tests.support.replayed import fold
 from tests.support.table import each_row
 from tests.support.twin_harness import POLICY, VIEWER, TwinHarness, entry, granting, last, revoking, thing, twin_harness
 

@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.model.signals import Event
-from spark_store.history.replay import (
-    DeletePatternRefused,
-    MatchBudget,
-    evolve,
-    fold,
-    matching_keys,
-    merge,
-    state_path,
-)
+from spark_store.history.replay import DeletePatternRefused, MatchBudget, evolve, matching_keys, merge, state_path
 from spark_store.records import Snapshot
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
+from tests.support.replayed import fold
 from tests.support.table import each_row
 
 THING = EntityId(EntityType.THING, "acme.site", "lamp-7")
@@ -225,11 +218,6 @@ def test_untouched_members_are_shared() -> None:
     assert before.state is not None
     assert after.state is not None
     assert after.state["attributes"] is before.state["attributes"]
-
-
-def test_folding_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="expected at least one"):
-        fold([])
 
 
 @each_row(

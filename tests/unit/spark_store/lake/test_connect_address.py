@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import NoPipeline, StoreUnavailable
-from spark_store.lake.connect_address import ConnectAddress, local_address, publish_address, read_address
+from spark_store.lake.connect_address import local_address, publish_address, read_address
 
 
 def test_an_address_exists_while_the_pipeline_runs_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    file, address = tmp_path / "connect.json", local_address(15002, "s3cret", 7)
-    assert address.url == "sc://localhost:15002/;token=s3cret"
-    assert "s3cret" not in repr(address)
+    file, address = tmp_path / "connect.json", local_address(15002, "s3cret")
+    assert address == "sc://localhost:15002/;token=s3cret"
     # Files of a killed pipeline are replaced.
     file.with_suffix(".part").write_text("half")
     file.write_text("old")
@@ -26,10 +25,10 @@ def test_an_address_exists_while_the_pipeline_runs_and_only_its_owner_can_read_i
 
 
 def test_the_address_of_a_later_one_is_left_alone(tmp_path: Path) -> None:
-    file, later = tmp_path / "connect.json", ConnectAddress("sc://localhost:2", 2)
-    with publish_address(file, ConnectAddress("sc://localhost:1", 1)), publish_address(file, later):
-        file.write_bytes(b'{"url": "sc://localhost:3", "pid": 3}')
-    assert read_address(file).pid == 3
+    file = tmp_path / "connect.json"
+    with publish_address(file, "sc://localhost:1"), publish_address(file, "sc://localhost:2"):
+        file.write_bytes(b'"sc://localhost:3"')
+    assert read_address(file) == "sc://localhost:3"
 
 
 def test_a_missing_or_corrupt_address_file_raises_an_error_with_the_next_step(tmp_path: Path) -> None:
@@ -42,6 +41,6 @@ def test_a_missing_or_corrupt_address_file_raises_an_error_with_the_next_step(tm
     assert "s3cret" not in str(refused.value)
     with (
         pytest.raises(StoreUnavailable, match="cannot be written"),
-        publish_address(tmp_path / "gone" / "it", ConnectAddress("", 1)),
+        publish_address(tmp_path / "gone" / "it", ""),
     ):
         raise AssertionError("published")

@@ -92,25 +92,6 @@ def test_a_table_knows_when_it_was_made(tmp_path: Path) -> None:
     assert reader.created_at(Lake(tmp_path), EVENTS) == made
 
 
-def test_the_first_event_of_a_time_is_found_by_its_number(tmp_path: Path) -> None:
-    """For any other content of its file, and at any position in it."""
-    place = Lake(tmp_path)
-
-    def at(hours: int) -> datetime:
-        return datetime(2030, 1, 15, hours, tzinfo=UTC)
-
-    for events in ({9: 12, 12: 15}, {1: 1, 4: 14, 5: 11}, {2: 2, 3: 23, 7: 12}):
-        rows = {
-            "ts": pa.array(map(at, events.values()), pa.timestamp("us", "UTC")),
-            "seq": pa.array(events, pa.int64()),
-        }
-        write_deltalake(place.path(EVENTS), pa.table(rows), mode="append")
-    spans = ((12, 13), (0, 14), (11, 11), (3, 10), (13, 23))
-    assert [reader.first_between(place, at(since), at(until)) for since, until in spans] == [7, 1, 5, None, 3]
-    write_deltalake(place.path(EVENTS), pa.table(rows).slice(0, 0), mode="overwrite")
-    assert reader.first_between(place, at(0), at(23)) is None
-
-
 def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

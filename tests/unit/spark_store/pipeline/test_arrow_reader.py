@@ -12,9 +12,9 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
+from spark_store.lake.arrow_rows import EVENTS
 from spark_store.pipeline import arrow_reader
 from spark_store.pipeline.arrow_reader import read_events
-from spark_store.pipeline.source import EVENTS
 from spark_store.records import Change
 from tests.support.journal_entries import change, timestamp
 from tests.support.lake.pipeline_process import DataFolder, lamp

@@ -18,20 +18,19 @@ from pyspark.sql import SparkSession
 from mappings.ids import MAX_ID_LENGTH
 from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
-from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
     _IDLE_LOOKS,
     _TOKEN_VARIABLE,
     FIRST,
     STATISTICS_LENGTH,
-    SessionOptions,
     _in_environment,
     _master,
-    _settings,
+    _spark_settings,
     drop_shuffles,
     prepared_classes,
     start_session,
 )
+from spark_store.pipeline.settings import PipelineSettings
 
 
 @pytest.mark.parametrize(
@@ -45,10 +44,10 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         raise error
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
+    monkeypatch.setattr(session, "java_build", lambda: "17")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
-        start_session(SessionOptions())
+        start_session(PipelineSettings())
 
 
 def test_a_spark_that_does_not_start_is_reported_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,22 +57,21 @@ def test_a_spark_that_does_not_start_is_reported_without_a_stack(monkeypatch: py
         raise PySparkRuntimeError(f"java.lang.IllegalStateException: {stack}")
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
+    monkeypatch.setattr(session, "java_build", lambda: "17")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
-        start_session(SessionOptions())
+        start_session(PipelineSettings())
     assert "org.apache" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> None:
-    options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, token="s3cret")
-    found = _settings(options, [])
+    found = _spark_settings(PipelineSettings(spark={"spark.sql.shuffle.partitions": "8"}), [], "s3cret")
     assert found["spark.sql.shuffle.partitions"] == "8"
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
     assert int(found[STATISTICS_LENGTH]) > MAX_ID_LENGTH
     assert found["spark.authenticate"] == "true"
-    assert "s3cret" not in repr(options)
+    assert "s3cret" not in repr(found)
 
 
 def test_spark_writes_temporary_files_to_the_scratch_folder_with_any_usable_name(
@@ -81,12 +79,14 @@ def test_spark_writes_temporary_files_to_the_scratch_folder_with_any_usable_name
 ) -> None:
     folder = tmp_path / "dätä 'of mine'"
     folder.mkdir()
-    found = _settings(SessionOptions(scratch=folder), [])
+    found = _spark_settings(PipelineSettings(), [], scratch=folder)
     assert found["spark.local.dir"] == str(folder)
     assert shlex.split(found["spark.driver.extraJavaOptions"])[-1] == f"-Djava.io.tmpdir={folder}"
-    assert "spark.local.dir" not in _settings(SessionOptions(scratch=folder / "a,b"), []), "these would be two folders"
+    assert "spark.local.dir" not in _spark_settings(PipelineSettings(), [], scratch=folder / "a,b"), (
+        "these would be two folders"
+    )
     monkeypatch.setattr(session, "_forbids_programs", lambda folder: True)
-    found = _settings(SessionOptions(scratch=folder), [])
+    found = _spark_settings(PipelineSettings(), [], scratch=folder)
     assert found["spark.local.dir"] == str(folder)
     assert "tmpdir" not in found["spark.driver.extraJavaOptions"], "a library that Java unpacks there could not be used"
 
@@ -99,27 +99,27 @@ def test_prepared_classes_are_used_if_they_exist(tmp_path: Path, monkeypatch: py
 
     jars.mkdir()
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
+    monkeypatch.setattr(session, "java_build", lambda: "17")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", begun)
-    start_session(SessionOptions(jars=jars))
-    classes = prepared_classes(jars, JavaProgram("java", "17"))
+    start_session(PipelineSettings(jars=str(jars)))
+    classes = prepared_classes(jars, "17")
     classes.touch()
-    start_session(SessionOptions(jars=jars))
+    start_session(PipelineSettings(jars=str(jars)))
     without, taking = given
     assert {f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces"} <= set(taking)
     assert not any("SharedArchiveFile" in option for option in without)
 
 
 def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
-    options = SessionOptions(master="local[3]", memory="2g", token="s3cret")
-    assert _master(options) == "local[6]"
-    assert _master(SessionOptions(master="local[3]")) == "local[3]"
-    found = _settings(options, [])
+    options = PipelineSettings(master="local[3]", memory="2g")
+    assert _master(options, "s3cret") == "local[6]"
+    assert _master(options, None) == "local[3]"
+    found = _spark_settings(options, [], "s3cret")
     assert (found["spark.scheduler.mode"], found["spark.default.parallelism"]) == ("FAIR", "3")
     assert found["spark.driver.maxResultSize"] == str(256 << 20)
     pools = Path(found["spark.scheduler.allocation.file"].removeprefix("file://")).read_text(encoding="utf-8")
     assert f'<pool name="{FIRST}">' in pools
-    assert not set(found.values()) & {options.token}, "a setting stands in the process list"
+    assert "s3cret" not in found.values(), "a setting stands in the process list"
 
 
 def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_prepared_classes_are_named_by_the_builds_and_the_place_of_java_and_spar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Java does not use those of another environment, which may share the folder of the jars."""
-    java = JavaProgram("java", "17.0.15+6")
+    java = "17.0.15+6"
     found = prepared_classes(tmp_path, java)
     assert found.parent == tmp_path
     assert found.name.startswith(f"classes-17.0.15+6-{pyspark.__version__}-")

@@ -18,12 +18,10 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.reader import EntityState, JournalEntry
+from spark_store.lake.arrow_rows import EVENTS, STATES, arrow
 from spark_store.pipeline.source import (
-    EVENTS,
     PARTITION_ROWS,
-    STATES,
     _read_in_worker,
-    arrow,
     event_batches,
     event_batches_alone,
     few_rows,
@@ -80,7 +78,7 @@ def test_few_states_are_read_at_once_with_any_number_of_events(
     assert later is not None
     assert sorted(later.column("seq").to_pylist()) == [49, 50]
     assert states_of(data_folder, 1, 50, 6) is None, "too many"
-    monkeypatch.setattr("spark_store.pipeline.source._BATCH_BYTES", read.nbytes - 1)
+    monkeypatch.setattr("spark_store.pipeline.source._FEW_BYTES", read.nbytes - 1)
     assert states_of(data_folder, 1, 50) is None, "too many bytes"
 
 
@@ -138,7 +136,7 @@ def test_a_range_is_the_same_events_whenever_it_is_read(data_folder: DataFolder)
 def test_many_or_large_events_are_not_read_at_once(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     data_folder.write(25)
     assert events_of(data_folder, 1, 25, 24) is None
-    monkeypatch.setattr("spark_store.pipeline.source._BATCH_BYTES", 100)
+    monkeypatch.setattr("spark_store.pipeline.source._FEW_BYTES", 100)
     assert events_of(data_folder, 1, 25) is None
 
 

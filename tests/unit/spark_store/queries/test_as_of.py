@@ -13,13 +13,11 @@ import pytest
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake, Table
 from spark_store.queries.as_of import (
-    Candidate,
     CandidateAccess,
     instant,
     is_reached,
@@ -28,7 +26,7 @@ from spark_store.queries.as_of import (
     visible_parts,
     with_guards,
 )
-from spark_store.queries.as_of_fold import FoldOutput
+from spark_store.queries.as_of_fold import Candidate, FoldOutput
 from spark_store.records import Change, StateGuard
 from spark_store.rql.options import read_options
 from spark_store.rql.query import Access, Thing, ThingQuery
@@ -36,6 +34,7 @@ from spark_store.rql.search_evaluator import read
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_tables import add_events, add_states, event_row, latest_row, note_erased, write_lake
 from tests.support.random_histories import RandomChange, history_of
+from tests.support.replayed import fold
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")

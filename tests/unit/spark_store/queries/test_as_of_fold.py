@@ -19,12 +19,11 @@ from mappings.ids import EntityId, EntityType
 from mappings.json_values import encode_state, encode_value
 from mappings.model.signals import Event
 from spark_store.errors import TooManyRows
-from spark_store.history.replay import fold, is_same
+from spark_store.history.replay import is_same
 from spark_store.queries.as_of import candidates, result_files
 from spark_store.queries.as_of_fold import (
-    COLUMNS,
     KNOWN,
-    OUT,
+    Candidate,
     FoldOutput,
     FoldRow,
     fold_batches,
@@ -41,10 +40,13 @@ from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 from tests.support.random_histories import HISTORIES, RandomChange, history_of
 from tests.support.random_searches import filters, rights, things
+from tests.support.replayed import fold
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
-INPUT = pa.schema([(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in COLUMNS])
+INPUT = pa.schema(
+    [(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in FoldRow._fields]
+)
 
 
 def micros(text: str) -> int:
@@ -163,7 +165,7 @@ def test_a_past_thing_matches_as_a_present_one(predicate: Predicate, present: li
         if holds(predicate, thing_document(thing["thingId"], 1, created, modified, state)):
             matching.append(thing["thingId"])
     batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], INPUT)
-    (entity, *_, matches) = OUT
+    (entity, *_, matches) = Candidate._fields
     found = [row for out in fold_batches(predicate, iter([batch])) for row in out.to_pylist()]
     assert [row[entity] for row in found if row[matches]] == matching
 
@@ -183,11 +185,11 @@ def test_things_across_batches_are_complete_and_only_possible_matches_are_return
         sets = [RandomChange("modified", "/attributes/n", number * 100 + it) for it in range(number % 4)]
         past = history_of(entity, [RandomChange("created", "/", {"attributes": {"n": -1}}), *sets], range(1, 99))
         rows += [event_row(event) for event, _ in past]
-    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    table = [dict(zip(FoldRow._fields, row, strict=True)) for row in rows]
     batches = [pa.RecordBatch.from_pylist(table[at : at + 7], INPUT) for at in range(0, len(table), 7)]
     found = pa.Table.from_batches(fold_batches(None, iter(batches))).to_pylist()
     assert len(found) == 40
-    assert tuple(found[0]) == OUT
+    assert tuple(found[0]) == Candidate._fields
     for number, row in enumerate(found):
         count = number % 4
         assert row["entity"] == f"acme.site:lamp-{number:02}"

@@ -136,7 +136,7 @@ def test_of_waiting_events_only_those_that_the_filter_takes_are_kept(
 def test_an_export_checks_for_cancellation_after_each_journal_slice(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SLICE_ROWS", 1)
+    monkeypatch.setattr("spark_store.lake.arrow_rows.BATCH_ROWS", 1)
     looked: list[None] = []
     newest(lake, EventSelection(entity="acme.site:lamp-1"), (), lambda: looked.append(None))
     assert len(looked) == 5

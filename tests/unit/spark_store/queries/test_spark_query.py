@@ -20,7 +20,7 @@ from spark_store.errors import (
     StoreError,
     StoreUnavailable,
 )
-from spark_store.lake.connect_address import ConnectAddress, publish_address
+from spark_store.lake.connect_address import publish_address
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import (
     Cancellation,
@@ -36,7 +36,7 @@ from tests.support.table import each_row
 def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.pipeline.mkdir(parents=True)
-    with publish_address(lake.connect, ConnectAddress("sc://localhost:1", 1)):
+    with publish_address(lake.connect, "sc://localhost:1"):
         assert finder(lake, None, is_off=False)() == "sc://localhost:1"
         assert finder(lake, "sc://spark.example:15002", is_off=True)() == "sc://spark.example:15002"
         with pytest.raises(NoSparkQueries, match=r"spark.mode is off: set spark.mode"):
