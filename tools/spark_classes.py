@@ -28,7 +28,7 @@ from spark_store.errors import StoreError
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import LATEST, Lake
 from spark_store.pipeline.delta_jars import default_folder, find_jars
-from spark_store.pipeline.java import java_build
+from spark_store.pipeline.java import find_java
 from spark_store.pipeline.session import prepared_classes
 from spark_store.queries.spark_query import QueryLimits, SparkQueries, finder
 from spark_store.records import Change, Snapshot
@@ -114,7 +114,7 @@ def main() -> int:
     The exit code is 1 only if Spark cannot run, because the archive is optional.
     """
     try:
-        classes = prepared_classes(JARS, java_build())
+        classes = prepared_classes(JARS, find_java().build)
         if is_fresh(classes):
             print(f"· spark: class data archive {classes.name}")
             return 0

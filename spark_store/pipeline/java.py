@@ -1,4 +1,4 @@
-"""Finds the Java that runs Spark, and its version."""
+"""Finds the Java program that runs Spark, and its version."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_store.errors import SparkMissing, StoreUnavailable
 
@@ -20,8 +21,15 @@ _NO_PROGRAM = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC}
 _BUILD = re.compile(r"\(build ([\w.+-]+)")
 
 
-def java_build() -> str:
-    """Return the build of the Java that Spark will run, such as `17.0.15+6-Debian-1deb12u1`, or its version.
+class JavaProgram(NamedTuple):
+    """A program, and its version: the first words of its second line, such as `17.0.15+6-Debian-1deb12u1`."""
+
+    program: str
+    build: str
+
+
+def find_java() -> JavaProgram:
+    """Return the Java that Spark will run.
 
     Raises SparkMissing if there is none that is new enough, StoreUnavailable if it does not answer now.
     """
@@ -42,4 +50,4 @@ def java_build() -> str:
     if version is None or int(version[1]) < OLDEST_JAVA:
         raise SparkMissing(f"{expected}, found {java}, which says {said.splitlines()[:1]}")
     build = _BUILD.search(said)
-    return build[1] if build is not None else version[1]
+    return JavaProgram(java, build[1] if build is not None else version[1])

@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.lake.tables import Lake
 from spark_store.pipeline.delta_jars import find_jars, jars_folder
-from spark_store.pipeline.java import java_build
+from spark_store.pipeline.java import find_java
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.records import LOCAL_MASTER
 
@@ -132,7 +132,7 @@ def start_session(settings: PipelineSettings, token: str | None = None, scratch:
     temporary files; by default the system's. Raises SparkMissing if something is not installed, else StoreUnavailable.
     """
     folder = jars_folder(settings)
-    jars, classes = find_jars(folder), prepared_classes(folder, java_build())
+    jars, classes = find_jars(folder), prepared_classes(folder, find_java().build)
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store.pipeline.delta_jars import default_folder
-from spark_store.pipeline.java import java_build
+from spark_store.pipeline.java import JavaProgram, find_java
 from spark_store.pipeline.session import prepared_classes
 from tests.support.lake.java_process import java_pid
 from tools.spark_classes import is_fresh, main, run
@@ -21,7 +21,7 @@ from tools.spark_classes import is_fresh, main, run
 def test_a_java_that_starts_takes_the_prepared_classes(spark: SparkSession) -> None:
     """Java maps the archive, and prints no warning without it."""
     mapped = Path(f"/proc/{java_pid(spark)}/maps").read_text(encoding="utf-8")
-    assert str(prepared_classes(default_folder(), java_build())) in mapped
+    assert str(prepared_classes(default_folder(), find_java().build)) in mapped
 
 
 def test_the_class_archive_is_outdated_after_the_jars_are_installed_again(
@@ -95,7 +95,7 @@ def test_the_old_class_archive_is_removed_before_java_writes_a_new_one(
     prepared_classes(tmp_path, of).write_bytes(b"before")
     for name, stands_for in {
         "JARS": tmp_path,
-        "java_build": lambda: of,
+        "find_java": lambda: JavaProgram("java", of),
         "is_fresh": lambda _: False,
         "run": run,
     }.items():

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from mappings.ids import MAX_ID_LENGTH
 from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
+from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
     _IDLE_LOOKS,
     _TOKEN_VARIABLE,
@@ -44,7 +45,7 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         raise error
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "java_build", lambda: "17")
+    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
         start_session(PipelineSettings())
@@ -57,7 +58,7 @@ def test_a_spark_that_does_not_start_is_reported_without_a_stack(monkeypatch: py
         raise PySparkRuntimeError(f"java.lang.IllegalStateException: {stack}")
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "java_build", lambda: "17")
+    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
         start_session(PipelineSettings())
@@ -99,7 +100,7 @@ def test_prepared_classes_are_used_if_they_exist(tmp_path: Path, monkeypatch: py
 
     jars.mkdir()
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "java_build", lambda: "17")
+    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", begun)
     start_session(PipelineSettings(jars=str(jars)))
     classes = prepared_classes(jars, "17")
