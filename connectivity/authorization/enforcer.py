@@ -23,6 +23,7 @@ from mappings.timestamps import utc_text
 
 READ: Final = "READ"
 WRITE: Final = "WRITE"
+EXECUTE: Final = "EXECUTE"
 
 DROP: Final[Any] = object()
 """The result of `Enforcer.view` if no part of a value is readable."""
@@ -32,6 +33,9 @@ ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
     "policy": frozenset({"policyId", "_namespace", "_revision", "_modified", "_created"}),
 }
 """The members of an entity that are shown to every reader of any part."""
+
+_PERMISSIONS: Final[Mapping[str, Sequence[str]]] = {"policy": (READ, WRITE, EXECUTE)}
+"""The permissions on resources of a type, if they are not READ and WRITE alone."""
 
 _NONE: Final[frozenset[str]] = frozenset()
 
@@ -242,7 +246,11 @@ class Enforcer:
 
     def is_known_to(self, subjects: Sequence[str], *types: str) -> bool:
         """Whether they have any permission on anything of these types."""
-        return any(self.partial(subjects, permission, f"{type}:/") for type in types for permission in (READ, WRITE))
+        return any(
+            self.partial(subjects, permission, f"{type}:/")
+            for type in types
+            for permission in _PERMISSIONS.get(type, (READ, WRITE))
+        )
 
     def named_below(self, subjects: Sequence[str], permission: str, path: str) -> Collection[str]:
         """Return the segments directly below the path that statements about the subjects name."""

@@ -6,7 +6,8 @@ unavailable it waits in the outbox of the target, up to the target's limits.
 
 If the policy requests acknowledgements, the announcement is repeated with the same correlation ID until all of them have
 come: at its timeout, or a while after one failed in a way that may pass; at most `MAX_ATTEMPTS` times. Targets give the
-labels that they issue, sources those that they declare. This is kept in memory only, so it ends with the process.
+labels that they issue, weakly if they make no message of it, sources those that they declare. This is kept in memory only,
+so it ends with the process.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from msgspec.structs import replace
 from connectivity.dispatch.command_executor import foreign_labels
 from connectivity.errors import ConnectivityError
 from connectivity.monitoring.logs import log_context
-from connectivity.sources.acknowledgements import AckAggregator
+from connectivity.sources.acknowledgements import AckAggregator, weak
 from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.target import TargetPublisher
-from connectivity.transports.base import Done, Outcome, ignore_outcome
+from connectivity.transports.base import Outcome, ignore_outcome
 from mappings.ids import EntityId, new_correlation_id
 from mappings.model.headers import timeout_seconds
 from mappings.model.signals import MAX_TIMEOUT, Acknowledgement, PolicyAnnouncement
@@ -117,20 +118,27 @@ class PolicyAnnouncements:
         awaited.collector = AckAggregator(awaited.signal.entity, awaited.labels, "twin")
         if awaited.attempts <= MAX_ATTEMPTS:
             awaited.timer = asyncio.get_running_loop().call_later(awaited.timeout, self._expire, awaited)
-        targets = self._targets(awaited.signal)
-        return sum(target.post(awaited.signal, self._on_published(awaited, target)) is not None for target in targets)
+        return sum(self._post(awaited, target) for target in self._targets(awaited.signal))
 
-    def _on_published(self, awaited: _PendingAnnouncement, target: TargetPublisher) -> Done:
-        """Return a callback that acknowledges a target's label, if it issues one, after publishing."""
+    def _post(self, awaited: _PendingAnnouncement, target: TargetPublisher) -> bool:
+        """Send an announcement to a target; return False if the target makes no message of it.
+
+        The target's label, if it issues one, is acknowledged after publishing; weakly if there is nothing to publish.
+        """
         if (label := target.label) is None or label not in awaited.labels:
-            return ignore_outcome
+            return target.post(awaited.signal, ignore_outcome) is not None
+        entity, correlation_id = awaited.signal.entity, awaited.correlation_id
 
         def acknowledge_label(error: ConnectivityError | None) -> None:
-            self.acknowledge(
-                target.issued_acknowledgement(label, awaited.signal.entity, error, awaited.correlation_id, "twin")
-            )
+            self.acknowledge(target.issued_acknowledgement(label, entity, error, correlation_id, "twin"))
 
-        return acknowledge_label
+        def acknowledge_weakly() -> None:
+            self.acknowledge(weak(entity, label, "twin", correlation_id))
+
+        is_sent = target.post(awaited.signal, acknowledge_label, acknowledge_weakly) is not None
+        if not is_sent:
+            acknowledge_weakly()
+        return is_sent
 
     def _expire(self, awaited: _PendingAnnouncement) -> None:
         awaited.collector.expire(awaited.correlation_id, awaited.timeout)

@@ -149,7 +149,7 @@ class SubjectView(Generic[S]):
         if snapshot.state is None or signal_context.is_past:
             return {}
         thing = self._read(snapshot.state)
-        if not any(name.startswith("_") for name in selection):
+        if not thing or not any(name.startswith("_") for name in selection):
             return thing
         return {**thing, **hidden(snapshot, selection, self.subjects, signal_context.present)}
 

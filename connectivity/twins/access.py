@@ -9,7 +9,7 @@ what the permission of a reader depends on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -25,10 +25,12 @@ from connectivity.twins.incarnations import VisibleRevisions, enforcer_of, visib
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.json_values import decode_value
+from mappings.model.json_pointer import MISSING, Segments, format_pointer
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Command, Live, LiveAnswer, LiveCommand, LiveResponse, Message, is_success
 from mappings.streams.options import StreamDefinition
 from mappings.streams.stream_id import PolicyStream, Stream, ThingStream, parse_stream_id, resource_of
+from spark_store.history.replay import is_delete_pattern
 from spark_store.records import StateGuard
 from spark_store.rql.query import Access, Thing
 
@@ -207,9 +209,46 @@ def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault
         if enforcer.partial(subjects, READ, address.guarded):
             return None
         return fault(f"things:{name}.notfound", signal.entity, address.pointer)
-    if enforcer.unrestricted(subjects, WRITE, address.guarded):
-        return None
-    return fault(_forbidden(signal, name), signal.entity, address.pointer)
+    patch = _patch_of(signal)
+    may = (
+        enforcer.unrestricted(subjects, WRITE, address.guarded)
+        if patch is MISSING
+        else may_merge(enforcer, subjects, WRITE, address, patch)
+    )
+    return None if may else fault(_forbidden(signal, name), signal.entity, address.pointer)
+
+
+def _patch_of(signal: Live) -> Any:
+    """Return the parsed patch of a live merge; MISSING for other signals."""
+    is_merge = isinstance(signal, LiveCommand) and signal.action == "merge"
+    return decode_value(signal.value) if is_merge and signal.value is not None else MISSING
+
+
+def may_merge(
+    enforcer: Enforcer, subjects: Sequence[str], permission: str, address: paths.ResourcePath, patch: Any
+) -> bool:
+    """Whether the subjects have a permission on everything at the path, or at all places of the patch."""
+    if enforcer.unrestricted(subjects, permission, address.guarded):
+        return True
+    return enforcer.partial(subjects, permission, address.guarded) and all(
+        enforcer.unrestricted(subjects, permission, f"thing:{format_pointer(place)}")
+        for place in _written_paths(patch, address.segments)
+    )
+
+
+def _written_paths(patch: Any, path: Segments) -> Iterator[Segments]:
+    """Every place that a patch at `path` writes: its leaves, deletions included.
+
+    A delete pattern may name any member, so it writes the object that it is applied to.
+    """
+    if not isinstance(patch, Mapping) or not patch:
+        yield path
+        return
+    for key, member in patch.items():
+        if member is None and is_delete_pattern(key):
+            yield path
+        else:
+            yield from _written_paths(member, (*path, key))
 
 
 def may_receive(signal: Live, subjects: Sequence[str], world: StateLookup) -> bool:

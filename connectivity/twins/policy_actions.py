@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from connectivity.authorization.enforcer import READ
+from connectivity.authorization.enforcer import EXECUTE, READ
 from connectivity.twins import policy_values, values
 from connectivity.twins.access import forbidden
 from connectivity.twins.context import CommandContext, Decision, EventStep, decision, encode, state_of
@@ -23,7 +23,6 @@ from connectivity.twins.retrieval import shorten_timestamp
 from mappings.model.json_pointer import format_pointer
 from spark_store.records import Snapshot
 
-EXECUTE: Final = "EXECUTE"
 FAILED: Final = "policies:action.failed"
 
 

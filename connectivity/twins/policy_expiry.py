@@ -93,15 +93,17 @@ def expire_subjects(policy: Snapshot, now: str, announced: frozenset[ExpiryNotic
 
 
 def departure_announcements(before: Snapshot | None, after: Snapshot) -> list[PolicyAnnouncement]:
-    """Return the announcements for subjects that a command has deleted."""
+    """Return the announcements for subjects that a command has deleted from all entries.
+
+    An announcement does not name the entry, so one about a subject of another entry would mislead.
+    """
     if before is None or before.state is None or after.entity.type is not EntityType.POLICY:
         return []
-    entries: Mapping[str, Any] = after.state["entries"] if after.state is not None else {}
+    left = {found.subject for found in _subjects(after)}
     announcements = {
         found.subject: _announcement(after.entity, found, shorten_timestamp(after.modified))
         for found in _subjects(before)
-        if found.announcement.get("whenDeleted")
-        and found.subject not in entries.get(found.label, {}).get("subjects", {})
+        if found.announcement.get("whenDeleted") and found.subject not in left
     }
     return list(announcements.values())
 

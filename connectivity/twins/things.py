@@ -8,7 +8,7 @@ entity tags, existence of the part, size.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, policy_values, preconditions, values
-from connectivity.twins.access import has_any_permission
+from connectivity.twins.access import has_any_permission, may_merge
 from connectivity.twins.context import (
     MERGE_PATCH,
     CommandContext,
@@ -235,21 +235,6 @@ NOTHING: Final[Any] = object()
 """The result of `minimize` for a patch that changes nothing."""
 
 
-def written_paths(patch: Any, path: Segments) -> Iterator[Segments]:
-    """Every place that a patch at `path` writes: its leaves, deletions included.
-
-    A delete pattern may name any member, so it writes the object that it is applied to.
-    """
-    if not isinstance(patch, Mapping) or not patch:
-        yield path
-        return
-    for key, member in patch.items():
-        if member is None and is_delete_pattern(key):
-            yield path
-        else:
-            yield from written_paths(member, (*path, key))
-
-
 def minimize(target: Any, patch: Any) -> Any:
     """The part of a patch that changes `target`, or NOTHING. Raises DeletePatternRefused."""
     return _minimize(target, patch, MatchBudget())
@@ -342,8 +327,8 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = _guard(case, before)
     state = state_of(before)
     if not (
-        _has_at_places(case, enforcer, WRITE, patch.parsed)
-        and (not asked.skips_equal or _has_at_places(case, enforcer, READ, patch.parsed))
+        may_merge(enforcer, case.subjects, WRITE, case.address, patch.parsed)
+        and (not asked.skips_equal or may_merge(enforcer, case.subjects, READ, case.address, patch.parsed))
         and (
             asked.metadata is metadata.NOTHING
             or _may_write_metadata(case, enforcer, metadata.parts_of_merge(case, asked.metadata, patch.parsed))
@@ -435,16 +420,6 @@ def _check_content_type(case: CommandContext) -> None:
     found = case.headers.get("content-type")
     if not isinstance(found, str) or found.partition(";")[0].strip().lower() != MERGE_PATCH:
         raise case.refuse("mediatype.unsupported", "(missing)" if found is None else f"'{str(found)[:80]}'")
-
-
-def _has_at_places(case: CommandContext, enforcer: Enforcer, permission: str, patch: Any) -> bool:
-    """Whether the caller has a permission everywhere at the path, or at all places of the patch."""
-    if enforcer.unrestricted(case.subjects, permission, case.address.guarded):
-        return True
-    return enforcer.partial(case.subjects, permission, case.address.guarded) and all(
-        enforcer.unrestricted(case.subjects, permission, f"thing:{format_pointer(place)}")
-        for place in written_paths(patch, case.address.segments)
-    )
 
 
 def _may_write_metadata(case: CommandContext, enforcer: Enforcer, parts: Iterable[Segments]) -> bool:

@@ -254,7 +254,8 @@ PLACEHOLDERS: dict[str, Placeholder] = {
         Placeholder(
             "resource",
             ("type", "path"),
-            "The part of the entity that the signal concerns, such as `/attributes/speed`.",
+            "The part of the entity that the signal concerns, such as `/attributes/speed`; no value in header mappings of "
+            "sources.",
             _one_of(type="resource_type", path="resource_path"),
         ),
         Placeholder(
@@ -264,10 +265,19 @@ PLACEHOLDERS: dict[str, Placeholder] = {
             "beginning of that hour. Units: `ms s m h d w mo y`.",
             _time,
         ),
-        Placeholder("request", ("subjectId",), "Every authorization subject of the message.", _request),
+        Placeholder(
+            "request",
+            ("subjectId",),
+            "Every authorization subject of the message; in targets and reply-targets only the first subject of the sender.",
+            _request,
+        ),
         Placeholder("connection", ("id",), "The ID of the connection.", _one_of(id="connection_id")),
         Placeholder(
-            "source", ("address",), "The concrete address that a message arrived on.", _one_of(address="source_address")
+            "source",
+            ("address",),
+            "The concrete address that a message arrived on. In reply-targets it has a value only with the mappers Streamr "
+            "and ReactiveStreamsIO; with others, map it to a header of the source and use this header.",
+            _one_of(address="source_address"),
         ),
     )
 }

@@ -121,6 +121,16 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
     assert len(harness.answers()) == 3, "what can never be taken is not sent again"
 
 
+@pytest.mark.parametrize("more", [{"payloadMapping": ["Normalized"]}, {"address": "{{ thing:id }}"}])
+async def test_3_8_a_target_that_makes_no_message_of_it_acknowledges_its_label_weakly(more: dict[str, Any]) -> None:
+    issuing = {**a_target(), "issuedAcknowledgementLabel": "site:notified"}
+    harness = ConnectionHarness(targets=[{**issuing, **more}])
+    harness.assembly.announcements.announce(announcement_with_labels("site:notified", timeout="50s"))
+    assert (len(harness.answers()), awaited(harness)) == (0, 0)
+    harness.assembly.announcements.announce(announcement_with_labels("site:notified", "site:seen", timeout="50s"))
+    assert awaited(harness) == 1, "the other label is waited for"
+
+
 def test_an_acknowledgement_that_was_not_requested_is_ignored() -> None:
     late = Acknowledgement(POLICY, "site:seen", 200, None, {"correlation-id": "c-1"})
     assert not ConnectionHarness().assembly.announcements.acknowledge(late)

@@ -332,6 +332,19 @@ def test_fields_beside_the_document_can_be_asked_for_too() -> None:
     assert list(extra["_policy"]["entries"]) == ["VIEW"]
 
 
+def test_without_a_readable_part_a_signal_has_no_extra_fields_beside_the_document() -> None:
+    beside = "_revision,_created,_modified,_namespace,_policy"
+    plant = a_plant(
+        {"message:/": granting("READ"), "policy:/": granting("READ"), "thing:/attributes/gone": granting("READ")},
+        attributes={"gone": 1, "secret": 2},
+    )
+    deletion = plant.apply("delete", "/attributes/gone")
+    assert extra_of(interest(extra=beside, subjects=[VIEWER]).filter(deletion, plant)) is None
+    message = TopicFilter([f"{MESSAGES}?extraFields={beside}"], [VIEWER]).filter(PING, plant)
+    assert isinstance(message, Message)
+    assert message.extra is None
+
+
 def test_extra_fields_of_the_feature_that_changed() -> None:
     plant = a_plant(features={"a": {"definition": ["acme:a:1"]}, "b": {"definition": ["acme:b:1"]}})
     wanted = interest(extra="attributes/n,features/{{ feature:id }}/definition")

@@ -137,3 +137,20 @@ def test_a_command_that_keeps_the_subject_sends_no_announcement() -> None:
     harness.write_policy({"VIEW": view})
     assert harness.send("modify", PATH, {"type": "u", "announcement": {"whenDeleted": True}}, to=P).announcements == ()
     assert harness.send("modify", f"/entries/OWNERS/subjects/{OWNER}", {"type": "u"}, to=P).announcements == ()
+
+
+@pytest.mark.parametrize(
+    ("action", "path", "kept"),
+    [("delete", "/entries/VIEW", "OTHER"), ("delete", PATH, "OTHER"), ("modify", "/entries", "RENAMED")],
+)
+def test_a_command_that_leaves_the_subject_in_another_entry_sends_no_announcement(
+    action: str, path: str, kept: str
+) -> None:
+    harness = TwinHarness()
+    view = entry([], {"thing:/": granting("READ")})
+    view["subjects"] = {VIEWER: {"type": "t", "announcement": {"whenDeleted": True}}}
+    harness.write_policy({"VIEW": view} if kept == "RENAMED" else {"VIEW": view, kept: view})
+    value = ... if action == "delete" else {"OWNERS": OWNERS, kept: view}
+    assert harness.send(action, path, value, to=P).announcements == ()
+    decision = harness.send("delete", f"/entries/{kept}", to=P)
+    assert [announcement.subjects for announcement in decision.announcements] == [(VIEWER,)]

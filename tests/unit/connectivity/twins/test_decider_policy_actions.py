@@ -128,6 +128,15 @@ def test_an_action_that_is_not_permitted_or_applies_to_nothing_fails(
     assert harness.refused("create", path, **BY) == (status, "policies:action.failed")
 
 
+def test_those_who_may_execute_another_action_are_refused_like_others_who_know_the_policy() -> None:
+    harness = policy_harness()
+    assert harness.refused("create", f"/entries/OWNERS/actions/{ACTIVATE}", **BY) == (403, "policies:action.failed")
+    assert harness.refused("delete", "/entries/VIEW", **BY) == (403, "policies:entry.notmodifiable")
+    assert harness.refused("retrieve", "/", **BY) == (404, "policies:policy.notfound")
+    things = policy_harness(ALIEN=entry(["edge:x"], {"thing:/": granting("EXECUTE")}))
+    assert things.refused("modify", "/attributes/a", 2, by=["edge:x"]) == (404, "things:thing.notfound")
+
+
 def test_those_without_any_permission_learn_nothing_of_the_policy() -> None:
     harness = policy_harness()
     for path in (f"/actions/{ACTIVATE}", f"/entries/VIEW/actions/{ACTIVATE}"):
