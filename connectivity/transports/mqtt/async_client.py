@@ -284,6 +284,10 @@ class AsyncMqttClient:
             self._connack.set_exception(connack_error(reason, properties))
         else:
             self._client.is_resumed = flags.session_present
+            # The broker may have changed the keep-alive.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(0, self._tick)
             self._connack.set_result(ConnAck(flags.session_present, properties))
 
     def _handle_suback(
