@@ -39,6 +39,7 @@ from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
 from connectivity.transports.kafka.group import RESPONSE_TIMEOUT, Key, is_out_of_date, later_partitions
 from connectivity.transports.kafka.partition import Partition
+from connectivity.transports.kafka.read_errors import ReadErrors
 from connectivity.transports.kafka.records import Record, UnreadableRecord
 
 IN_FLIGHT = 1000
@@ -90,6 +91,7 @@ class KafkaConsumer:
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = self.ended_bytes = self.passed = 0
         """Records that have ended, their bytes, and those that wait for no earlier one; all counted."""
+        self.errors = ReadErrors()
         self._delivered = self._delivered_bytes = 0
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
@@ -271,6 +273,7 @@ class KafkaConsumer:
             partition = self._partitions.get((topic, message.partition() or 0))
             if (error := message.error()) is not None:
                 if error.code() != KafkaError._BAD_COMPRESSION:
+                    self.errors.note(error, topic)
                     self._call_on_loop(self._on_error, error, topic)
                 elif partition is not None and partition not in unreadable:
                     # The library would read the batch forever. Its offset is known, but not its end, so its records are

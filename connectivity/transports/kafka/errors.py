@@ -46,7 +46,7 @@ LINK_CAUSED_ERRORS = {KafkaError._FATAL, *PRODUCER_LOST}
 """Errors of messages that are caused by the link and not by the message."""
 
 TEMPORARY_ERRORS = {KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.THROTTLING_QUOTA_EXCEEDED}
-"""Errors of messages that may not occur again, and that the library does not retry as it does the others."""
+"""Errors of messages that may not occur again, but that the library does not retry."""
 
 SIZE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
 
