@@ -16,6 +16,7 @@ from tests.support.wait import wait_until
 CONNECT, SUBSCRIBE, PINGREQ = 1, 8, 12
 NO_SUBSCRIPTION_IDENTIFIERS = b"\x29\x00"
 SERVER_KEEP_ALIVE_1 = b"\x13\x00\x01"
+MAXIMUM_QOS_0 = b"\x24\x00"
 PROTOCOL_ERROR = b"\xe0\x02\xa1\x00"
 
 
@@ -40,7 +41,8 @@ class Broker:
                     writer.write(bytes((0x20, 3 + len(properties), 0, 0, len(properties))) + properties)
                 elif head >> 4 == SUBSCRIBE:
                     is_refused = body[2] and self._properties == NO_SUBSCRIPTION_IDENTIFIERS
-                    writer.write(PROTOCOL_ERROR if is_refused else b"\x90\x04" + body[:2] + b"\x00\x01")
+                    granted = b"\x00" if self._properties == MAXIMUM_QOS_0 else b"\x01"
+                    writer.write(PROTOCOL_ERROR if is_refused else b"\x90\x04" + body[:2] + b"\x00" + granted)
         except asyncio.IncompleteReadError:
             writer.close()
             await writer.wait_closed()
@@ -78,3 +80,11 @@ async def test_a_broker_without_subscription_identifiers_gets_none() -> None:
 async def test_the_keep_alive_of_the_broker_applies_even_if_the_connection_has_none() -> None:
     async with linked(SERVER_KEEP_ALIVE_1, keep_alive="0s") as (broker, _):
         await wait_until(lambda: (PINGREQ, b"") in broker.received)
+
+
+async def test_a_source_that_is_granted_qos_0_in_place_of_1_is_reported() -> None:
+    """Its messages would not be delivered again after a lost link."""
+    async with linked(MAXIMUM_QOS_0) as (_, link):
+        assert link.condition == "connected: the broker sends lab/in with QoS 0, not 1: messages may be lost"
+    async with linked(b"") as (_, link):
+        assert link.condition is None
