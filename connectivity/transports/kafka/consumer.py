@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
+import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -42,6 +43,8 @@ from connectivity.transports.kafka.partition import Partition
 from connectivity.transports.kafka.read_errors import ReadErrors
 from connectivity.transports.kafka.records import Record, UnreadableRecord
 
+log = structlog.get_logger(__name__)
+
 IN_FLIGHT = 1000
 LONGEST_BATCH = 500
 POLL = 0.1
@@ -53,7 +56,7 @@ TOPIC_CHECK_INTERVAL = 2.0
 """Seconds between checks for topics that were created again, which the library does not report."""
 UNLIMITED = 1 << 62
 
-_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_BEGINNING, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 Records = list[tuple[Partition, Record]]
 
@@ -361,12 +364,11 @@ class KafkaConsumer:
         if not places:
             return []
         topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
-        ends = self._admin.list_offsets({TopicPartition(place.topic, place.partition): _END for place in places})
+        beginnings = self._list_offsets(places, _BEGINNING)
+        ends = self._list_offsets(places, _END)
         committed = self._consumer.committed(places, RESPONSE_TIMEOUT)
         ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
-        end_of = {
-            (place.topic, place.partition): future.result(RESPONSE_TIMEOUT).offset for place, future in ends.items()
-        }
+        beginning_of, end_of = beginnings(), ends()
         found = []
         for place in committed:
             if place.error is not None:
@@ -376,6 +378,8 @@ class KafkaConsumer:
             start = place.offset
             if place.offset > end_of[key] or (place.metadata and place.metadata != ids[place.topic]):
                 start = OFFSET_BEGINNING
+            elif not is_new and (deleted := beginning_of[key] - start) > 0:
+                log.warning("records deleted before they were read", address=key[0], partition=key[1], records=deleted)
             elif is_new:
                 start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
             partition = Partition(
@@ -383,6 +387,16 @@ class KafkaConsumer:
             )
             found.append((partition, is_new))
         return found
+
+    def _list_offsets(self, places: list[TopicPartition], spec: OffsetSpec) -> Callable[[], dict[Key, int]]:
+        """Request offsets of partitions; return a function that waits for them.
+
+        It raises KafkaException, TimeoutError.
+        """
+        answers = self._admin.list_offsets({TopicPartition(place.topic, place.partition): spec for place in places})
+        return lambda: {
+            (place.topic, place.partition): future.result(RESPONSE_TIMEOUT).offset for place, future in answers.items()
+        }
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
         self._remove_partitions(places, is_stored=True)

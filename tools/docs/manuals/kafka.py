@@ -98,6 +98,11 @@ a change until the offset is committed, however long the service was down, and f
             "service tries again until it can read them, and reads the other partitions; to skip a damaged batch, close the "
             "connection and set the group's offset behind it",
         ),
+        Fault(
+            "the topic's retention deletes records before the service has read them",
+            "a warning `records deleted before they were read` with their number; the service continues with the first "
+            "record that exists",
+        ),
         Fault("a message is larger than its topic allows", "only this message fails"),
     ),
     notes=(
