@@ -102,6 +102,8 @@ def consumer_settings(
         "enable.auto.commit": True,
         "enable.auto.offset.store": False,
         "auto.commit.interval.ms": COMMIT_INTERVAL,
+        # Without it, damaged records are read as they are, or the consumer stops at them silently.
+        "check.crcs": True,
         # For offsets whose records are deleted. The start of a group without offsets is decided at assignment.
         "auto.offset.reset": "earliest",
         # The maximum delay until a deleted topic is noticed.

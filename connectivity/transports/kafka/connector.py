@@ -21,8 +21,9 @@ from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions
 from connectivity.transports.dialer import ForbiddenAddress, dial_error, resolve_allowed, run_in_thread
 from connectivity.transports.kafka import client_config
 from connectivity.transports.kafka.client_config import servers
-from connectivity.transports.kafka.consumer import KafkaConsumer, Key
+from connectivity.transports.kafka.consumer import KafkaConsumer
 from connectivity.transports.kafka.errors import ALL_DOWN, VAGUE, link_error
+from connectivity.transports.kafka.group import Key
 from connectivity.transports.kafka.handshake import handshake, list_brokers
 from connectivity.transports.kafka.link import REPAIR_SECONDS, KafkaLink
 from connectivity.transports.kafka.options import Options

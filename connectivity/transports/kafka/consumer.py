@@ -8,7 +8,8 @@ unsettled one, the thread takes no more. It first waits briefly, since pausing d
 pauses all partitions and polls on to stay in the group.
 
 **Start.** A group continues at its offset; without one it starts at the end (`latest`) or beginning (`earliest`), and
-partitions created later start at the beginning. A start at the end is committed at once.
+partitions created later start at the beginning. A start at the end is committed at once. With an assignment that is out of
+date (`connectivity.transports.kafka.group`), the thread leaves the group and joins again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
+import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -36,8 +38,12 @@ from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.base import MOST_WAITING
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
+from connectivity.transports.kafka.group import RESPONSE_TIMEOUT, Key, is_out_of_date, later_partitions
 from connectivity.transports.kafka.partition import Partition
+from connectivity.transports.kafka.read_errors import ReadErrors
 from connectivity.transports.kafka.records import Record, UnreadableRecord
+
+log = structlog.get_logger(__name__)
 
 IN_FLIGHT = 1000
 LONGEST_BATCH = 500
@@ -46,14 +52,12 @@ POLL = 0.1
 
 STORE_INTERVAL = 0.1
 PAUSE_DELAY = 1.0
-RESPONSE_TIMEOUT = 10.0
 TOPIC_CHECK_INTERVAL = 2.0
 """Seconds between checks for topics that were created again, which the library does not report."""
 UNLIMITED = 1 << 62
 
-_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_BEGINNING, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-Key = tuple[str, int]
 Records = list[tuple[Partition, Record]]
 
 
@@ -90,10 +94,12 @@ class KafkaConsumer:
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = self.ended_bytes = self.passed = 0
         """Records that have ended, their bytes, and those that wait for no earlier one; all counted."""
+        self.errors = ReadErrors()
         self._delivered = self._delivered_bytes = 0
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._admin, self._topics, self._known = admin, topics, frozenset(known)
+        self._group: str = settings["group.id"]
         self._begins_at_end, self._throttle = starts_at_end, Throttle(limit)
         self._on_records, self._on_committed, self._on_dropped = on_records, on_committed, on_dropped
         self._on_error, self._on_ended = on_error, on_ended
@@ -111,6 +117,8 @@ class KafkaConsumer:
         self._described: dict[str, Future[TopicDescription]] = {}
         self._wake_event = threading.Event()
         """Set when there is room again, or another request for the thread."""
+        self._has_former_partitions: bool | None = None
+        """Whether the first assignment is out of date; None before there is one."""
         self._failure: Exception | None = None
         """The error that occurred while partitions were assigned."""
         self._is_stopping = self._is_paused = self._is_waking = False
@@ -168,9 +176,9 @@ class KafkaConsumer:
 
     def _run(self) -> None:
         try:
-            self._consumer.subscribe(
-                list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
-            )
+            if self._begins_at_end:
+                self._known -= later_partitions(self._consumer, self._known)
+            self._subscribe()
             while not self._is_stopping:
                 self._turn()
             self._store(self._partitions.values())
@@ -191,6 +199,11 @@ class KafkaConsumer:
             with contextlib.suppress(KafkaException, RuntimeError):
                 self._consumer.close()
             self.closed.set_result(None)
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
 
     def _turn(self) -> None:
         self._read_rejected_again()
@@ -222,6 +235,10 @@ class KafkaConsumer:
         first = self._consumer.poll(POLL)
         if self._failure is not None:
             raise self._failure
+        if self._has_former_partitions:
+            self._has_former_partitions = False
+            self._consumer.unsubscribe()
+            self._subscribe()
         if first is None:
             return
         # `consume` waits until it has as many records as requested, so only the first one is waited for.
@@ -259,6 +276,7 @@ class KafkaConsumer:
             partition = self._partitions.get((topic, message.partition() or 0))
             if (error := message.error()) is not None:
                 if error.code() != KafkaError._BAD_COMPRESSION:
+                    self.errors.note(error, topic)
                     self._call_on_loop(self._on_error, error, topic)
                 elif partition is not None and partition not in unreadable:
                     # The library would read the batch forever. Its offset is known, but not its end, so its records are
@@ -310,7 +328,10 @@ class KafkaConsumer:
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         try:
-            self._start_partitions(consumer, places)
+            if self._has_former_partitions is None:
+                self._has_former_partitions = is_out_of_date(self._admin, self._group, self._topics, places)
+            if not self._has_former_partitions:
+                self._start_partitions(consumer, places)
         except Exception as failure:  # raised by `_turn`, since the library would raise another exception
             self._failure = failure
 
@@ -343,12 +364,11 @@ class KafkaConsumer:
         if not places:
             return []
         topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
-        ends = self._admin.list_offsets({TopicPartition(place.topic, place.partition): _END for place in places})
+        beginnings = self._list_offsets(places, _BEGINNING)
+        ends = self._list_offsets(places, _END)
         committed = self._consumer.committed(places, RESPONSE_TIMEOUT)
         ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
-        end_of = {
-            (place.topic, place.partition): future.result(RESPONSE_TIMEOUT).offset for place, future in ends.items()
-        }
+        beginning_of, end_of = beginnings(), ends()
         found = []
         for place in committed:
             if place.error is not None:
@@ -358,6 +378,8 @@ class KafkaConsumer:
             start = place.offset
             if place.offset > end_of[key] or (place.metadata and place.metadata != ids[place.topic]):
                 start = OFFSET_BEGINNING
+            elif not is_new and (deleted := beginning_of[key] - start) > 0:
+                log.warning("records deleted before they were read", address=key[0], partition=key[1], records=deleted)
             elif is_new:
                 start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
             partition = Partition(
@@ -365,6 +387,16 @@ class KafkaConsumer:
             )
             found.append((partition, is_new))
         return found
+
+    def _list_offsets(self, places: list[TopicPartition], spec: OffsetSpec) -> Callable[[], dict[Key, int]]:
+        """Request offsets of partitions; return a function that waits for them.
+
+        It raises KafkaException, TimeoutError.
+        """
+        answers = self._admin.list_offsets({TopicPartition(place.topic, place.partition): spec for place in places})
+        return lambda: {
+            (place.topic, place.partition): future.result(RESPONSE_TIMEOUT).offset for place, future in answers.items()
+        }
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
         self._remove_partitions(places, is_stored=True)

@@ -45,6 +45,9 @@ VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 LINK_CAUSED_ERRORS = {KafkaError._FATAL, *PRODUCER_LOST}
 """Errors of messages that are caused by the link and not by the message."""
 
+TEMPORARY_ERRORS = {KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.THROTTLING_QUOTA_EXCEEDED}
+"""Errors of messages that may not occur again, but that the library does not retry."""
+
 SIZE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _CERTIFICATE_WORDS = ("certificate", "unknown ca", "unknown_ca", "verify", "hostname mismatch")
@@ -98,4 +101,6 @@ def message_error(error: KafkaError, topic: str, *, has_partition: bool = False)
         return PublishFailed(words, status=413)
     if error.code() in REFUSALS:
         return MessageRefused(f"{REFUSALS[error.code()].value}: {words}")
-    return PublishFailed(words, status=503 if error.retriable() else 400)
+    if error.code() in TEMPORARY_ERRORS:
+        return MessageRefused(f"{Detail.REFUSED_BY_BROKER.value}: {words}")
+    return PublishFailed(words, status=400)

@@ -114,8 +114,10 @@ class KafkaLink:
 
     @property
     def condition(self) -> str | None:
-        """The reason while the library looks for a broker, or None."""
-        return str(self._library_error()) if self._is_started and self.down.is_set() else None
+        """The reason while the library looks for a broker, or cannot read records, or None."""
+        if self._is_started and self.down.is_set():
+            return str(self._library_error())
+        return next((lasting for member in self._members if (lasting := member.errors.lasting) is not None), None)
 
     @property
     def throttled(self) -> int:

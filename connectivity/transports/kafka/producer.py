@@ -83,7 +83,7 @@ class KafkaProducer:
         except PublishFailed as error:
             done(error)
         except KafkaException as failure:
-            done(message_error(failure.args[0], topic, has_partition=number != ANY_PARTITION))
+            self._refused(failure.args[0], topic, done, has_partition=number != ANY_PARTITION)
         except BufferError:
             done(PublishFailed("the Kafka client's send queue is full"))
         else:
@@ -135,12 +135,17 @@ class KafkaProducer:
         if error is None:
             self._confirmed()
             done(None)
-        elif error.code() in LINK_CAUSED_ERRORS:
+        else:
+            if error.code() not in LINK_CAUSED_ERRORS:
+                self._confirmed()
+            self._refused(error, message.topic() or "", done, has_partition=has_partition)
+
+    def _refused(self, error: KafkaError, topic: str, done: Done, *, has_partition: bool) -> None:
+        if error.code() in LINK_CAUSED_ERRORS:
             # The link ends; the message is sent again on the next one.
             self._on_error(error, "")
         else:
-            self._confirmed()
-            done(message_error(error, message.topic() or "", has_partition=has_partition))
+            done(message_error(error, topic, has_partition=has_partition))
 
     def _confirmed(self) -> None:
         self.unconfirmed -= 1

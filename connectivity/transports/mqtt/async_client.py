@@ -92,8 +92,8 @@ class AsyncMqttClient:
             self.abandon()
             raise dial_error(error) from error
 
-    async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None, patience: float) -> None:
-        """Send one SUBSCRIBE with all filters.
+    async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None, patience: float) -> int:
+        """Send one SUBSCRIBE with all filters. Return the lowest QoS that the broker grants.
 
         Raises ConnectionRefused if the broker refuses one, NotConnected if the link is lost.
         """
@@ -116,6 +116,7 @@ class AsyncMqttClient:
         for topic_filter, reason in zip(filters, reasons, strict=False):
             if reason.is_failure:
                 raise suback_error(topic_filter, reason, said)
+        return min((int(reason.value) for reason in reasons), default=qos)
 
     def when_written(self, done: Callable[[], None]) -> None:
         """Call `done` when all packets queued so far are written to the socket."""
@@ -284,6 +285,10 @@ class AsyncMqttClient:
             self._connack.set_exception(connack_error(reason, properties))
         else:
             self._client.is_resumed = flags.session_present
+            # The broker may have changed the keep-alive.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(0, self._tick)
             self._connack.set_result(ConnAck(flags.session_present, properties))
 
     def _handle_suback(

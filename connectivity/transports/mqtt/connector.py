@@ -32,6 +32,7 @@ PATIENCE = 10.0
 """Seconds for connecting and login, and again for the answer to each subscription."""
 
 WINDOW = 100
+LOWER_QOS = "the broker sends {} with QoS 0, not {}: messages may be lost"
 NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
 
 
@@ -84,15 +85,20 @@ async def _join(
     properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
     dial = make_dial(consumer, connection, options, properties, options.clean_session, patience)
     connack = await connect_and_log_in(channel, dial, connection, patience)
+    limits = ServerLimits.of(connack.properties)
     is_alone = connection.client_count == 1
-    if not is_alone and not ServerLimits.of(connack.properties).shared_subscriptions:
+    if not is_alone and not limits.shared_subscriptions:
         is_alone = client == 0
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if is_alone or link.condition is None:
         for number, group in link.groups.items():
             filters = [each if is_alone else shared_filter(each, connection.id) for each in group]
             qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
-            await channel.subscribe(filters, qos, mqtt_version.subscribe_properties(number), patience)
+            identifier = mqtt_version.subscribe_properties(number) if limits.subscription_identifiers else None
+            granted = await channel.subscribe(filters, qos, identifier, patience)
+            if granted < min(qos, 1):
+                # With QoS 1 in place of 2, nothing is lost or executed twice either.
+                link.condition = f"{Detail.CONNECTED.value}: {LOWER_QOS.format(', '.join(group), qos)}"
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"

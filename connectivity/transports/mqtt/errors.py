@@ -5,7 +5,6 @@ Errors of connecting to the host are in `connectivity.transports.dialer`.
 
 from __future__ import annotations
 
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
@@ -51,7 +50,8 @@ def suback_error(address: str, reason: ReasonCode, properties: Properties | None
 
 def refused_message(code: int) -> MessageRefused:
     """Return the error for a message that the broker refused."""
-    words = ReasonCode(PacketTypes.PUBACK, identifier=code).getName() if code in ReasonCode.names else f"reason {code}"
+    # Some brokers send codes that belong to other packets.
+    words = next(iter(ReasonCode.names.get(code, ())), f"reason {code}")
     return MessageRefused(f"the broker refused the message: {words}", status=MESSAGE_STATUSES.get(code, 503))
 
 

@@ -189,8 +189,9 @@ class SansIoPahoClient(Client):
             length, at = (data[at], at + 1) if data[at] <= _ONE_BYTE else unpack_varint(data, at)
             properties = data[at : at + length]
             at += length
-        if at > stop or qos == 3:
-            raise MalformedProperty("a PUBLISH that is shorter than its length field says, or has QoS 3")
+        if at > stop or qos == 3 or not topic:
+            # Without a topic it would need a topic alias, which the service does not offer.
+            raise MalformedProperty("a PUBLISH that is shorter than its length field says, has QoS 3, or no topic")
         if missing:
             size = stop - at + missing
             self._oversized = ReceivedPublish(topic, b"", qos, bool(head & 1), bool(head & 8), mid, properties, size)
@@ -268,9 +269,10 @@ class SansIoPahoClient(Client):
 
     def _handle_pubackcomp(self, cmd: Any) -> MQTTErrorCode:  # noqa: ARG002
         packet = self._in_packet["packet"]
-        mid, reason = packet[0] << 8 | packet[1], packet[2] if len(packet) > 2 else 0
+        mid = packet[0] << 8 | packet[1]
+        # Since PUBREC the broker has the message, even if it no longer knows its identifier (reason 146).
         if (received := self._released.pop(mid, None)) is not None:
-            self.on_confirmed(mid, reason or received)
+            self.on_confirmed(mid, received)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _handle_pubrel(self) -> MQTTErrorCode:

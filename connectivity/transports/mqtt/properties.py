@@ -181,6 +181,7 @@ class ServerLimits:
     retain: bool = True
     packet_size: int = MAX_PACKET
     shared_subscriptions: bool = True
+    subscription_identifiers: bool = True
 
     @classmethod
     def of(cls, properties: Properties | None) -> ServerLimits:
@@ -191,6 +192,7 @@ class ServerLimits:
             retain=bool(getattr(properties, "RetainAvailable", 1)),
             packet_size=getattr(properties, "MaximumPacketSize", MAX_PACKET),
             shared_subscriptions=bool(getattr(properties, "SharedSubscriptionAvailable", 1)),
+            subscription_identifiers=bool(getattr(properties, "SubscriptionIdentifierAvailable", 1)),
         )
 
     def fit(self, publication: Publication) -> Publication:

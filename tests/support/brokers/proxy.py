@@ -46,6 +46,8 @@ class Proxy:
         self.is_refusing = False
         self.sent, self.received = 0, 0
         """Bytes from clients to the broker, and from the broker to clients."""
+        self.damage: tuple[bytes, bytes] | None = None
+        """What to replace in bytes from the broker, and by which bytes of the same length."""
         self._cuts: list[int] = []
         """The values of `sent` at which all links are reset, the next one last."""
 
@@ -145,6 +147,7 @@ class Proxy:
                     self.sent += len(data)
                 else:
                     self.received += len(data)
+                    data = data.replace(*self.damage) if self.damage else data
                 writer.write(data)
                 await writer.drain()
                 if self._cuts and self.sent >= self._cuts[-1]:

@@ -155,6 +155,9 @@ one disconnects.
 You create the queues and exchanges: the service only consumes and publishes. The service's user at the broker needs read
 permission on the queues of the sources and write permission on the exchanges of the responses, but no configure permission.
 
+Use classic or quorum queues. From a stream (`x-queue-type` `stream`), the service receives only messages that are sent while
+it is connected, because it does not store positions in streams, and RabbitMQ does not deliver rejected messages again.
+
 The service publishes persistent messages, and waits for the broker's confirms.
 
 If a queue has a dead letter exchange, rejected messages are kept there. Give queues for responses a limit (`x-max-length`,

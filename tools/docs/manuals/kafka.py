@@ -92,6 +92,17 @@ a change until the offset is committed, however long the service was down, and f
             "the client reconnects within seconds, and reads the new topic from its beginning; records that it has read of "
             "the new topic before it noticed this are executed twice",
         ),
+        Fault(
+            "records cannot be read: their batch is damaged, or the broker refuses to send them",
+            "status `connected: records cannot be read` with the topic and the library's reason, and a log entry; the "
+            "service tries again until it can read them, and reads the other partitions; to skip a damaged batch, close the "
+            "connection and set the group's offset behind it",
+        ),
+        Fault(
+            "the topic's retention deletes records before the service has read them",
+            "a warning `records deleted before they were read` with their number; the service continues with the first "
+            "record that exists",
+        ),
         Fault("a message is larger than its topic allows", "only this message fails"),
     ),
     notes=(
@@ -112,7 +123,8 @@ decompresses batches, and refuses those that are larger than `max.message.bytes`
             """\
 A connection joins its consumer group as a static member with the connection's id. So it gets its partitions back
 immediately after a crash, and another service with the same connection takes its place. For a group without offsets,
-`consumerOffsetReset` sets the start. The service reads partitions that are created later from their beginning.
+`consumerOffsetReset` sets the start. The service reads partitions that are created later from their beginning, even if they
+were created while it was not connected.
 
 Each client (`clientCount`), and each consumer of a client (`consumerCount`), is a separate member of the group. Kafka
 distributes the partitions among the members, so members beyond the number of partitions have no effect. Only one member

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from connectivity.errors import ConnectivityError, MessageRefused
 from connectivity.transports.base import OutboundMessage
@@ -91,5 +91,24 @@ async def test_a_message_whose_topic_is_deleted_before_it_is_sent_is_refused(mon
         (MessageRefused, "missing address: topic alarms: the partition no longer exists")
     ]
     assert (made.unconfirmed, link_errors) == (0, [])
+    made.stop(is_orderly=False)
+    await asyncio.wrap_future(made.gone)
+
+
+async def test_a_message_for_a_producer_that_has_failed_ends_the_link_and_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The library reports its fatal errors later: as refused, the message would not be sent on the next link."""
+
+    class FailedLibrary(Library):
+        def produce(self, *arguments: object, **options: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    monkeypatch.setattr(module, "Producer", FailedLibrary)
+    link_errors: list[KafkaError] = []
+    made = KafkaProducer({}, "kafka", on_error=lambda error, _: link_errors.append(error), on_stuck=lambda: None)
+    outcomes: list[ConnectivityError | None] = []
+    made.send(OutboundMessage("alarms", Envelope(b"")), outcomes.append)
+    assert (outcomes, [error.code() for error in link_errors]) == ([], [KafkaError._FATAL])
     made.stop(is_orderly=False)
     await asyncio.wrap_future(made.gone)

@@ -158,7 +158,10 @@ async def test_acknowledgements_go_out_in_the_order_of_arrival() -> None:
     await made.close()
 
 
-@pytest.mark.parametrize(("reason", "is_taken"), [(0, True), (16, True), (128, False), (135, False), (151, False)])
+@pytest.mark.parametrize(
+    ("reason", "is_taken"),
+    [(0, True), (16, True), (128, False), (135, False), (151, False), (146, False), (149, False), (255, False)],
+)
 async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: int, is_taken: bool) -> None:
     made, client = link()
     outcomes: list[ConnectivityError | None] = []

@@ -119,6 +119,7 @@ def test_no_bytes_do_worse_than_end_the_link(content: bytes, protocol: MQTTProto
     [
         b"\x30\xff\xff\xff\xff\x01",  # a length of five bytes
         b"\x36\x05\x00\x01a\x00\x01",  # QoS 3
+        b"\x32\x05\x00\x00\x00\x01x",  # no topic
         b"\x32\x04\x00\x09ab",  # a topic longer than the packet
         b"\x30\x04\x00\x02\xff\xfe",  # a topic that is no UTF-8
         b"\x40\x00",  # an acknowledgement of nothing
@@ -147,6 +148,13 @@ def test_a_qos_2_message_is_confirmed_with_the_reason_code_of_the_first_broker_r
     sender, _, confirmed = client(V5)
     sender.feed(b"\x50\x03\x00\x05\x10\x70\x02\x00\x05")
     assert confirmed == [(5, 16)]
+
+
+def test_a_qos_2_message_that_the_broker_has_taken_is_confirmed_even_if_its_identifier_is_unknown_later() -> None:
+    """As refused, it would be sent again, and arrive twice."""
+    sender, _, confirmed = client(V5)
+    sender.feed(b"\x50\x02\x00\x05\x70\x03\x00\x05\x92")
+    assert confirmed == [(5, 0)]
 
 
 def test_a_resumed_session_releases_an_identifier_before_qos_2_uses_it() -> None:

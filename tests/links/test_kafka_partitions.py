@@ -1,0 +1,135 @@
+"""Links to a real Kafka whose partitions or topics have changed while they were away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined] # not in its list of names
+
+from connectivity.transports.kafka.link import KafkaLink
+from tests.contract.link import DeliveryCollector
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.proxy import Proxy
+from tests.support.kafka_link import KafkaLinkHarness
+from tests.support.wait import PATIENCE, wait_until
+
+pytestmark = pytest.mark.broker("kafka")
+
+
+@pytest.fixture
+async def harness(kafka: Kafka) -> AsyncIterator[KafkaLinkHarness]:
+    async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
+        harness = KafkaLinkHarness(kafka, proxy)
+        with harness.bare_client:
+            yield harness
+
+
+async def send(harness: KafkaLinkHarness, topic: str, partition: int, *payloads: bytes) -> None:
+    """Send with a new producer, which knows the partitions that exist now."""
+
+    def run() -> None:
+        producer = Producer({"bootstrap.servers": harness.broker.bootstrap, "log_level": 0})
+        for payload in payloads:
+            producer.produce(topic, payload, partition=partition)
+        assert producer.flush(PATIENCE) == 0
+
+    await asyncio.to_thread(run)
+
+
+async def create_partition(harness: KafkaLinkHarness, number: int) -> None:
+    """Create partitions of the source's topic, so that it has `number`, and wait until the last one has a leader."""
+    wanted = NewPartitions(harness.source, number)
+    await asyncio.to_thread(harness.broker.admin.create_partitions([wanted])[harness.source].result, PATIENCE)
+
+    def is_led() -> bool:
+        partitions = harness.broker.admin.list_topics(harness.source, PATIENCE).topics[harness.source].partitions
+        return len(partitions) == number and partitions[number - 1].leader >= 0
+
+    await wait_until(is_led)
+
+
+async def settle(link: KafkaLink, number: int) -> list[bytes]:
+    deliveries = await DeliveryCollector(link).take(number)
+    for each in deliveries:
+        each.settle()
+    return [each.envelope.payload for each in deliveries]
+
+
+async def test_a_partition_that_was_created_while_no_link_existed_is_read_from_its_beginning(
+    harness: KafkaLinkHarness,
+) -> None:
+    """A static member gets its former partitions without a rebalance, and a group without offsets starts at the end."""
+    await send(harness, harness.source, 0, b"before the group")
+    link = await harness.connect()
+    await send(harness, harness.source, 0, b"first")
+    assert await settle(link, 1) == [b"first"]
+    await link.close()
+    await create_partition(harness, 2)
+    await send(harness, harness.source, 1, b"while away")
+    link = await harness.connect()
+    await send(harness, harness.source, 1, b"later")
+    assert await settle(link, 2) == [b"while away", b"later"]
+    await link.close()
+
+
+async def test_a_partition_from_which_nothing_was_settled_is_read_from_its_beginning_by_the_next_link(
+    harness: KafkaLinkHarness,
+) -> None:
+    """It has no offset yet, unlike a partition at whose end the group has started."""
+    link = await harness.connect()
+    await link.close()
+    await create_partition(harness, 2)
+    link = await harness.connect()
+    await link.close()
+    await send(harness, harness.source, 1, b"while away")
+    link = await harness.connect()
+    assert await settle(link, 1) == [b"while away"]
+    await link.close()
+
+
+async def test_a_topic_that_was_added_to_a_source_is_read_as_soon_as_there_is_a_link(harness: KafkaLinkHarness) -> None:
+    link = await harness.connect()
+    await link.close()
+    added = f"{harness.name}.added"
+    await asyncio.to_thread(harness.broker.create, added)
+    harness.sources([harness.source, added])
+    link = await harness.connect()
+    await send(harness, added, 0, b"to the new topic")
+    assert await settle(link, 1) == [b"to the new topic"]
+    await link.close()
+
+
+async def test_a_link_without_a_topic_of_the_former_one_reads_the_others(harness: KafkaLinkHarness) -> None:
+    """A static member also gets partitions of topics that it no longer subscribes to."""
+    removed = f"{harness.name}.removed"
+    await asyncio.to_thread(harness.broker.create, removed)
+    harness.sources([harness.source, removed])
+    link = await harness.connect()
+    await link.close()
+    harness.sources([harness.source])
+    link = await harness.connect()
+    await send(harness, removed, 0, b"to nobody")
+    await send(harness, harness.source, 0, b"to the source")
+    assert await settle(link, 1) == [b"to the source"]
+    await link.close()
+
+
+async def test_clients_that_share_a_topic_read_a_partition_that_was_created_meanwhile(
+    harness: KafkaLinkHarness,
+) -> None:
+    links = list(await asyncio.gather(*(harness.connect_client(client, 2) for client in range(2))))
+    for link in links:
+        await link.close()
+    await create_partition(harness, 5)
+    await send(harness, harness.source, 4, b"while away")
+    links = list(await asyncio.gather(*(harness.connect_client(client, 2) for client in range(2))))
+    takers = [asyncio.create_task(settle(link, 1)) for link in links]
+    done, _ = await asyncio.wait(takers, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == [[b"while away"]]
+    for task in takers:
+        task.cancel()
+    for link in links:
+        await link.close()
