@@ -206,7 +206,7 @@ class PublisherResolver:
                 if (gone := self._retention_fault(entity, name.from_revision, visible)) is not None:
                     return gone
             if not name.follow:
-                return _written(feed, write)
+                return _written(feed, write, is_sparse=name.projection is not None)
             written = EncodedFeed(feed, write)
             return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects))
 
@@ -369,9 +369,9 @@ def _open_synthetic(name: publisher_names.SyntheticName) -> Feed | Fault:
     return (elements.ending(name) or NOTHING) if feed.is_empty else feed
 
 
-def _written(feed: Feed, write: Write) -> Feed:
+def _written(feed: Feed, write: Write, *, is_sparse: bool = False) -> Feed:
     """Return a feed with encoded elements; an empty feed stays recognizable as empty."""
-    return feed if feed is NOTHING else EncodedFeed(feed, write)
+    return feed if feed is NOTHING else EncodedFeed(feed, write, is_sparse=is_sparse)
 
 
 def _size(projection: publisher_names.Projection | None) -> int:

@@ -22,7 +22,15 @@ from connectivity.sessions.reactive_streams_io.feeds import (
 )
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, Page, PageEnd
 from mappings.errors import Fault
-from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, RequestFrame
+from mappings.reactive_streams_io.frames import (
+    Frame,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnNextPacked,
+    OnSubscribe,
+    RequestFrame,
+)
 from mappings.reactive_streams_io.publisher_names import SyntheticName
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
@@ -78,6 +86,36 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     assert begun == OnSubscribe(1, 8)
     assert end == OnComplete(1)
     assert list(packed.elements) == [struct.pack(">d", each) for each in (2, 3, 7.5)]  # type: ignore[attr-defined]
+
+
+def projected(frames: list[Frame]) -> list[float]:
+    """Return the numbers in these frames, packed or not."""
+    raw = b"".join(
+        b"".join(frame.elements) if isinstance(frame, OnNextPacked) else frame.element
+        for frame in frames
+        if isinstance(frame, OnNext | OnNextPacked)
+    )
+    return [number for (number,) in struct.iter_unpack(">d", raw)]
+
+
+@pytest.mark.parametrize("filter", ["", "&filter=gt(_revision,1)"])
+async def test_a_projection_completes_with_its_last_number_although_events_without_one_follow(filter: str) -> None:
+    rsio_harness = await RsioHarness.filled(revisions=3)
+    name = f"{HISTORY}?project=/attributes/on&pack=f64{filter}"
+    for number in range(300):
+        rsio_harness.deliver(command("modify", "/attributes/other", number), source=1)
+    await rsio_harness.dispatch(turn("off"))
+    rsio_harness.send("a", H, subscribe(name, 1, 2))
+    await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
+    assert projected(rsio_harness.frames("a")) == [2, 3]
+    await rsio_harness.dispatch(turn(4))
+    rsio_harness.send("b", H, subscribe(name, 1, 2))
+    await until(lambda: projected(rsio_harness.frames("b")) == [2, 3])
+    await until(lambda: all(not each.is_reading for each in rsio_harness.streams))
+    assert OnComplete(1) not in rsio_harness.frames("b")
+    rsio_harness.send("b", RequestFrame(1, 1))
+    await until(lambda: OnComplete(1) in rsio_harness.frames("b"))
+    assert projected(rsio_harness.frames("b")) == [2, 3, 4]
 
 
 async def test_case_n12_a_projection_of_events_can_be_packed_as_numbers() -> None:
