@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -74,6 +75,31 @@ async def test_events_excluded_by_a_filter_use_no_demand() -> None:
     for number in range(2, 10):
         await rsio_harness.dispatch(turn(number))
     assert revisions(elements(await rsio_harness.framed("a", 3))) == [9]
+
+
+@pytest.mark.parametrize(("range", "expected"), [("from=1&to=-1", [1, 2, 3, 4]), ("from=-4&to=3", [2, 3])])
+async def test_relative_revisions_of_a_thing_that_was_created_again_refer_to_its_newest_event(
+    range: str, expected: list[int]
+) -> None:
+    rsio_harness = await RsioHarness.filled(revisions=3)
+    await rsio_harness.dispatch(command("delete"))
+    await rsio_harness.dispatch(command("create", value={"policyId": str(LAMP)}))
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}?{range}", 1, 100))
+    await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
+    assert revisions(elements(rsio_harness.frames("a"))) == expected
+
+
+@pytest.mark.parametrize("range", ["from=6", "from-ts=2030-01-15T07:30:01Z"])
+async def test_a_followed_history_leaves_out_live_events_before_its_beginning(range: str) -> None:
+    rsio_harness = await RsioHarness.filled(revisions=3)
+    await received_frames(rsio_harness, f"{HISTORY}?{range}&follow=true", number=1)
+    await rsio_harness.dispatch(turn(4))
+    await rsio_harness.dispatch(turn(5))
+    rsio_harness.now += timedelta(seconds=2)
+    await rsio_harness.dispatch(turn(6))
+    await rsio_harness.dispatch(turn(7))
+    frames = (await rsio_harness.framed("a", 4))[2:]
+    assert revisions(elements(frames)) == [6, 7]
 
 
 async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
@@ -248,6 +274,15 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_the_start_in_its_name(
         *_, last = await rsio_harness.framed("a", 3 + len(expected))
         assert isinstance(last, OnNext)
         assert json.loads(last.element)[:1] + json.loads(last.element)[5:7] == [28, 16, 15]
+
+
+async def test_a_followed_stream_leaves_out_live_messages_before_its_first_offset() -> None:
+    streamr_harness = await StreamrHarness.filled(messages=15)
+    rsio_harness = await add_rsio_connection(streamr_harness)
+    await received_frames(rsio_harness, "streams/tank/0?resend_from=18", number=1)
+    await streamr_harness.publish(4)
+    frames = await rsio_harness.framed("a", 4)
+    assert [json.loads(each)[5] for each in elements(frames)] == [18, 19]
 
 
 @pytest.mark.parametrize(
