@@ -68,7 +68,7 @@ async def _fold(store: Store, range: HistoryRange, base: Snapshot | None) -> Pas
     loop, position, snapshot = asyncio.get_running_loop(), 0, base
     headers, is_over = b"{}", False
     while not is_over:
-        events, position, is_over, _ = await store.page(range, position, _PAGE, _PAGE_BYTES)
+        events, position, is_over, *_ = await store.page(range, position, _PAGE, _PAGE_BYTES)
         if not events:
             continue
         if snapshot is None and not _is_whole(events[0]):

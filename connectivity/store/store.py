@@ -277,10 +277,10 @@ class Store:
         Waits for the former and reads the latter from the lake. Raises StoreUnavailable, HistoryUnavailable.
         """
         found = history.page(self._journal, range, position, limit, max_bytes)
-        if not (found.ended or found.events or found.trimmed or found.position != position or limit < 1):
+        if not (found.ended or found.events or found.trimmed or found.position != position or found.has_more):
             await self.barrier()
             found = history.page(self._journal, range, position, limit, max_bytes)
-            if not (found.events or found.trimmed or found.position != position):
+            if not (found.events or found.trimmed or found.position != position or found.has_more):
                 # Everything is durable now: what is still missing will never exist.
                 found = found._replace(ended=True)
         return found if found.trimmed is None else await self._lake_page(range, found.trimmed, limit, max_bytes)

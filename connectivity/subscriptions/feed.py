@@ -14,9 +14,13 @@ from mappings.errors import Fault
 
 
 class PageEnd(Enum):
-    """Whether there are further pages."""
+    """Whether there are further pages.
+
+    UNDECIDED: perhaps no element follows. A page with a limit of 0 has no elements, and looks further.
+    """
 
     MORE = "ask again"
+    UNDECIDED = "ask again, even without demand"
     WAIT = "nothing yet"
     END = "that was all"
 

@@ -37,4 +37,7 @@ class HistoryFeed(HistoryRange, Feed):
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         result = await self.store.page(self, position, limit, max_bytes)
-        return Page(result.events, result.position, PageEnd.END if result.ended else PageEnd.MORE)
+        if result.ended:
+            return Page(result.events, result.position, PageEnd.END)
+        is_undecided = self.predicate is not None and not result.has_more
+        return Page(result.events, result.position, PageEnd.UNDECIDED if is_undecided else PageEnd.MORE)

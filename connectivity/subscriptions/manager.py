@@ -434,7 +434,10 @@ class SubscriptionManager(ConnectionComponent):
             subscription.feed.wake(lambda: self._start(subscription))
 
     async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
-        """Read and send pages while there is demand; the next one when the broker has taken the last."""
+        """Read and send pages while there is demand; the next one when the broker has taken the last.
+
+        After the last requested element, read on without demand until it is known whether another one follows.
+        """
         while (feed := subscription.feed) is not None:
             if not subscription.sent:
                 await feed.prepare()
@@ -453,7 +456,7 @@ class SubscriptionManager(ConnectionComponent):
                 await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
-            if not subscription.capacity:
+            if not subscription.capacity and then is not PageEnd.UNDECIDED:
                 break
         return PageEnd.MORE
 

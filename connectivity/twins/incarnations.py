@@ -7,6 +7,7 @@ is judged by its last policy, imports included, as it was at the deletion. The j
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -146,22 +147,19 @@ def visible_revisions(
     """Return the newest readable incarnation with the readable ones immediately before it.
 
     None if none is readable. `until`: the last requested revision; incarnations that begin later are passed over if an
-    earlier one is readable.
+    unreadable one separates them from an earlier readable one.
     """
+    latest = math.inf if until is None else until
+    newest: VisibleRevisions | None = None
     found: VisibleRevisions | None = None
-    is_wanted = True
     for first, last, enforcer in _incarnations(entity, world):
-        if enforcer is None or not may_read(enforcer):
-            if found is not None and is_wanted:
-                break
-            continue
-        if found is not None and is_wanted:
-            found = VisibleRevisions(first, found.last)
-            continue
-        is_wanted = until is None or first <= until
-        if is_wanted or found is None:
-            found = VisibleRevisions(first, last)
-    return found
+        if enforcer is not None and may_read(enforcer):
+            found = VisibleRevisions(first, last if found is None else found.last)
+        elif found is not None:
+            if found.first <= latest:
+                return found
+            newest, found = newest or found, None
+    return found if newest is None or (found is not None and found.first <= latest) else newest
 
 
 def _incarnations(entity: EntityId, world: PresentAndPast) -> Iterator[tuple[int, int, Enforcer | None]]:

@@ -79,13 +79,15 @@ class HistoryPage(NamedTuple):
     """Events in ascending order, the next position, and whether they are the last ones.
 
     A page without events that has not ended has examined many that do not match, or has met undurable events; continue from
-    its position. If it has met events that are `trimmed`, it is empty: read them with `cold_page`.
+    its position. If it has met events that are `trimmed`, it is empty: read them with `cold_page`. `has_more`: it was ended
+    by its limit, and the next event is known to match.
     """
 
     events: list[Event]
     position: int
     ended: bool
     trimmed: TrimmedRange | None = None
+    has_more: bool = False
 
 
 def open_range(
@@ -139,7 +141,7 @@ def _all(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
         return HistoryPage(events, position, position == range.last)
     if start <= range.last and limit > 0 and _is_durable(journal, range):
         return _missing_beginning(journal, range, position, start, range.last, limit, max_bytes)
-    return HistoryPage(events, position, start > range.last)
+    return HistoryPage(events, position, start > range.last, has_more=limit < 1 and start <= range.last)
 
 
 def _matching(
@@ -157,7 +159,7 @@ def _matching(
             end = events[0].revision - 1 if events else range.last
             return _missing_beginning(journal, range, position, start, end, limit, max_bytes)
         if (cut := scan.take(events)) is not None:
-            return HistoryPage(scan.found, cut, False)
+            return HistoryPage(scan.found, cut, False, has_more=True)
         position = events[-1].revision
     return HistoryPage(scan.found, position, max(position + 1, range.first) > range.last)
 
@@ -251,7 +253,7 @@ def cold_page(
     while scan.goes_on and start <= trimmed.last:
         events, is_all = read(start, scan.rows, scan.max_bytes)
         if (cut := scan.take(events)) is not None:
-            return HistoryPage(scan.found, cut, False)
+            return HistoryPage(scan.found, cut, False, has_more=True)
         start = trimmed.last + 1 if is_all else events[-1].revision + 1
     return HistoryPage(scan.found, start - 1, trimmed.is_end and start > trimmed.last)
 

@@ -23,20 +23,40 @@ Write = Callable[[Any], bytes | None]
 WRITTEN_AT_ONCE = 500
 """Elements that are written before others have their turn: about a millisecond."""
 
+LOOKED_AT = 50
+"""Events that are read at a time to learn whether one follows that is not left out."""
+
 
 class EncodedFeed(Feed):
-    """The encoded elements of a feed."""
+    """The encoded elements of a feed.
 
-    __slots__ = ("_feed", "_write")
+    `is_sparse`: the feed is a history, and `write` leaves out events.
+    """
 
-    def __init__(self, feed: Feed, write: Write) -> None:
+    __slots__ = ("_feed", "_is_sparse", "_write")
+
+    def __init__(self, feed: Feed, write: Write, *, is_sparse: bool = False) -> None:
         self._feed = feed
         self._write = write
+        self._is_sparse = is_sparse
 
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
+        if self._is_sparse:
+            return await self._sparse_page(position, limit, max_bytes)
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
         raw = [written for each in found.elements if (written := self._write(each)) is not None]
         return found._replace(elements=raw)
+
+    async def _sparse_page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
+        """As `page`; with a limit of 0, stop before the next event that is not left out."""
+        found = await self._feed.page(position, min(limit or LOOKED_AT, WRITTEN_AT_ONCE), max_bytes)
+        raw: list[bytes] = []
+        for event in found.elements:
+            if (written := self._write(event)) is not None:
+                if not limit:
+                    return Page((), event.revision - 1, PageEnd.MORE)
+                raw.append(written)
+        return found._replace(elements=raw, then=PageEnd.END if found.then is PageEnd.END else PageEnd.UNDECIDED)
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._feed.wake(ready)

@@ -59,6 +59,7 @@ from mappings.reactive_streams_io.elements import EventWriter, packer
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRange, encode_entry
 from mappings.streams.stream_id import partition_id
+from mappings.timestamps import parse_instant
 from spark_store import rql
 from spark_store.errors import QueryError
 from spark_store.history.event_view import partial_thing
@@ -186,7 +187,7 @@ class PublisherResolver:
             return _wrong("found extra-fields without follow, expected follow=true")
         entity = name.entity
         write = self._written(entity, name.projection, name.fields, None)
-        live = self._live_encoder(name, subjects) if name.follow else write
+        live = _beginning(self._live_encoder(name, subjects), name.from_revision, name.after) if name.follow else write
 
         is_present = may_stream(entity, subjects, self._world) is None
 
@@ -206,7 +207,7 @@ class PublisherResolver:
                 if (gone := self._retention_fault(entity, name.from_revision, visible)) is not None:
                     return gone
             if not name.follow:
-                return _written(feed, write)
+                return _written(feed, write, is_sparse=name.projection is not None)
             written = EncodedFeed(feed, write)
             return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects))
 
@@ -292,9 +293,9 @@ class PublisherResolver:
         def write(event: Event) -> bytes:
             return encode_entry(self._source.entry(event), STREAM_VERSION)
 
-        def live(after: int | None) -> Feed | Fault:
+        def live(after: int | None, first: int | None = None) -> Feed | Fault:
             fault = may_read()
-            return fault if fault is not None else self._live(entity, after, write, subjects)
+            return fault if fault is not None else self._live(entity, after, _beginning(write, first), subjects)
 
         def open() -> Feed | Fault:
             if (fault := may_read()) is not None:
@@ -318,7 +319,7 @@ class PublisherResolver:
                 return found
             if not name.follow:
                 return _written(found, write)
-            return ConcatenatedFeed(EncodedFeed(found, write), lambda: live(newest))
+            return ConcatenatedFeed(EncodedFeed(found, write), lambda: live(newest, name.from_offset))
 
         return ResolvedPublisher(
             SubscriptionKind.HISTORY if _selection(name) is not None else SubscriptionKind.LIVE, entity, 0, open
@@ -369,13 +370,25 @@ def _open_synthetic(name: publisher_names.SyntheticName) -> Feed | Fault:
     return (elements.ending(name) or NOTHING) if feed.is_empty else feed
 
 
-def _written(feed: Feed, write: Write) -> Feed:
+def _written(feed: Feed, write: Write, *, is_sparse: bool = False) -> Feed:
     """Return a feed with encoded elements; an empty feed stays recognizable as empty."""
-    return feed if feed is NOTHING else EncodedFeed(feed, write)
+    return feed if feed is NOTHING else EncodedFeed(feed, write, is_sparse=is_sparse)
 
 
 def _size(projection: publisher_names.Projection | None) -> int:
     return 0 if projection is None else projection.element_size
+
+
+def _beginning(write: Write, first: int | None, after: int | None = None) -> Write:
+    """The encoder of live events that leaves out those before a range which begins in the future.
+
+    `after` is in nanoseconds since 1970.
+    """
+    if after is not None:
+        return lambda event: write(event) if (parse_instant(event.timestamp) or 0) > after else None
+    if first is not None and first > 0:
+        return lambda event: write(event) if event.revision >= first else None
+    return write
 
 
 def _projection_encoder(projection: publisher_names.Projection) -> Write:

@@ -322,7 +322,7 @@ def test_a_history_starts_after_the_erased_events_without_reading_the_lake(
     range = open_range(again, asked)
     position, found, is_over = 0, [], False
     while not is_over:
-        events, position, is_over, trimmed = page(again, range, position, limit, MUCH)
+        events, position, is_over, trimmed, _ = page(again, range, position, limit, MUCH)
         assert trimmed is None
         found += revisions(events)
     assert found == expected

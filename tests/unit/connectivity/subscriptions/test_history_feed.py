@@ -102,6 +102,22 @@ async def test_case_36_filtered_events_use_no_demand(journal: TemporaryJournal) 
     assert await revisions(feed, page.position, 2) == [10]
 
 
+async def test_a_page_without_demand_looks_for_a_further_match() -> None:
+    """Each page examines some events only, and the last requested match is far from the end."""
+    journal = TemporaryJournal()
+    events = [event(1), *(event(2)._replace(revision=number, value=b"%d" % number) for number in range(2, 401))]
+    journal.append([Change(tuple(events), (fold(events),))])
+    for filter, follows in (("lt(attributes/n,4)", False), ("or(lt(attributes/n,4),eq(attributes/n,399))", True)):
+        feed = opened(journal, filter=filter)
+        page = await feed.page(0, 3, 1 << 20)
+        assert ([item.revision for item in page.elements], page.then) == ([1, 2, 3], PageEnd.UNDECIDED)
+        while page.then is PageEnd.UNDECIDED:
+            page = await feed.page(page.position, 0, 1 << 20)
+            assert list(page.elements) == []
+        assert page.then is (PageEnd.MORE if follows else PageEnd.END)
+        assert await revisions(feed, page.position) == ([399] if follows else [])
+
+
 async def test_case_12_an_empty_range_ends_at_once(journal: TemporaryJournal) -> None:
     page = await opened(journal, from_revision=9, to_revision=5).page(0, 10, 1 << 20)
     assert (list(page.elements), page.then) == ([], PageEnd.END)

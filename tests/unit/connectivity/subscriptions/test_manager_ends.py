@@ -35,6 +35,44 @@ class GapFeed(ListFeed):
         return Page((), 2, PageEnd.END) if position else Page([Element(1)], 1, PageEnd.MORE)
 
 
+class SparseFeed(ListFeed):
+    """A filtered history: its first element matches, as does the one at `match`, if there is one. It has a hundred."""
+
+    match = 0
+
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        self.pages.append((position, limit))
+        if position == 0:
+            return Page([Element(1)], 1, PageEnd.UNDECIDED)
+        if position == self.match - 1:
+            return Page([Element(self.match)], 100, PageEnd.END) if limit else Page((), position, PageEnd.MORE)
+        following = position + 33
+        return Page((), following, PageEnd.UNDECIDED if following < 100 else PageEnd.END)
+
+
+class SparseFeedWithTwo(SparseFeed):
+    match = 35
+
+
+async def test_complete_follows_the_last_match_without_demand_although_many_others_follow() -> None:
+    harness = SubscriptionHarness(lambda: SparseFeed([]))
+    await harness.request(harness.subscribe(), 1)
+    assert harness.reply.names == ["Created", "Next", "Complete"]
+
+
+async def test_without_demand_no_match_is_sent_but_known_to_follow() -> None:
+    harness = SubscriptionHarness(lambda: SparseFeedWithTwo([]))
+    key = harness.subscribe()
+    await harness.request(key, 1)
+    (feed,) = harness.opened
+    assert isinstance(feed, SparseFeed)
+    assert (harness.reply.elements, feed.pages) == ([1], [(0, 1), (1, 0), (34, 0)])
+    harness.pass_time(10)
+    assert harness.reply.names == ["Created", "Next"]
+    await harness.request(key, 1)
+    assert (harness.reply.elements, harness.reply.names[-1]) == ([1, 35], "Complete")
+
+
 @pytest.mark.parametrize("error", [None, PublishFailed("too large", status=413)], ids=["confirmed", "refused"])
 async def test_b5_an_empty_last_page_does_not_send_complete_before_the_elements_are_confirmed(
     error: PublishFailed | None,

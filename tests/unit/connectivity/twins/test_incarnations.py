@@ -128,6 +128,17 @@ def test_a_reader_of_separate_incarnations_sees_the_newest_or_the_one_that_was_a
     assert visible(harness, OWNER, BOB) == (1, 7)
 
 
+def test_incarnations_without_gap_are_visible_up_to_the_newest_revision_whatever_revision_ends_the_request() -> None:
+    """Otherwise relative revisions would refer to the end of an earlier incarnation."""
+    harness = taken_over()
+    assert [visible(harness, OWNER, BOB, until=until) for until in (5, 3, 1)] == [(1, 5)] * 3
+    harness.send("delete", by=[BOB])
+    harness.write_policy({}, to=SHARED)
+    harness.send("create", "/", {"policyId": SHARED})
+    assert [visible(harness, OWNER, BOB, until=until) for until in (7, 5, 2)] == [(1, 7)] * 3
+    assert [visible(harness, BOB, until=until) for until in (7, 5)] == [(4, 6)] * 2
+
+
 def test_the_messages_and_the_history_of_a_policy_require_all_of_it() -> None:
     harness = TwinHarness()
     harness.write_policy({"V": entry([VIEWER], {"policy:/": granting("READ"), "policy:/imports": revoking("READ")})})

@@ -405,10 +405,10 @@ def test_a_limit_of_zero_checks_whether_more_follows(journal: Journal) -> None:
     range = open_range(journal, query(filter="eq(attributes/counter,60)"))
     waiting = page(journal, range, 0, 0, MUCH)
     assert (waiting.events, waiting.position, waiting.ended) == ([], 60, False)
-    assert page(journal, range, 60, 0, MUCH) == HistoryPage([], 60, False)
+    assert page(journal, range, 60, 0, MUCH) == HistoryPage([], 60, False, has_more=True)
     assert page(journal, range, 61, 0, MUCH) == HistoryPage([], 101, True)
     whole = open_range(journal, query())
-    assert page(journal, whole, 100, 0, MUCH) == HistoryPage([], 100, False)
+    assert page(journal, whole, 100, 0, MUCH) == HistoryPage([], 100, False, has_more=True)
     assert page(journal, whole, 101, 0, MUCH) == HistoryPage([], 101, True)
 
 
@@ -449,7 +449,7 @@ def test_all_pages_together_hold_exactly_the_events_the_query_selects(
     range_ = open_range(JOURNAL, asked)
     position, found, ended = 0, [], False
     while not ended:
-        events, position, ended, _ = page(JOURNAL, range_, position, limit, size)
+        events, position, ended, *_ = page(JOURNAL, range_, position, limit, size)
         found += revisions(events)
     assert found == expected
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +23,15 @@ from connectivity.sessions.reactive_streams_io.feeds import (
 )
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, Page, PageEnd
 from mappings.errors import Fault
-from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, RequestFrame
+from mappings.reactive_streams_io.frames import (
+    Frame,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnNextPacked,
+    OnSubscribe,
+    RequestFrame,
+)
 from mappings.reactive_streams_io.publisher_names import SyntheticName
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
@@ -68,6 +77,31 @@ async def test_events_excluded_by_a_filter_use_no_demand() -> None:
     assert revisions(elements(await rsio_harness.framed("a", 3))) == [9]
 
 
+@pytest.mark.parametrize(("range", "expected"), [("from=1&to=-1", [1, 2, 3, 4]), ("from=-4&to=3", [2, 3])])
+async def test_relative_revisions_of_a_thing_that_was_created_again_refer_to_its_newest_event(
+    range: str, expected: list[int]
+) -> None:
+    rsio_harness = await RsioHarness.filled(revisions=3)
+    await rsio_harness.dispatch(command("delete"))
+    await rsio_harness.dispatch(command("create", value={"policyId": str(LAMP)}))
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}?{range}", 1, 100))
+    await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
+    assert revisions(elements(rsio_harness.frames("a"))) == expected
+
+
+@pytest.mark.parametrize("range", ["from=6", "from-ts=2030-01-15T07:30:01Z"])
+async def test_a_followed_history_leaves_out_live_events_before_its_beginning(range: str) -> None:
+    rsio_harness = await RsioHarness.filled(revisions=3)
+    await received_frames(rsio_harness, f"{HISTORY}?{range}&follow=true", number=1)
+    await rsio_harness.dispatch(turn(4))
+    await rsio_harness.dispatch(turn(5))
+    rsio_harness.now += timedelta(seconds=2)
+    await rsio_harness.dispatch(turn(6))
+    await rsio_harness.dispatch(turn(7))
+    frames = (await rsio_harness.framed("a", 4))[2:]
+    assert revisions(elements(frames)) == [6, 7]
+
+
 async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
     await rsio_harness.dispatch(turn("off"))
@@ -78,6 +112,36 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     assert begun == OnSubscribe(1, 8)
     assert end == OnComplete(1)
     assert list(packed.elements) == [struct.pack(">d", each) for each in (2, 3, 7.5)]  # type: ignore[attr-defined]
+
+
+def projected(frames: list[Frame]) -> list[float]:
+    """Return the numbers in these frames, packed or not."""
+    raw = b"".join(
+        b"".join(frame.elements) if isinstance(frame, OnNextPacked) else frame.element
+        for frame in frames
+        if isinstance(frame, OnNext | OnNextPacked)
+    )
+    return [number for (number,) in struct.iter_unpack(">d", raw)]
+
+
+@pytest.mark.parametrize("filter", ["", "&filter=gt(_revision,1)"])
+async def test_a_projection_completes_with_its_last_number_although_events_without_one_follow(filter: str) -> None:
+    rsio_harness = await RsioHarness.filled(revisions=3)
+    name = f"{HISTORY}?project=/attributes/on&pack=f64{filter}"
+    for number in range(300):
+        rsio_harness.deliver(command("modify", "/attributes/other", number), source=1)
+    await rsio_harness.dispatch(turn("off"))
+    rsio_harness.send("a", H, subscribe(name, 1, 2))
+    await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
+    assert projected(rsio_harness.frames("a")) == [2, 3]
+    await rsio_harness.dispatch(turn(4))
+    rsio_harness.send("b", H, subscribe(name, 1, 2))
+    await until(lambda: projected(rsio_harness.frames("b")) == [2, 3])
+    await until(lambda: all(not each.is_reading for each in rsio_harness.streams))
+    assert OnComplete(1) not in rsio_harness.frames("b")
+    rsio_harness.send("b", RequestFrame(1, 1))
+    await until(lambda: OnComplete(1) in rsio_harness.frames("b"))
+    assert projected(rsio_harness.frames("b")) == [2, 3, 4]
 
 
 async def test_case_n12_a_projection_of_events_can_be_packed_as_numbers() -> None:
@@ -210,6 +274,15 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_the_start_in_its_name(
         *_, last = await rsio_harness.framed("a", 3 + len(expected))
         assert isinstance(last, OnNext)
         assert json.loads(last.element)[:1] + json.loads(last.element)[5:7] == [28, 16, 15]
+
+
+async def test_a_followed_stream_leaves_out_live_messages_before_its_first_offset() -> None:
+    streamr_harness = await StreamrHarness.filled(messages=15)
+    rsio_harness = await add_rsio_connection(streamr_harness)
+    await received_frames(rsio_harness, "streams/tank/0?resend_from=18", number=1)
+    await streamr_harness.publish(4)
+    frames = await rsio_harness.framed("a", 4)
+    assert [json.loads(each)[5] for each in elements(frames)] == [18, 19]
 
 
 @pytest.mark.parametrize(
