@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from contextlib import suppress
 from typing import Any
 
 from paho.mqtt.client import Client, MQTTMessage
@@ -65,7 +66,9 @@ class MqttClient(BrokerClient):
 
     def close(self) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        # The thread ends after the DISCONNECT; paho raises this error if it ends while paho looks for it.
+        with suppress(AttributeError):
+            self._client.loop_stop()
         # The client's thread may end before it has closed its socket.
         if (socket := self._client.socket()) is not None:
             socket.close()

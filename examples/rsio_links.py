@@ -125,7 +125,9 @@ class MqttLink(Link):
 
     async def close(self) -> None:
         self._mqtt.disconnect()
-        await asyncio.to_thread(self._mqtt.loop_stop)
+        # The thread ends after the DISCONNECT; paho raises this error if it ends while paho looks for it.
+        with suppress(AttributeError):
+            await asyncio.to_thread(self._mqtt.loop_stop)
         # The client's thread may end before it has closed its socket.
         if (socket := self._mqtt.socket()) is not None:
             socket.close()

@@ -189,7 +189,9 @@ class Client:
         with suppress(RuntimeError):
             self._send({"type": "disconnect"}).wait_for_publish(TIMEOUT)
         self._mqtt.disconnect()
-        self._mqtt.loop_stop()
+        # The thread ends after the DISCONNECT; paho raises this error if it ends while paho looks for it.
+        with suppress(AttributeError):
+            self._mqtt.loop_stop()
         # The client's thread may end before it has closed its socket.
         if (socket := self._mqtt.socket()) is not None:
             socket.close()

@@ -133,15 +133,17 @@ def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
 
 def _all(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
     start = max(position + 1, range.first)
-    events = journal.events(range.entity, start, range.last, limit, max_bytes) if start <= range.last else []
-    if events:
-        if events[0].revision != start:
-            return _missing_beginning(journal, range, position, start, events[0].revision - 1, limit, max_bytes)
-        position = events[-1].revision
-        return HistoryPage(events, position, position == range.last)
-    if start <= range.last and limit > 0 and _is_durable(journal, range):
-        return _missing_beginning(journal, range, position, start, range.last, limit, max_bytes)
-    return HistoryPage(events, position, start > range.last, has_more=limit < 1 and start <= range.last)
+    if start > range.last:
+        return HistoryPage([], position, True)
+    if limit < 1:
+        return HistoryPage([], position, False, has_more=True)
+    if (events := _events(journal, range, start, limit, max_bytes)) is None:
+        return HistoryPage([], position, False)
+    if not events or events[0].revision != start:
+        end = events[0].revision - 1 if events else range.last
+        return _missing_beginning(journal, range, position, start, end, limit, max_bytes)
+    position = events[-1].revision
+    return HistoryPage(events, position, position == range.last)
 
 
 def _matching(
@@ -150,10 +152,9 @@ def _matching(
     """Reads one match further than asked for, so that the end is known with the last match."""
     scan = _Scan(predicate, limit, max_bytes)
     while scan.goes_on and (start := max(position + 1, range.first)) <= range.last:
-        events = journal.events(range.entity, start, range.last, scan.rows, scan.max_bytes)
+        if (events := _events(journal, range, start, scan.rows, scan.max_bytes)) is None:
+            return HistoryPage(scan.found, position, False)
         if not events or events[0].revision != start:
-            if not events and not _is_durable(journal, range):
-                return HistoryPage(scan.found, position, False)
             if scan.found:
                 return HistoryPage(scan.found, position, False)
             end = events[0].revision - 1 if events else range.last
@@ -263,6 +264,17 @@ def _missing(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable
         f"{range.entity}: the lake lacks revisions {expected} to {end - 1}; retention may have deleted them meanwhile, or "
         "the lake has lost events (`connectivity pipeline verify` shows lost events)"
     )
+
+
+def _events(journal: Journal, range: HistoryRange, start: int, limit: int, max_bytes: int) -> list[Event] | None:
+    """Return events of the journal from `start`; None if there are none yet, because they are not durable."""
+    events = journal.events(range.entity, start, range.last, limit, max_bytes)
+    if events:
+        return events
+    if not _is_durable(journal, range):
+        return None
+    # Another thread may have committed them after they were read.
+    return journal.events(range.entity, start, range.last, limit, max_bytes)
 
 
 def _is_durable(journal: Journal, range: HistoryRange) -> bool:

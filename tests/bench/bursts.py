@@ -20,6 +20,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.bench.modify import command
+from tests.support.clients.paho_end import end_client
 
 PATIENCE = 120.0
 CONNECT = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x00\x00\x06bursts"
@@ -73,8 +74,7 @@ def main(host: str, port: int, count: int, size: int, bursts: int, first: int = 
                 assert answered.acquire(timeout=PATIENCE)
         seconds = time.perf_counter() - begun
         link.shutdown(socket.SHUT_RDWR)
-    client.disconnect()
-    client.loop_stop()
+    end_client(client)
     print(json.dumps({"seconds": seconds}), flush=True)
     return 1 if refused else 0
 

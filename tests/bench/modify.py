@@ -21,6 +21,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.clients.mqtt import answer_at_once
+from tests.support.clients.paho_end import end_client
 
 UNANSWERED = 200
 THINGS = 50
@@ -88,8 +89,7 @@ def main(
         client.publish(requests, payload, 1)
     ended.wait(120)
     seconds = time.perf_counter() - begun
-    client.disconnect()
-    client.loop_stop()
+    end_client(client)
     if bad or len(latencies) < count:
         print(f"{count - len(latencies)} unanswered, {len(bad)} refused: {bad[:1]!r}", file=sys.stderr)
         return 1

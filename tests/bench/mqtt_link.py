@@ -23,6 +23,7 @@ from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.paho_end import end_client
 
 PAYLOAD = b"x" * 400
 WINDOW = 100
@@ -97,8 +98,7 @@ def bare_publish(broker: Mosquitto, count: int, is_5: bool, topic: str) -> str:
     for _ in range(WINDOW):
         room.acquire()
     figures = watch.figures(count)
-    client.disconnect()
-    client.loop_stop()
+    end_client(client)
     return figures
 
 

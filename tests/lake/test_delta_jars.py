@@ -42,6 +42,7 @@ def install(tmp_path: Path, **spark: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow(reason="Java starts for each jar, and two commands run")
 def test_the_jars_are_fetched_once_from_the_mirror_of_the_settings(tmp_path: Path, mirror: Path) -> None:
     jars = tmp_path / "cache" / "jars"
     fetched = install(tmp_path, jars=str(jars), mirror=mirror.as_uri())

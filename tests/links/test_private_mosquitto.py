@@ -13,6 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.support.brokers import BrokerFailed, BrokerMissing, is_listening
 from tests.support.brokers import mosquitto as module
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
+from tests.support.clients.paho_end import end_client
 from tests.support.wait import wait_until_sync
 
 pytestmark = pytest.mark.broker("mosquitto")
@@ -35,8 +36,7 @@ def client(
     try:
         yield made, received
     finally:
-        made.disconnect()
-        made.loop_stop()
+        end_client(made)
 
 
 def test_a_message_goes_round(mosquitto: Mosquitto) -> None:
@@ -84,7 +84,7 @@ def test_only_users_with_the_right_password_come_in() -> None:
         stranger.connect(broker.host, broker.port)
         stranger.loop_start()
         wait_until_sync(lambda: reasons)
-        stranger.loop_stop()
+        end_client(stranger)
     assert reasons == ["Not authorized"]
 
 

@@ -49,6 +49,7 @@ from mappings.reactive_streams_io.frames import (
 from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.paho_end import end_client
 from tests.support.wait import wait_until_sync
 
 ALL = {
@@ -82,10 +83,7 @@ def answer_of(port: int, version: MQTTProtocolVersion) -> str:
     client.connect("127.0.0.1", port)
     client.loop_start()
     wait_until_sync(lambda: answers)
-    client.disconnect()
-    client.loop_stop()
-    if (link := client.socket()) is not None:
-        link.close()
+    end_client(client)
     return answers[0]
 
 

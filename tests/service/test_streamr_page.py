@@ -23,6 +23,7 @@ from paho.mqtt.properties import Properties
 from tests.support import markdown
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.paho_end import end_client
 from tests.support.connection_documents import client, connection, source
 from tests.support.paths import ROOT
 from tests.support.public_client import run_node
@@ -60,11 +61,7 @@ class PageClient:
         self._client.publish("streamr/requests", request, 1, properties=self._properties).wait_for_publish(PATIENCE)
 
     def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-        # The client's thread may end before it has closed its socket.
-        if (link := self._client.socket()) is not None:
-            link.close()
+        end_client(self._client)
 
 
 @pytest.fixture(scope="module")

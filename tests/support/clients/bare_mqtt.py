@@ -13,6 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from mappings.model.envelope import Envelope
+from tests.support.clients.paho_end import end_client
 from tests.support.wait import PATIENCE
 
 WINDOW = 100
@@ -43,8 +44,7 @@ class BareMqttClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
+        end_client(self._client)
 
     def send(
         self, topic: str, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None, qos: int = 1

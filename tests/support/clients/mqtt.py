@@ -22,6 +22,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from tests.support.clients.paho_end import end_client
 from tests.support.wait import PATIENCE
 
 if TYPE_CHECKING:
@@ -203,8 +204,4 @@ class MqttClient(BrokerClient):
             assert sent.is_published(), "the broker has not confirmed the message"
 
     def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-        # The client's thread may end before it closes its socket.
-        if (link := self._client.socket()) is not None:
-            link.close()
+        end_client(self._client)

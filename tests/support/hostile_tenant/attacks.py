@@ -3,7 +3,8 @@
     python -m tests.support.hostile_tenant.attacks NAME WEBSOCKET_PORT TCP_PORT
 
 With `nice 19`, it takes no processor time from the measurement. It prints `prepared` when the attack is ready; a line
-at its input starts the attack, and the end of the input stops it. Then it prints one JSON line: the amount of work.
+at its input starts the attack, and the end of the input stops it. It prints `attacking` after the first work, which other
+programs may delay, and at the end one JSON line: the amount of work.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -296,9 +298,13 @@ def main(name: str, websocket: int, tcp: int) -> int:
     os.nice(19)
     attack = ATTACKS[name](websocket, tcp)
     attack.prepare()
+    attack.done.clear()
     print("prepared", flush=True)
     if sys.stdin.readline():
         attack.run()
+        while not attack.done:
+            time.sleep(0.01)
+        print("attacking", flush=True)
         sys.stdin.read()
     print(json.dumps(attack.done), flush=True)
     # Do not wait for threads that block in sockets.

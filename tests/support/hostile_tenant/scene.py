@@ -55,19 +55,24 @@ class Scene:
 
 
 class Program:
-    """A program in its own process, which prints a word when it is ready and a JSON line at its end."""
+    """A program in its own process, which prints a word for each of its steps and a JSON line at its end."""
 
     def __init__(self, module: str, *arguments: object, ready: str) -> None:
         command = [sys.executable, "-m", f"tests.support.hostile_tenant.{module}", *map(str, arguments)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line == f"{ready}\n", f"{module}: {line}"
+        self._wait_for(ready)
 
-    def begin(self) -> None:
+    def begin(self, word: str) -> None:
+        """Let the program begin, and wait until it prints `word`."""
         assert self.process.stdin is not None
         self.process.stdin.write("begin\n")
         self.process.stdin.flush()
+        self._wait_for(word)
+
+    def _wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line == f"{word}\n", f"expected {word}, found {line}"
 
     def figures(self) -> Any:
         """End the program and return its JSON line."""
@@ -180,7 +185,7 @@ def play(scene: Scene, broker: Mosquitto, folder: Path, seconds: float) -> tuple
         watch.measure(SETTLED_AFTER)
         alone = watch.measure(seconds)
         before = watch.memory
-        attack.begin()
+        attack.begin("attacking")
         watch.measure(SETTLED_AFTER)
         beside = watch.measure(seconds)
         done = attack.figures()

@@ -21,6 +21,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.paho_end import end_client
 from tests.support.kill_series.clients import join
 from tests.support.wait import PATIENCE
 
@@ -153,8 +154,7 @@ class MqttKillSeriesBroker(KillSeriesBroker):
         try:
             return next(count for count in itertools.count() if came.get(timeout=PATIENCE) == own)
         finally:
-            client.disconnect()
-            client.loop_stop()
+            end_client(client)
 
 
 class Mqtt5KillSeriesBroker(MqttKillSeriesBroker):

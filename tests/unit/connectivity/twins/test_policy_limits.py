@@ -8,10 +8,10 @@ import pytest
 
 from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.authorization.policy_imports import MOST_PERMISSIONS, MOST_POLICIES
+from connectivity.authorization.policy_imports import MOST_PERMISSIONS, MOST_POLICIES, PolicySize
 from connectivity.errors import TwinError
 from connectivity.twins.context import CurrentStateLookup
-from tests.support.cpu_budget import at_most
+from tests.support.cpu_budget import at_most, at_most_milliseconds
 from tests.support.twin_harness import (
     ALL,
     OWNER,
@@ -255,12 +255,16 @@ LARGEST: dict[str, dict[str, Any]] = {
 def test_the_largest_policies_compile_and_answer_in_milliseconds(kind: str) -> None:
     entries = LARGEST[kind]
     whole = {"policyId": POLICY, "imports": {}, "entries": entries}
-    # Half of this on a machine of average speed, and a tenth of what a tree of all permissions takes.
-    with at_most(0.006):
+
+    def compile_and_answer() -> tuple[Enforcer, PolicySize]:
         applied, size = policy_imports.effective(whole, lambda _: None)
         enforcer = Enforcer(applied)
         assert enforcer.view({"attributes": {"a": 1}}, "thing:/", ["a:0"]) is not None
         assert enforcer.partial(["a:1"], "READ", "thing:/")
+        return enforcer, size
+
+    # At most two thirds of this on a machine of average speed, and a tenth of what a tree of all permissions takes.
+    enforcer, size = at_most_milliseconds(6, compile_and_answer)
     assert MOST_PERMISSIONS * 0.95 < size.permissions <= MOST_PERMISSIONS
     assert enforcer.weight <= 2 * MOST_PERMISSIONS + 3
 

@@ -375,6 +375,25 @@ def test_a_page_with_a_filter_reads_a_bounded_number_of_bytes() -> None:
     assert page(journal, heavy, 29, 5, MUCH) == HistoryPage([], 30, True)
 
 
+@pytest.mark.parametrize("filter", [None, "gt(attributes/counter,100)"])
+def test_events_that_become_durable_while_a_page_is_read_are_not_trimmed_ones(
+    journal: Journal, filter: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread commits."""
+    latest, late = journal.latest, [change(LAMP, 102, b"101"), change(LAMP, 103, b"102")]
+
+    def commit_before(entity: EntityId) -> int:
+        if late:
+            journal.append(late)
+            late.clear()
+        return latest(entity)
+
+    undurable = open_range(journal, query(1, 103, filter=filter), newest=103)
+    monkeypatch.setattr(journal, "latest", commit_before)
+    found = page(journal, undurable, EVENTS, 10, MUCH)
+    assert (revisions(found.events), found.ended, found.trimmed) == ([102, 103], True, None)
+
+
 def test_instants_are_made_revisions_when_everything_is_durable(journal: Journal) -> None:
     """The time of an event is unknown before it is durable. Before, between and after such events."""
     far, last = nanoseconds("2099-01-01T00:00:00+00:00"), nanoseconds(timestamp(102))
