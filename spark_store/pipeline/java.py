@@ -21,9 +21,10 @@ _BUILD = re.compile(r"\(build ([\w.+-]+)")
 
 
 def java_build() -> str:
-    """Return the build of the Java that Spark will run, such as `17.0.15+6-Debian-1deb12u1`, or its version.
+    """Return the build of the Java that Spark will run, or else its version.
 
-    Raises SparkMissing if there is none that is new enough, StoreUnavailable if it does not answer now.
+    A build is text such as `17.0.15+6-Debian-1deb12u1`. Raises SparkMissing if there is no Java that is new enough,
+    StoreUnavailable if it does not answer now.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
