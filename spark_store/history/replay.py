@@ -269,20 +269,23 @@ class FoldBase(str, Enum):
 class StateFold:
     """Folds one entity's events in order of revision, with known states among them."""
 
-    __slots__ = ("ground", "newest", "snapshot")
+    __slots__ = ("ground", "newest", "seq", "snapshot")
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
         self.ground = FoldBase.NOTHING
         self.newest = 0
         """The revision of the newest event that was given."""
+        self.seq = 0
+        """The number of the newest event that was not ignored."""
 
-    def event(self, event: Event) -> None:
-        """Add an event. Repeated ones, and those before the known state, are ignored."""
+    def event(self, event: Event, seq: int = 0) -> None:
+        """Add an event with its number. Repeated ones, and those before the known state, are ignored."""
         self.newest = max(self.newest, event.revision)
         current = 0 if self.snapshot is None else self.snapshot.revision
         if event.revision <= current:
             return
+        self.seq = max(self.seq, seq)
         if event.revision == current + 1:
             self.ground = FoldBase.EVENTS if self.snapshot is None else self.ground
             self.snapshot = evolve(self.snapshot, event)
@@ -292,9 +295,10 @@ class StateFold:
         else:
             self.snapshot, self.ground = None, FoldBase.NOTHING
 
-    def known(self, snapshot: Snapshot) -> None:
-        """Used only where the events do not lead."""
+    def known(self, snapshot: Snapshot, seq: int = 0) -> None:
+        """Add a state with the number of its newest event; ignored where the events lead to one."""
         if self.snapshot is None:
+            self.seq = max(self.seq, seq)
             self.snapshot, self.ground = snapshot, FoldBase.KNOWN
 
 

@@ -213,30 +213,26 @@ class _Run:
 
     def _rebuild(self, row: _Row, known: EntityState | None) -> None:
         self.counts["checked"] += 1
-        folding, seq = self._fold(row, known)
+        folding = self._fold(row, known)
         made = folding.snapshot
         # A state newer than all remaining events has no other source.
         if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:
             self._note("unchanged", row.state)
             return
         text = state_text(made)
-        values = (made.policy, made.revision, seq, made.created, made.modified)
+        values = (made.policy, made.revision, folding.seq, made.created, made.modified)
         if values == row.state[2:7] and is_same_text(text, row.state.state):
             return
         self._connection.execute(_UPDATE, (*values, text, row.key))
         self._note("changed", row.state)
 
-    def _fold(self, row: _Row, known: EntityState | None) -> tuple[StateFold, int]:
-        """Return the state, and the number of its newest event."""
-        folding, newest, (type, id) = StateFold(), 0, row.state[:2]
+    def _fold(self, row: _Row, known: EntityState | None) -> StateFold:
+        folding, entity = StateFold(), entity_of(*row.state[:2])
         if known is not None and known.revision > row.erased:
-            folding.known(as_snapshot(known))
-            newest = known.seq
-        entity = entity_of(type, id)
+            folding.known(as_snapshot(known), known.seq)
         for seq, *found in self._connection.execute(_ENTRIES, (row.key,)):
-            folding.event(Event(entity, *found))
-            newest = max(newest, seq)
-        return folding, newest
+            folding.event(Event(entity, *found), seq)
+        return folding
 
     def _note(self, name: str, state: EntityState) -> None:
         self.counts[name] += 1

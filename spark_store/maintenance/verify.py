@@ -314,7 +314,7 @@ class _History:
         self.row, self.erased = row, erased
         self.first: JournalEntry | None = None
         self.runs: list[tuple[int, int]] = []
-        self._folding, self._seq = StateFold(), 0
+        self._folding = StateFold()
         self._entity = entity_of(row.entity_type, row.entity)
 
     def add(self, entry: JournalEntry) -> None:
@@ -326,8 +326,7 @@ class _History:
         else:
             self.runs.append((entry.revision, entry.revision))
         if entry.revision <= self.row.revision:
-            self._seq = entry.seq
-            self._folding.event(Event(self._entity, entry.revision, entry.timestamp, *entry[5:]))
+            self._folding.event(Event(self._entity, entry.revision, entry.timestamp, *entry[5:]), entry.seq)
 
     def folded_unlike(self) -> Iterator[LakeDifference]:
         """Compare the row with the folded events."""
@@ -336,7 +335,7 @@ class _History:
         if self._folding.ground is not FoldBase.EVENTS or made is None or made.revision != self.row.revision:
             return
         folded = EntityState(
-            *self.row[:2], made.policy, made.revision, self._seq, made.created, made.modified, state_text(made)
+            *self.row[:2], made.policy, made.revision, self._folding.seq, made.created, made.modified, state_text(made)
         )
         if wrong := _unlike(folded, self.row):
             yield _row(f"{', '.join(wrong)} different from a replay of the events", self.row)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -65,34 +67,19 @@ def _fold_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Return the folded states of events and known states, which are in order, each after its source."""
-    current: tuple[str, str] | None = None
-    folding, last, newest = StateFold(), 0, 0
-    for item in items:
-        if item[:2] != current:
-            if current is not None:
-                yield _row(current, folding, last or newest)
-            current, folding, last, newest = item[:2], StateFold(), 0, 0
-        type, id, revision, _, seq, at, action, path, text, headers, policy, created = item
-        newest = max(newest, seq)
-        if action == _KNOWN:
-            folding.known(as_snapshot(EntityState(type, id, policy, revision, seq, created, at, _bytes(text))))
+    for (type, id), rows in itertools.groupby(items, itemgetter(0, 1)):
+        folding, entity = StateFold(), entity_of(type, id)
+        for _, _, revision, _, seq, at, action, path, text, headers, policy, created in rows:
+            if action == _KNOWN:
+                folding.known(as_snapshot(EntityState(type, id, policy, revision, seq, created, at, _bytes(text))), seq)
+            else:
+                folding.event(Event(entity, revision, at, action, path, _bytes(text), headers.encode()), seq)
+        made = folding.snapshot
+        if made is None:
+            yield (FoldBase.NOTHING.value, type, id, None, folding.newest, folding.seq, None, None, None)
         else:
-            folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), headers.encode()))
-        if folding.snapshot is None:
-            last = 0
-        elif folding.snapshot.revision == revision:
-            # An event that the state does not contain must not make it look newer.
-            last = max(last, seq)
-    if current is not None:
-        yield _row(current, folding, last or newest)
-
-
-def _row(key: tuple[str, str], folding: StateFold, seq: int) -> tuple[Any, ...]:
-    made = folding.snapshot
-    if made is None:
-        return (FoldBase.NOTHING.value, *key, None, folding.newest, seq, None, None, None)
-    state = EntityState(*key, made.policy, made.revision, seq, made.created, made.modified, state_text(made))
-    return (folding.ground.value, *state)
+            times = (made.created, made.modified)
+            yield (folding.ground.value, type, id, made.policy, made.revision, folding.seq, *times, state_text(made))
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -109,7 +109,10 @@ def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) ->
 
 
 def first_young(target: LakeWriter, since: datetime, now: datetime) -> int | None:
-    """Return the least number of the events since a time; None for none. Those of the future prove nothing."""
+    """Return the least number of the events since a time; None for none.
+
+    Only up to the clock: a future time proves nothing.
+    """
     young = target.read(EVENTS).where(f"ts >= {literal(since)} AND ts <= {literal(now)}")
     (first,) = young.agg(sql.min("seq")).collect()[0]
     return None if first is None else int(first)

@@ -345,7 +345,7 @@ def sweep(lake: Lake) -> None:
         for folder in filter(Path.is_dir, lake.scratch.iterdir()):
             # It is used, or its owner has just removed it.
             with contextlib.suppress(BlockingIOError, FileNotFoundError), _locked(folder, fcntl.LOCK_NB):
-                # What cannot be removed is removed at the next start.
+                # The next start removes the rest.
                 shutil.rmtree(folder, ignore_errors=True)
 
 

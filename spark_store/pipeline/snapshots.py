@@ -30,7 +30,10 @@ def is_stream() -> Column:
 
 
 def take(target: LakeWriter, every: int = EVERY_REVISIONS) -> int:
-    """Append the rows of `latest` that are `every` revisions or more above their newest snapshot; return how many."""
+    """Append the snapshots that are due; return how many.
+
+    Those are the rows of `latest` that are `every` revisions or more above their newest snapshot.
+    """
     newest = target.read(SNAPSHOTS).groupBy(*KEY).agg(sql.max("revision").alias("newest"))
     is_far = sql.col("revision") - sql.coalesce(sql.col("newest"), sql.lit(0)) >= every
     grown = target.read(LATEST).where((sql.col("revision") >= every) & ~is_stream())

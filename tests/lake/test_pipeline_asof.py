@@ -31,7 +31,6 @@ from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.warm_up import warm_up
 from spark_store.queries.as_of import (
-    Candidate,
     candidates,
     matching,
     query,
@@ -39,7 +38,7 @@ from spark_store.queries.as_of import (
     visible_parts,
     with_guards,
 )
-from spark_store.queries.as_of_fold import FoldOutput
+from spark_store.queries.as_of_fold import Candidate, FoldOutput
 from spark_store.queries.spark_query import QueryLimits, SparkQueries, SparkQuery
 from spark_store.queries.spool import SpoolLimits
 from spark_store.records import Change, Snapshot, StateGuard
