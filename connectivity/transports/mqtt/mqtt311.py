@@ -28,6 +28,9 @@ from mappings.text_cache import cached_if_short
 
 TOPIC, QOS, RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
 
+BROKER_TOPICS = ("$SYS", "$share")
+"""The first levels of a broker's own topics: Mosquitto closes the link upon a message to one."""
+
 _QOS = {"0": 0, "1": 1, "2": 2}
 _RETAIN = {"true": True, "false": False}
 _RETAIN_TEXTS = ("false", "true")
@@ -78,7 +81,10 @@ def read_retain(text: str) -> bool:
 @cached_if_short(CACHED_TOPICS)
 def encode_topic(topic: str) -> bytes:
     """Return the topic's bytes. Raises PublishFailed for a topic that cannot be published to."""
-    if (fault := topic_fault(topic)) is not None:
+    fault = topic_fault(topic)
+    if fault is None and topic.split("/", 1)[0] in BROKER_TOPICS:
+        fault = "a topic of the broker"
+    if fault is not None:
         raise PublishFailed(f"the topic {topic[:200]!r} cannot be published to: found {fault}", status=400)
     return topic.encode()
 

@@ -171,6 +171,21 @@ async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: i
     await made.close()
 
 
+@pytest.mark.parametrize("topic", ["$SYS/broker", "$share/lab/out", "$share"])
+async def test_a_message_to_a_topic_of_the_broker_fails_and_is_not_sent(topic: str) -> None:
+    """Mosquitto closes the link upon it."""
+    made, client = link()
+    outcomes: list[ConnectivityError | None] = []
+    made.publish(OutboundMessage(topic, Envelope(b"", {})), outcomes.append)
+    assert [str(error) for error in outcomes] == [
+        f"the topic {topic!r} cannot be published to: found a topic of the broker"
+    ]
+    assert client.unsent == []
+    made.publish(OutboundMessage("$aws/things", Envelope(b"", {})), outcomes.append)
+    assert len(client.unsent) == 1
+    await made.close()
+
+
 async def test_b13_an_error_in_a_confirm_callback_does_not_stop_the_packets_behind_it() -> None:
     made, client = link()
     confirmed: list[ConnectivityError | None] = []
