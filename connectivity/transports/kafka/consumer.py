@@ -53,8 +53,34 @@ UNLIMITED = 1 << 62
 
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+LEADER_DELAY = 0.1
+LEADER_CHANGES = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
+"""Errors while the leader of a partition changes, or has changed since the library asked for it."""
+
 Key = tuple[str, int]
 Records = list[tuple[Partition, Record]]
+
+
+def ends_of(admin: AdminClient, places: Iterable[TopicPartition]) -> dict[Key, int]:
+    """Return the end offsets of partitions; blocks, and asks again while leaders change.
+
+    Raises KafkaException, TimeoutError.
+    """
+    until = time.monotonic() + RESPONSE_TIMEOUT
+    wanted = {TopicPartition(place.topic, place.partition): _END for place in places}
+    while True:
+        answers = admin.list_offsets(wanted)
+        try:
+            return {(it.topic, it.partition): answer.result(RESPONSE_TIMEOUT).offset for it, answer in answers.items()}
+        except KafkaException as failure:
+            if failure.args[0].code() not in LEADER_CHANGES or time.monotonic() >= until:
+                raise
+        time.sleep(LEADER_DELAY)
 
 
 class KafkaConsumer:
@@ -343,12 +369,9 @@ class KafkaConsumer:
         if not places:
             return []
         topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
-        ends = self._admin.list_offsets({TopicPartition(place.topic, place.partition): _END for place in places})
         committed = self._consumer.committed(places, RESPONSE_TIMEOUT)
         ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
-        end_of = {
-            (place.topic, place.partition): future.result(RESPONSE_TIMEOUT).offset for place, future in ends.items()
-        }
+        end_of = ends_of(self._admin, places)
         found = []
         for place in committed:
             if place.error is not None:
