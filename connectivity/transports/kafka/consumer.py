@@ -58,7 +58,33 @@ UNLIMITED = 1 << 62
 
 _BEGINNING, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+LEADER_DELAY = 0.1
+LEADER_CHANGES = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
+"""Errors while the leader of a partition changes, or has changed since the library asked for it."""
+
 Records = list[tuple[Partition, Record]]
+
+
+def list_offsets(admin: AdminClient, places: Iterable[TopicPartition], spec: OffsetSpec) -> dict[Key, int]:
+    """Return the first or next offset of each partition; block, and ask again while leaders change.
+
+    Raises KafkaException, TimeoutError.
+    """
+    until = time.monotonic() + RESPONSE_TIMEOUT
+    wanted = {TopicPartition(place.topic, place.partition): spec for place in places}
+    while True:
+        answers = admin.list_offsets(wanted)
+        try:
+            return {(it.topic, it.partition): answer.result(RESPONSE_TIMEOUT).offset for it, answer in answers.items()}
+        except KafkaException as failure:
+            if failure.args[0].code() not in LEADER_CHANGES or time.monotonic() >= until:
+                raise
+        time.sleep(LEADER_DELAY)
 
 
 class KafkaConsumer:
@@ -364,11 +390,10 @@ class KafkaConsumer:
         if not places:
             return []
         topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
-        beginnings = self._list_offsets(places, _BEGINNING)
-        ends = self._list_offsets(places, _END)
         committed = self._consumer.committed(places, RESPONSE_TIMEOUT)
         ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
-        beginning_of, end_of = beginnings(), ends()
+        beginning_of = list_offsets(self._admin, places, _BEGINNING)
+        end_of = list_offsets(self._admin, places, _END)
         found = []
         for place in committed:
             if place.error is not None:
@@ -387,16 +412,6 @@ class KafkaConsumer:
             )
             found.append((partition, is_new))
         return found
-
-    def _list_offsets(self, places: list[TopicPartition], spec: OffsetSpec) -> Callable[[], dict[Key, int]]:
-        """Request offsets of partitions; return a function that waits for them.
-
-        It raises KafkaException, TimeoutError.
-        """
-        answers = self._admin.list_offsets({TopicPartition(place.topic, place.partition): spec for place in places})
-        return lambda: {
-            (place.topic, place.partition): future.result(RESPONSE_TIMEOUT).offset for place, future in answers.items()
-        }
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
         self._remove_partitions(places, is_stored=True)
