@@ -18,7 +18,6 @@ from mappings.model.envelope import Envelope
 from tests.contract.byte_limits import LARGE, ByteLimits, LimitedSetup
 from tests.contract.link import BrokerBehavior, DeliveryCollector, Publishing, drain, lost, numbered
 from tests.support.brokers.kafka import Kafka
-from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import BareKafkaClient
 from tests.support.kafka_link import KafkaLinkHarness
 from tests.support.wait import PATIENCE, wait_until
@@ -40,10 +39,8 @@ async def refusal_of(harness: KafkaLinkHarness) -> ConnectionRefused:
 class TestKafka(BrokerBehavior, ByteLimits):
     @pytest.fixture
     async def harness(self, kafka: Kafka) -> AsyncIterator[KafkaLinkHarness]:
-        async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
-            harness = KafkaLinkHarness(kafka, proxy)
-            with harness.bare_client:
-                yield harness
+        async with KafkaLinkHarness.to(kafka) as harness:
+            yield harness
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from connectivity.transports.kafka import read_errors
 from tests.contract.link import DeliveryCollector
 from tests.support.brokers.kafka import Kafka
-from tests.support.brokers.proxy import Proxy
 from tests.support.kafka_link import KafkaLinkHarness
 from tests.support.wait import PATIENCE, wait_until
 
@@ -22,43 +21,39 @@ async def test_a_damaged_record_is_not_delivered_and_shows_in_the_condition_unti
 ) -> None:
     monkeypatch.setattr(read_errors, "PATIENCE", 1.0)
     monkeypatch.setattr(read_errors, "MEMORY", 2.0)
-    async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
-        harness = KafkaLinkHarness(kafka, proxy)
-        with harness.bare_client:
-            link = await harness.connect(consumerOffsetReset="earliest")
-            taker = DeliveryCollector(link)
-            proxy.damage = b"intact", b"broken"
-            await harness.send([b"intact"])
-            await wait_until(lambda: link.condition)
-            expected = f"connected: records cannot be read: {harness.source}: MessageSet at offset 0"
-            assert (link.condition or "").startswith(expected)
-            assert (taker.deliveries, link.lost.done()) == ([], False)
-            proxy.damage = None
-            assert await taker.payloads(1) == [b"intact"]
-            await wait_until(lambda: link.condition is None)
-            await link.close()
+    async with KafkaLinkHarness.to(kafka) as harness:
+        link = await harness.connect(consumerOffsetReset="earliest")
+        taker = DeliveryCollector(link)
+        harness.proxy.damage = b"intact", b"broken"
+        await harness.send([b"intact"])
+        await wait_until(lambda: link.condition)
+        expected = f"connected: records cannot be read: {harness.source}: MessageSet at offset 0"
+        assert (link.condition or "").startswith(expected)
+        assert (taker.deliveries, link.lost.done()) == ([], False)
+        harness.proxy.damage = None
+        assert await taker.payloads(1) == [b"intact"]
+        await wait_until(lambda: link.condition is None)
+        await link.close()
 
 
 @pytest.mark.broker("kafka")
 async def test_records_that_were_deleted_before_they_were_read_are_logged(kafka: Kafka) -> None:
-    async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
-        harness = KafkaLinkHarness(kafka, proxy)
-        with harness.bare_client:
+    async with KafkaLinkHarness.to(kafka) as harness:
+        link = await harness.connect()
+        await link.close()
+        await harness.send([b"0", b"1", b"2", b"3"])
+        deleted = kafka.admin.delete_records([TopicPartition(harness.source, 0, 3)])
+        await asyncio.to_thread(next(iter(deleted.values())).result, PATIENCE)
+        with capture_logs() as logs:
             link = await harness.connect()
-            await link.close()
-            await harness.send([b"0", b"1", b"2", b"3"])
-            deleted = kafka.admin.delete_records([TopicPartition(harness.source, 0, 3)])
-            await asyncio.to_thread(next(iter(deleted.values())).result, PATIENCE)
-            with capture_logs() as logs:
-                link = await harness.connect()
-            assert await DeliveryCollector(link).payloads(1) == [b"3"]
-            assert logs == [
-                {
-                    "event": "records deleted before they were read",
-                    "log_level": "warning",
-                    "address": harness.source,
-                    "partition": 0,
-                    "records": 3,
-                }
-            ]
-            await link.close()
+        assert await DeliveryCollector(link).payloads(1) == [b"3"]
+        assert logs == [
+            {
+                "event": "records deleted before they were read",
+                "log_level": "warning",
+                "address": harness.source,
+                "partition": 0,
+                "records": 3,
+            }
+        ]
+        await link.close()

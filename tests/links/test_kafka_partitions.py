@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined] # not in its list of names
 
 from connectivity.transports.kafka.link import KafkaLink
 from tests.contract.link import DeliveryCollector
 from tests.support.brokers.kafka import Kafka
-from tests.support.brokers.proxy import Proxy
 from tests.support.kafka_link import KafkaLinkHarness
 from tests.support.wait import PATIENCE, wait_until
 
@@ -21,22 +19,8 @@ pytestmark = pytest.mark.broker("kafka")
 
 @pytest.fixture
 async def harness(kafka: Kafka) -> AsyncIterator[KafkaLinkHarness]:
-    async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
-        harness = KafkaLinkHarness(kafka, proxy)
-        with harness.bare_client:
-            yield harness
-
-
-async def send(harness: KafkaLinkHarness, topic: str, partition: int, *payloads: bytes) -> None:
-    """Send with a new producer, which knows the partitions that exist now."""
-
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": harness.broker.bootstrap, "log_level": 0})
-        for payload in payloads:
-            producer.produce(topic, payload, partition=partition)
-        assert producer.flush(PATIENCE) == 0
-
-    await asyncio.to_thread(run)
+    async with KafkaLinkHarness.to(kafka) as harness:
+        yield harness
 
 
 async def create_partition(harness: KafkaLinkHarness, number: int) -> None:
@@ -62,15 +46,15 @@ async def test_a_partition_that_was_created_while_no_link_existed_is_read_from_i
     harness: KafkaLinkHarness,
 ) -> None:
     """A static member gets its former partitions without a rebalance, and a group without offsets starts at the end."""
-    await send(harness, harness.source, 0, b"before the group")
+    await harness.send_anew(harness.source, b"before the group", partition=0)
     link = await harness.connect()
-    await send(harness, harness.source, 0, b"first")
+    await harness.send_anew(harness.source, b"first", partition=0)
     assert await settle(link, 1) == [b"first"]
     await link.close()
     await create_partition(harness, 2)
-    await send(harness, harness.source, 1, b"while away")
+    await harness.send_anew(harness.source, b"while away", partition=1)
     link = await harness.connect()
-    await send(harness, harness.source, 1, b"later")
+    await harness.send_anew(harness.source, b"later", partition=1)
     assert await settle(link, 2) == [b"while away", b"later"]
     await link.close()
 
@@ -84,7 +68,7 @@ async def test_a_partition_from_which_nothing_was_settled_is_read_from_its_begin
     await create_partition(harness, 2)
     link = await harness.connect()
     await link.close()
-    await send(harness, harness.source, 1, b"while away")
+    await harness.send_anew(harness.source, b"while away", partition=1)
     link = await harness.connect()
     assert await settle(link, 1) == [b"while away"]
     await link.close()
@@ -97,7 +81,7 @@ async def test_a_topic_that_was_added_to_a_source_is_read_as_soon_as_there_is_a_
     await asyncio.to_thread(harness.broker.create, added)
     harness.sources([harness.source, added])
     link = await harness.connect()
-    await send(harness, added, 0, b"to the new topic")
+    await harness.send_anew(added, b"to the new topic", partition=0)
     assert await settle(link, 1) == [b"to the new topic"]
     await link.close()
 
@@ -111,8 +95,8 @@ async def test_a_link_without_a_topic_of_the_former_one_reads_the_others(harness
     await link.close()
     harness.sources([harness.source])
     link = await harness.connect()
-    await send(harness, removed, 0, b"to nobody")
-    await send(harness, harness.source, 0, b"to the source")
+    await harness.send_anew(removed, b"to the removed topic", partition=0)
+    await harness.send_anew(harness.source, b"to the source", partition=0)
     assert await settle(link, 1) == [b"to the source"]
     await link.close()
 
@@ -124,7 +108,7 @@ async def test_clients_that_share_a_topic_read_a_partition_that_was_created_mean
     for link in links:
         await link.close()
     await create_partition(harness, 5)
-    await send(harness, harness.source, 4, b"while away")
+    await harness.send_anew(harness.source, b"while away", partition=4)
     links = list(await asyncio.gather(*(harness.connect_client(client, 2) for client in range(2))))
     takers = [asyncio.create_task(settle(link, 1)) for link in links]
     done, _ = await asyncio.wait(takers, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from itertools import count
 
 import pytest
-from confluent_kafka import Producer
 
 from connectivity.errors import Detail, MessageRefused
 from connectivity.transports.base import OutboundMessage
@@ -15,29 +14,13 @@ from connectivity.transports.kafka.link import KafkaLink
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, lost
 from tests.support.brokers.kafka import Kafka
-from tests.support.brokers.proxy import Proxy
 from tests.support.kafka_link import KafkaLinkHarness
-from tests.support.wait import PATIENCE
 
 
 @pytest.fixture
 async def harness(kafka: Kafka) -> AsyncIterator[KafkaLinkHarness]:
-    async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
-        harness = KafkaLinkHarness(kafka, proxy)
-        with harness.bare_client:
-            yield harness
-
-
-async def send(harness: KafkaLinkHarness, *payloads: bytes) -> None:
-    """Send with a new producer, which knows no earlier topic of the same name."""
-
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": harness.broker.bootstrap, "log_level": 0})
-        for payload in payloads:
-            producer.produce(harness.source, payload)
-        assert producer.flush(PATIENCE) == 0
-
-    await asyncio.to_thread(run)
+    async with KafkaLinkHarness.to(kafka) as harness:
+        yield harness
 
 
 async def create_again(harness: KafkaLinkHarness) -> None:
@@ -60,10 +43,10 @@ async def test_a_link_ends_when_its_topic_is_created_again_and_the_next_reads_it
 ) -> None:
     """The library would continue in the new topic, with the names and offsets of the old one."""
     link = await harness.connect(consumerOffsetReset="earliest")
-    await send(harness, *[b"same"] * 5)
+    await harness.send_anew(harness.source, *[b"same"] * 5)
     old = await settle(link, 5)
     await create_again(harness)
-    await send(harness, *[b"same"] * newer)
+    await harness.send_anew(harness.source, *[b"same"] * newer)
     assert (await lost(link)).detail is Detail.MISSING_ADDRESS
     link = await harness.connect(consumerOffsetReset="earliest")
     new = await settle(link, newer)
@@ -71,7 +54,7 @@ async def test_a_link_ends_when_its_topic_is_created_again_and_the_next_reads_it
     assert not set(new) & set(old)
     await link.close()
     link = await harness.connect(consumerOffsetReset="earliest")
-    await send(harness, b"later")
+    await harness.send_anew(harness.source, b"later")
     assert await DeliveryCollector(link).payloads(1) == [b"later"]
     await link.close()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
 from uuid import uuid4
+
+from confluent_kafka import Producer
 
 from connectivity.connections.model import Connection
 from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, OutboundMessage
@@ -17,7 +20,7 @@ from tests.contract.link import Publishing
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import BareKafkaClient
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 
 class KafkaLinkHarness:
@@ -44,6 +47,14 @@ class KafkaLinkHarness:
             "specificConfig": {"bootstrapServers": address},
         }
         self.sources([self.source])
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, kafka: Kafka) -> AsyncIterator[Self]:
+        async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
+            harness = cls(kafka, proxy)
+            with harness.bare_client:
+                yield harness
 
     def sources(self, *topics: Sequence[str], qos: int | None = 1) -> None:
         self.document["sources"] = [
@@ -74,6 +85,17 @@ class KafkaLinkHarness:
 
     async def send_to(self, topic: str, payloads: Sequence[bytes | None], *arguments: Any, **more: Any) -> None:
         await asyncio.to_thread(self.bare_client.send, topic, payloads, *arguments, **more)
+
+    async def send_anew(self, topic: str, *payloads: bytes, partition: int = -1) -> None:
+        """Send with a new producer, which knows the present topics and partitions; to any partition by default."""
+
+        def run() -> None:
+            producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
+            for payload in payloads:
+                producer.produce(topic, payload, partition=partition)
+            assert producer.flush(PATIENCE) == 0
+
+        await asyncio.to_thread(run)
 
     def received(self) -> list[Envelope]:
         return self.bare_client.received

@@ -38,7 +38,7 @@ from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.base import MOST_WAITING
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
-from connectivity.transports.kafka.group import RESPONSE_TIMEOUT, Key, is_out_of_date, later_partitions
+from connectivity.transports.kafka.group import RESPONSE_TIMEOUT, Key, is_out_of_date, later_partitions, list_offsets
 from connectivity.transports.kafka.partition import Partition
 from connectivity.transports.kafka.read_errors import ReadErrors
 from connectivity.transports.kafka.records import Record, UnreadableRecord
@@ -58,33 +58,7 @@ UNLIMITED = 1 << 62
 
 _BEGINNING, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-LEADER_DELAY = 0.1
-LEADER_CHANGES = {
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-}
-"""Errors while the leader of a partition changes, or has changed since the library asked for it."""
-
 Records = list[tuple[Partition, Record]]
-
-
-def list_offsets(admin: AdminClient, places: Iterable[TopicPartition], spec: OffsetSpec) -> dict[Key, int]:
-    """Return the first or next offset of each partition; block, and ask again while leaders change.
-
-    Raises KafkaException, TimeoutError.
-    """
-    until = time.monotonic() + RESPONSE_TIMEOUT
-    wanted = {TopicPartition(place.topic, place.partition): spec for place in places}
-    while True:
-        answers = admin.list_offsets(wanted)
-        try:
-            return {(it.topic, it.partition): answer.result(RESPONSE_TIMEOUT).offset for it, answer in answers.items()}
-        except KafkaException as failure:
-            if failure.args[0].code() not in LEADER_CHANGES or time.monotonic() >= until:
-                raise
-        time.sleep(LEADER_DELAY)
 
 
 class KafkaConsumer:

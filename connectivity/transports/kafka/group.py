@@ -1,4 +1,4 @@
-"""Finds partitions that were created after a group's start, and assignments that are out of date.
+"""Finds offsets, partitions created after a group's start, and assignments that are out of date.
 
 A static member that is back within its session timeout gets its former partitions without a rebalance, even if partitions
 were created or its topics have changed meanwhile (KIP-345). The library does not notice that.
@@ -7,7 +7,8 @@ were created or its topics have changed meanwhile (KIP-345). The library does no
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -17,20 +18,33 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 RESPONSE_TIMEOUT = 10.0
-COORDINATOR_TIMEOUT, COORDINATOR_POLL = 20.0, 0.1
-"""Seconds until the group must have a coordinator, and between two requests.
+RETRY_DELAY = 0.1
+"""Seconds until a request that failed for a moment is sent again."""
+
+COORDINATOR_TIMEOUT = 20.0
+"""Seconds until the group must have a coordinator.
 
 Before the first group of a cluster, its brokers create a topic for offsets.
 """
 
-NO_COORDINATOR = (
+NO_COORDINATOR = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
-)
+}
+
+LEADER_CHANGES = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
+"""Errors while the leader of a partition changes, or has changed since the library asked for it."""
+
+T = TypeVar("T")
 
 Key = tuple[str, int]
 
@@ -42,21 +56,36 @@ def later_partitions(consumer: Consumer, known: Iterable[Key]) -> set[Key]:
     the ID of a topic are those of another program, which may have committed only some.
     """
     known = set(known)
-    places = _committed(consumer, [TopicPartition(*key) for key in known])
+    wanted = [TopicPartition(*key) for key in known]
+    places = _retried(lambda: consumer.committed(wanted, COORDINATOR_TIMEOUT), NO_COORDINATOR, COORDINATOR_TIMEOUT)
     read = {place.topic for place in places if place.error is None and place.offset >= 0 and place.metadata}
     return {key for key in known if key[0] in read}
 
 
-def _committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    """Return the group's offsets, as soon as it has a coordinator. Raises KafkaException."""
-    end = time.monotonic() + COORDINATOR_TIMEOUT
+def list_offsets(admin: AdminClient, places: Iterable[TopicPartition], spec: OffsetSpec) -> dict[Key, int]:
+    """Return the first or next offset of each partition; block, and ask again while leaders change.
+
+    Raises KafkaException, TimeoutError.
+    """
+    wanted = {TopicPartition(place.topic, place.partition): spec for place in places}
+
+    def request() -> dict[Key, int]:
+        answers = admin.list_offsets(wanted)
+        return {(it.topic, it.partition): answer.result(RESPONSE_TIMEOUT).offset for it, answer in answers.items()}
+
+    return _retried(request, LEADER_CHANGES, RESPONSE_TIMEOUT)
+
+
+def _retried(request: Callable[[], T], temporary: Collection[int], seconds: float) -> T:
+    """Return the result of a blocking request, repeated for so long while it fails with a temporary error."""
+    until = time.monotonic() + seconds
     while True:
         try:
-            return consumer.committed(places, COORDINATOR_TIMEOUT)
+            return request()
         except KafkaException as failure:
-            if failure.args[0].code() not in NO_COORDINATOR or time.monotonic() > end:
+            if failure.args[0].code() not in temporary or time.monotonic() >= until:
                 raise
-            time.sleep(COORDINATOR_POLL)
+        time.sleep(RETRY_DELAY)
 
 
 def is_out_of_date(admin: AdminClient, group: str, topics: Collection[str], places: Collection[TopicPartition]) -> bool:

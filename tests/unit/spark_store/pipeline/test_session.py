@@ -120,7 +120,7 @@ def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
     assert found["spark.driver.maxResultSize"] == str(256 << 20)
     pools = Path(found["spark.scheduler.allocation.file"].removeprefix("file://")).read_text(encoding="utf-8")
     assert f'<pool name="{FIRST}">' in pools
-    assert "s3cret" not in found.values(), "a setting stands in the process list"
+    assert "s3cret" not in found.values(), "a setting is visible in the process list"
 
 
 def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-from connectivity.transports.kafka import consumer as module
+from connectivity.transports.kafka import group as module
+
+LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class End(NamedTuple):
@@ -34,11 +37,11 @@ class Admin:
 
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEADER_DELAY", 0.0)
+    monkeypatch.setattr(module, "RETRY_DELAY", 0.0)
 
 
 def ends(admin: Any) -> dict[tuple[str, int], int]:
-    return module.list_offsets(admin, [TopicPartition("alarms", 1)], module._END)
+    return module.list_offsets(admin, [TopicPartition("alarms", 1)], LATEST)
 
 
 def test_the_ends_are_asked_for_again_while_a_leader_changes() -> None:
