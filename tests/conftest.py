@@ -51,7 +51,7 @@ _server = pytest.StashKey[BrokerServer]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
-        "hang_seconds", "seconds that a test may take before the run shows all stacks and ends", default="180"
+        "hang_seconds", "seconds that a test may take before the run shows all stacks and ends", default="600"
     )
 
 
