@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from connectivity.store.store import Store
-from spark_store.journal import statements
+from spark_store.journal import cursors
 from spark_store.records import CursorPosition
 
 
@@ -17,15 +17,15 @@ class CursorRepository:
 
     def positions(self) -> list[CursorPosition]:
         """Return the durable position of every target."""
-        return self._store.read(statements.everyone)
+        return self._store.read(cursors.positions)
 
     def keep_only(self, connection_id: str, targets: Sequence[str]) -> Awaitable[None]:
         """Create and delete positions so that exactly these targets of a connection have one.
 
         A new one is after the newest event.
         """
-        return self._store.execute(lambda it: statements.follow(it, connection_id, targets))
+        return self._store.execute(lambda it: cursors.keep_only(it, connection_id, targets))
 
     def advance(self, positions: Sequence[CursorPosition]) -> Awaitable[None]:
         """Store positions. A target without one gets none, and none goes back."""
-        return self._store.execute(lambda it: statements.move(it, positions))
+        return self._store.execute(lambda it: cursors.advance(it, positions))

@@ -13,7 +13,7 @@ import structlog
 
 from mappings.ids import EntityId
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import statements
+from spark_store.journal import published_events
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, HistoryStart, PublishedEvent, published_size
 
@@ -109,12 +109,12 @@ class EventTail:
         if kept and kept[0].seq <= seq + 1 <= kept[-1].seq:
             start = seq + 1 - kept[0].seq
             return kept[start : start + limit]
-        found = self._journal.read(lambda it: statements.follow_on(it, seq, min(limit, PAGE), PAGE_BYTES))
+        found = self._journal.read(lambda it: published_events.events_after(it, seq, min(limit, PAGE), PAGE_BYTES))
         return [each for each in found if each.seq <= self.newest]
 
     def next_event(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """Return the first durable event of an entity from this revision on, if any. Raises StoreUnavailable."""
-        return self._journal.read(lambda it: statements.next_event(it, entity, revision))
+        return self._journal.read(lambda it: published_events.next_event(it, entity, revision))
 
     def beginning(self, entity: EntityId) -> HistoryStart:
         """Return where the events of an entity begin. Raises StoreUnavailable."""

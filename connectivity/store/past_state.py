@@ -20,7 +20,7 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.history.history import HistoryRange
 from spark_store.history.replay import evolve
-from spark_store.journal import statements
+from spark_store.journal import published_events
 from spark_store.records import PastQuery, PastState, Snapshot
 
 SHORT: Final = 1000
@@ -151,4 +151,4 @@ async def _in_lake(store: Store, entity: EntityId, first: int, last: int, instan
 
 
 async def _in_journal(store: Store, entity: EntityId, first: int, last: int, instant: int) -> int:
-    return await store.read_in_worker(lambda it: statements.first(it, entity, first, last, instant))
+    return await store.read_in_worker(lambda it: published_events.first_published(it, entity, first, last, instant))

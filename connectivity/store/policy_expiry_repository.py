@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from connectivity.store.store import Store
-from spark_store.journal import statements
+from spark_store.journal import policy_expiry
 from spark_store.records import PolicyDue, Snapshot
 
 
@@ -17,8 +17,8 @@ class PolicyExpiryRepository:
 
     def due(self, until: str, most: int) -> list[PolicyDue]:
         """Return policies that are due at this time, the earliest first."""
-        return self._store.read(lambda it: statements.due(it, until, most))
+        return self._store.read(lambda it: policy_expiry.due(it, until, most))
 
     def reschedule(self, policy: Snapshot, at: str | None, note: bytes | None) -> Awaitable[None]:
         """Store when the policy is due again, None for never; no effect if it has changed since."""
-        return self._store.execute(lambda it: statements.look_again(it, policy.entity, policy.revision, at, note))
+        return self._store.execute(lambda it: policy_expiry.reschedule(it, policy.entity, policy.revision, at, note))

@@ -35,8 +35,9 @@ from spark_store.errors import (
     translate_sqlite_error,
 )
 from spark_store.files import identity_of, is_elsewhere
-from spark_store.journal import creators, incarnations, schema, statements
+from spark_store.journal import creators, incarnations, schema
 from spark_store.journal.batch import answer_owners, batched, encode, plan
+from spark_store.journal.published_events import cause_columns
 from spark_store.records import (
     Change,
     DeliveryName,
@@ -373,7 +374,7 @@ class Journal:
     ) -> Iterator[None]:
         events = [event for change in changes for event in change.events]
         causes = [
-            (None, None) if change.cause is None else statements.columns(change.cause)
+            (None, None) if change.cause is None else cause_columns(change.cause)
             for change in changes
             for _ in change.events
         ]

@@ -91,9 +91,9 @@ JOURNAL: Step = (
     """,
     "CREATE TABLE holes (seq INTEGER PRIMARY KEY)",
     # The position of each target, and its parked things as JSON, pairs of ID and next revision: see
-    # `spark_store.journal.statements`.
+    # `spark_store.journal.cursors`.
     """
-    CREATE TABLE places (
+    CREATE TABLE cursors (
         connection TEXT    NOT NULL,
         target     TEXT    NOT NULL,
         seq        INTEGER NOT NULL,

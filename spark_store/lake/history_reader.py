@@ -23,7 +23,7 @@ from mappings.ids import EntityId
 from mappings.json_values import decode_state
 from mappings.model.signals import Event
 from spark_store.errors import HistoryUnavailable
-from spark_store.journal.statements import TS, as_timestamp
+from spark_store.journal.published_events import TS, timestamp_of
 from spark_store.lake.table_scan import (
     GONE,
     INSTANTS,
@@ -175,7 +175,7 @@ class LakeHistory:
         Missing revisions are ignored. Raises HistoryUnavailable.
         """
         asked = self._scan_filter(entity)
-        start = pa.scalar(as_datetime(as_timestamp(instant)), INSTANTS)
+        start = pa.scalar(as_datetime(timestamp_of(instant)), INSTANTS)
 
         def found(version: Version) -> int:
             rows = rows_of(version, asked, first, last, ["revision", "ts", "headers"])

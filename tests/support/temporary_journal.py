@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mappings.ids import EntityId
-from spark_store.journal import statements
+from spark_store.journal import cursors, policy_expiry, published_events
 from spark_store.journal.journal import Journal
 from spark_store.records import CursorPosition, PolicyDue, PublishedEvent
 from tests.support.paths import MEMORY
@@ -36,26 +36,25 @@ class TemporaryJournal(Journal):
         super().__init__(opened.path, opened._writer, opened._reader, clock)
 
 
-def follow_on(journal: Journal, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
-    return journal.read(lambda it: statements.follow_on(it, after, limit, max_bytes))
+def events_after(journal: Journal, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
+    return journal.read(lambda it: published_events.events_after(it, after, limit, max_bytes))
 
 
-def followed(journal: Journal, entity: EntityId, revision: int) -> PublishedEvent | None:
-    """Return the first event of an entity from this revision on."""
-    return journal.read(lambda it: statements.next_event(it, entity, revision))
+def next_event(journal: Journal, entity: EntityId, revision: int) -> PublishedEvent | None:
+    return journal.read(lambda it: published_events.next_event(it, entity, revision))
 
 
-def places(journal: Journal) -> list[CursorPosition]:
-    return journal.read(statements.everyone)
+def positions(journal: Journal) -> list[CursorPosition]:
+    return journal.read(cursors.positions)
 
 
-def follow(journal: Journal, connection: str, targets: Sequence[str]) -> None:
-    journal.within(lambda it: statements.follow(it, connection, targets))
+def keep_only(journal: Journal, connection: str, targets: Sequence[str]) -> None:
+    journal.within(lambda it: cursors.keep_only(it, connection, targets))
 
 
-def move(journal: Journal, positions: Sequence[CursorPosition]) -> None:
-    journal.within(lambda it: statements.move(it, positions))
+def advance(journal: Journal, positions: Sequence[CursorPosition]) -> None:
+    journal.within(lambda it: cursors.advance(it, positions))
 
 
 def due(journal: Journal, until: str, limit: int) -> list[PolicyDue]:
-    return journal.read(lambda it: statements.due(it, until, limit))
+    return journal.read(lambda it: policy_expiry.due(it, until, limit))

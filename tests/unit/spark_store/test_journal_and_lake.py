@@ -31,7 +31,7 @@ from tests.support.dice import examples
 from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
 from tests.support.lake.tables import append_events, compact, forget, span
 from tests.support.reference_journal import MemoryJournal
-from tests.support.temporary_journal import follow_on
+from tests.support.temporary_journal import events_after
 
 SECOND = 1_000_000_000
 NEIGHBOUR = EntityId(EntityType.THING, "acme.site", "lamp-8")
@@ -104,7 +104,7 @@ def test_the_messages_of_a_stream_are_read_across_the_border(trimmed: TrimmedHis
         trimmed.journal.append([message, published(other, offset)])
         wanted += message.events
     last = 101 + 2 * 20
-    append_events(trimmed.lake, [each[:2] for each in follow_on(trimmed.journal, 60, last - 60, MUCH)], rows=4)
+    append_events(trimmed.lake, [each[:2] for each in events_after(trimmed.journal, 60, last - 60, MUCH)], rows=4)
     trim(trimmed.journal, last)
     assert read(trimmed, HistoryQuery(TANK), limit) == wanted
     assert read(trimmed, HistoryQuery(TANK, from_revision=15, to_revision=25), limit) == wanted[14:25]

@@ -20,7 +20,7 @@ from connectivity.twins.policy_expiry import expire_subjects
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, Event, PolicyAnnouncement
 from spark_store.errors import Unstorable
-from spark_store.journal import statements
+from spark_store.journal import policy_expiry
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from tests.support.in_process.service import HASTY, Disk
@@ -132,7 +132,7 @@ async def test_a_policy_deleted_meanwhile_is_not_changed(setup: ExpirySetup) -> 
     setup.at(8, 0)
     await setup.expiry.round()
     assert [event.action for event in setup.history()] == ["created", "deleted"]
-    assert setup.store.read(lambda it: statements.due(it, "9999", 10)) == []
+    assert setup.store.read(lambda it: policy_expiry.due(it, "9999", 10)) == []
 
 
 async def test_all_that_is_due_at_once_is_carried_out(setup: ExpirySetup) -> None:

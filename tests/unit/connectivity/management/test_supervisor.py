@@ -16,7 +16,7 @@ from mappings.reactive_streams_io.frames import Goodbye, encode
 from tests.support.in_process import reactive_streams_io as rsio_harness
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import ConnectionHarness, document, pause, source, streaming, target, turn, until
-from tests.support.temporary_journal import places
+from tests.support.temporary_journal import positions
 from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -76,7 +76,7 @@ async def test_a_connection_with_event_targets_opens_after_their_positions_are_d
     running.harness.deliver(turn(2))
     await until(lambda: running.answers("events"))
     assert [event["value"] for event in running.answers("events")][-1:] == [2]
-    assert places(running.harness.journal)[0][:2] == ("other", "0:events")
+    assert positions(running.harness.journal)[0][:2] == ("other", "0:events")
 
 
 async def test_a_connection_that_is_closed_while_its_places_wait_is_not_opened() -> None:

@@ -17,7 +17,7 @@ from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, Done,
 from tests.support.in_process.running_connection import Running, numbered, with_broker
 from tests.support.in_process.service import pause, streaming, target, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
-from tests.support.temporary_journal import places
+from tests.support.temporary_journal import positions
 from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -61,7 +61,7 @@ async def test_closing_waits_for_unconfirmed_events_to_avoid_duplicates(
     newest = running.harness.journal.newest_seq()
     await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
     await running.harness.event_publisher.close()
-    assert places(running.harness.journal)[0].seq == newest - 2, "the first one was never confirmed"
+    assert positions(running.harness.journal)[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     held: list[Done] = []
     monkeypatch.setattr(
@@ -78,7 +78,7 @@ async def test_closing_waits_for_unconfirmed_events_to_avoid_duplicates(
         done(None)
     await asyncio.wait_for(closing, PATIENCE)
     await again.harness.event_publisher.close()
-    assert places(again.harness.journal)[0].seq == again.harness.journal.newest_seq() - 1, (
+    assert positions(again.harness.journal)[0].seq == again.harness.journal.newest_seq() - 1, (
         "the third waits in the journal"
     )
 

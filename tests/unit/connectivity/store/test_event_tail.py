@@ -11,7 +11,7 @@ import pytest
 from connectivity.store.event_tail import EventTail
 from spark_store.records import Change
 from tests.support.journal_entries import LAMP, LATER, POLICY, change, history
-from tests.support.temporary_journal import TemporaryJournal, followed
+from tests.support.temporary_journal import TemporaryJournal, next_event
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def test_a_subscriber_that_keeps_up_is_woken_and_reads_from_memory(it: FollowedT
     assert it.seqs(4, 1) == [5]
     assert it.seqs(6) == it.seqs(9) == []
     assert it.journal.reads == 0
-    assert it.tail.one(5) == followed(it.journal, POLICY, 1)
+    assert it.tail.one(5) == next_event(it.journal, POLICY, 1)
 
 
 def test_a_slow_subscriber_reads_the_journal_up_to_the_newest_reported_event(it: FollowedTail) -> None:

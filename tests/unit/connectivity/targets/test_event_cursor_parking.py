@@ -29,7 +29,7 @@ from tests.support.in_process.service import (
     until,
 )
 from tests.support.journal_entries import LATER
-from tests.support.temporary_journal import places
+from tests.support.temporary_journal import positions
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -311,7 +311,7 @@ async def test_parked_things_survive_a_restart_and_no_event_of_others_is_repeate
     await changed(harness, ("lamp-7", 1), ("lamp-8", 1), ("lamp-7", 2), ("lamp-9", 1))
     await until(lambda: cursor(other).seq == harness.store.tail.newest)
     await harness.event_publisher.close()
-    assert places(harness.journal)[0][2:] == (harness.store.tail.newest, 0, ((ID, 2),))
+    assert positions(harness.journal)[0][2:] == (harness.store.tail.newest, 0, ((ID, 2),))
     assert isinstance(harness.journal, Disk)
     await harness.store.barrier()
     again = ConnectionHarness(source(), journal=harness.journal)
@@ -319,7 +319,7 @@ async def test_parked_things_survive_a_restart_and_no_event_of_others_is_repeate
     await until(lambda: is_done(after))
     assert [event["revision"] for event in events(after)] == received(after, "lamp-7") == [2, 3]
     await again.event_publisher.close()
-    assert places(harness.journal)[0].parked == ()
+    assert positions(harness.journal)[0].parked == ()
 
 
 async def test_nothing_is_retried_without_a_link_and_everything_is_on_the_next_one() -> None:

@@ -39,8 +39,7 @@ from tests.support.in_process.service import (
     until,
 )
 from tests.support.journal_entries import LATER
-from tests.support.temporary_journal import follow_on
-from tests.support.temporary_journal import places as positions
+from tests.support.temporary_journal import events_after, positions
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -57,7 +56,7 @@ async def forgotten(harness: ConnectionHarness) -> None:
     harness.store.tail.forget()
 
 
-def places(harness: ConnectionHarness) -> list[tuple[str, str, int]]:
+def stored_positions(harness: ConnectionHarness) -> list[tuple[str, str, int]]:
     return [place[:3] for place in positions(harness.journal)]
 
 
@@ -77,7 +76,7 @@ async def test_a_new_target_starts_at_the_end_and_its_place_is_durable_before_it
     assert not harness.event_publisher.has_targets
     await write_values(harness, 1)
     await harness.event_publisher.prepare(other.connection)
-    assert places(harness) == [("other", "0:events", harness.journal.newest_seq())]
+    assert stored_positions(harness) == [("other", "0:events", harness.journal.newest_seq())]
     assert harness.event_publisher.is_prepared(other.connection)
     await write_values(harness, 2)
     harness.event_publisher.opened(other.opened)
@@ -90,7 +89,7 @@ async def test_without_targets_nothing_more_is_stored() -> None:
     other = ConnectionHarness(beside=harness, id="other", targets=[target("_/_/things/live/events")])
     await other.follow()
     await write_values(harness, 1)
-    assert [found.cause for found in follow_on(harness.journal, 0, 10, 1 << 20)] == [None] * 3
+    assert [found.cause for found in events_after(harness.journal, 0, 10, 1 << 20)] == [None] * 3
     assert not harness.store.tail.is_followed
 
 
@@ -107,7 +106,7 @@ async def test_causes_and_cursors_survive_a_restart() -> None:
     await harness.event_publisher.close()
     again = await service(harness)
     assert again.event_publisher.has_targets
-    assert [found.cause for found in follow_on(harness.journal, 5, 10, 1 << 20)][:1] == [
+    assert [found.cause for found in events_after(harness.journal, 5, 10, 1 << 20)][:1] == [
         EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
     ]
     other = await add_follower(again)
@@ -170,7 +169,7 @@ async def test_events_after_the_last_stored_position_are_sent_again_in_order_aft
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.001)
     await write_values(harness, 1, 2)
     await sent(other, 2)
-    await until(lambda: places(harness)[0][2] == harness.journal.newest_seq())
+    await until(lambda: stored_positions(harness)[0][2] == harness.journal.newest_seq())
     monkeypatch.setattr(module, "WRITE_SECONDS", 1000.0)
     await pause()
     other.link.confirms = False
@@ -189,9 +188,9 @@ async def test_a_cursor_moves_with_the_last_confirm_without_further_events(
     await write_values(harness, 1)
     await sent(other, 1)
     await pause()
-    assert places(harness)[0][2] < harness.journal.newest_seq()
+    assert stored_positions(harness)[0][2] < harness.journal.newest_seq()
     other.link.confirm()
-    await until(lambda: places(harness)[0][2] == harness.journal.newest_seq())
+    await until(lambda: stored_positions(harness)[0][2] == harness.journal.newest_seq())
 
 
 async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_loses_it() -> None:
@@ -202,12 +201,12 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
     changed = await add_follower(harness, target(EVENTS, address="c"), target(EVENTS, qos=0))
     assert await sent(changed, 1) == [2]
     assert changed.link.published[0].address == "events"
-    assert [key for _, key, _ in places(harness)] == ["0:c", "0:events"]
+    assert [key for _, key, _ in stored_positions(harness)] == ["0:c", "0:events"]
     other.close_connection()
     cursors.keep_only(lambda id: id == "other")
     await write_values(harness, 2)
     cursors.keep_only(lambda id: id == "site")
-    await until(lambda: not places(harness))
+    await until(lambda: not stored_positions(harness))
     assert not cursors.has_targets
     await write_values(harness, 3)
     reopened = await add_follower(harness, target(EVENTS, address="c"))
@@ -230,7 +229,7 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
     await harness.store.wait_available()
     if is_swept:
         cursors.sweep()
-        await until(lambda: not places(harness))
+        await until(lambda: not stored_positions(harness))
     await write_values(harness, 2)
     reopened = await add_follower(harness)
     await write_values(harness, 3)
@@ -241,7 +240,7 @@ async def test_an_open_connection_keeps_its_positions_when_its_document_is_unkno
     harness, _other = await site_and_follower()
     harness.event_publisher.keep_only(lambda _id: False)
     await write_values(harness, 1)
-    assert len(places(harness)) == 1
+    assert len(stored_positions(harness)) == 1
 
 
 async def test_trimmed_events_are_skipped_counted_and_reported_to_the_operator() -> None:
@@ -422,7 +421,7 @@ async def test_places_wait_for_a_disk_that_is_full() -> None:
     await until(lambda: not harness.store.is_available)
     harness.disk.full = False
     await following
-    assert [place[0] for place in places(harness)] == ["other"]
+    assert [position[0] for position in stored_positions(harness)] == ["other"]
     await until(lambda: harness.store.is_available)
     await write_values(harness, 2)
     assert await sent(other, 1) == [len(harness.history())]
@@ -439,7 +438,7 @@ async def test_reading_positions_waits_until_the_store_is_readable(monkeypatch: 
         await until(lambda: len(lines) > 2)
     harness.disk.unreadable = False
     await following
-    assert [place[0] for place in places(harness)] == ["other"]
+    assert [position[0] for position in stored_positions(harness)] == ["other"]
 
 
 async def test_canceling_the_wait_for_positions_removes_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:

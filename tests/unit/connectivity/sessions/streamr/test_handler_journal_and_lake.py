@@ -14,7 +14,7 @@ from spark_store.lake.tables import EVENTS, Lake
 from tests.support.in_process.streamr import Frame, StreamrHarness, publish, resend, subscribe
 from tests.support.journal_entries import LATER
 from tests.support.lake.tables import append_events, forget
-from tests.support.temporary_journal import follow_on
+from tests.support.temporary_journal import events_after
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -39,7 +39,7 @@ class TrimmedHistory:
 
     async def trim(self, streamr_harness: StreamrHarness, keep: int) -> None:
         """The journal keeps the newest events alone, and nothing is known of the lake yet."""
-        followed = follow_on(streamr_harness.journal, self.moved, 1000, 1 << 30)
+        followed = events_after(streamr_harness.journal, self.moved, 1000, 1 << 30)
         append_events(self.lake, [each[:2] for each in followed])
         self.moved = followed[-1].seq
         assert await streamr_harness.store.trim(self.moved - keep, LATER) > 0
