@@ -233,11 +233,11 @@ _STEP_LAKE = (
     "folder away and start the pipeline, which then creates the table again"
 )
 _STEP_ABSENT = "mount the folder, or restore the table's folder from a backup"
-_STEP_TOMORROW = (
+_STEP_LATER_VERSION = (
     "start the newer version of the service, or, if the journal still has all events, move the table's folder away; "
     "the pipeline then creates the table again"
 )
-_OURS = re.compile(r"spark_store\.errors\.(LakeUnfit|SchemaTooNew|StoreUnavailable): (.+)")
+_WORKER_ERROR = re.compile(r"spark_store\.errors\.(LakeUnfit|SchemaTooNew|StoreUnavailable): (.+)")
 _FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 _SYSTEM_STEPS = {
     "Too many open files": "raise the limit of open files (LimitNOFILE of the service, `ulimit -n`)",
@@ -249,7 +249,7 @@ _SYSTEM_STEPS = {
 _SYSTEM_TEXT = re.compile(r"\b(?:" + "|".join(_SYSTEM_STEPS) + r")\b")
 """Why the system opens no file that is there: Java says of each that it was not found."""
 
-_TOMORROW = re.compile(
+_LATER_VERSION = re.compile(
     r"DELTA_INVALID_PROTOCOL_VERSION|DELTA_UNSUPPORTED_FEATURES_FOR_(?:READ|WRITE)|InvalidProtocolVersion|"
     r"UnsupportedTableFeature|(?i:unsupported (?:reader |table )?feature|unknown (?:reader |table )?feature|"
     r"minimum reader version)|Kernel error: Unsupported"
@@ -293,8 +293,8 @@ def _known_error(where: str, text: str, shown: str) -> StoreError | None:
     """Return the error for a known text of the system, Delta or Parquet about the file `where`."""
     if (reason := system_reason(text)) is not None:
         return StoreUnavailable(f"{where}{reason} ({shown})")
-    if _TOMORROW.search(text):
-        return LakeUnfit(f"{where}a later version of the service wrote this table; {_STEP_TOMORROW} ({shown})")
+    if _LATER_VERSION.search(text):
+        return LakeUnfit(f"{where}a later version of the service wrote this table; {_STEP_LATER_VERSION} ({shown})")
     if _DAMAGED.search(text):
         return damaged_table(f"{where}expected a file that can be read, found: {shown}")
     if where and _ABSENT.search(text):
@@ -313,7 +313,7 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
 
     A worker's own error is included.
     """
-    if found := _OURS.search(text):
+    if found := _WORKER_ERROR.search(text):
         return StoreUnavailable(found[2]) if found[1] == "StoreUnavailable" else LakeUnfit(found[2])
     if conflict := _CONFLICT.search(text):
         return LakeBusy(f"{conflict[0]}: another pipeline wrote the same table at the same time; stop one of the two")

@@ -21,7 +21,7 @@ from spark_store.lake.tables import EVENTS, TABLES, Lake, Table
 
 _BATCH_ROWS = 1_000
 
-_LOOKS = 2
+_READS = 2
 """How often the log is read: a pipeline may write a checkpoint and delete older parts meanwhile."""
 
 
@@ -36,8 +36,8 @@ def check_lake(place: Lake, journal_reader: JournalReader) -> None:
         _check_commits(Path(place.path(table)) / "_delta_log")
     check_reach(place, journal_reader)
     for table in there:
-        for fault in _faults(place, table):
-            raise damaged_table(fault)
+        for damage in _damages(place, table):
+            raise damaged_table(damage)
 
 
 def expect_lake(place: Lake) -> None:
@@ -46,15 +46,15 @@ def expect_lake(place: Lake) -> None:
     Raises StoreUnavailable if it is missing: a disk that is mounted later must not be hidden by new tables.
     """
     with JournalReader.open(place.journal) as journal_reader:
-        begin = _begin(journal_reader)
-    if begin > 1 and not place.has(EVENTS):
+        start = _journal_start(journal_reader)
+    if start > 1 and not place.has(EVENTS):
         raise StoreUnavailable(
-            f"{place.folder}: found no lake, expected one with the events before {begin}, which the journal has trimmed; "
+            f"{place.folder}: found no lake, expected one with the events before {start}, which the journal has trimmed; "
             "mount the folder, or restore the folder `lake` from a backup"
         )
 
 
-def _begin(journal_reader: JournalReader) -> int:
+def _journal_start(journal_reader: JournalReader) -> int:
     """Return the first number that is still known to the journal."""
     # In this order: the lake only grows, and the journal is trimmed to what is in it.
     newest, oldest = journal_reader.newest(), journal_reader.oldest_known()
@@ -63,18 +63,15 @@ def _begin(journal_reader: JournalReader) -> int:
 
 def check_reach(place: Lake, journal_reader: JournalReader) -> None:
     """Check that `events` has all trimmed events of the journal. Raises LakeUnfit, StoreUnavailable."""
-    if (begin := _begin(journal_reader)) > 1:
-        refuse_hole(begin, reader.position(place).seq if place.has(EVENTS) else 0)
+    if (start := _journal_start(journal_reader)) > 1:
+        expect_no_gap(start, reader.position(place).seq if place.has(EVENTS) else 0)
 
 
-def refuse_hole(begin: int, last: int) -> None:
-    """Return where the journal begins, and the lake's last event.
-
-    Raises LakeUnfit if events are missing between them.
-    """
-    if begin > last + 1:
+def expect_no_gap(start: int, last: int) -> None:
+    """Expect no event to be missing between the lake's last and the journal's first. Raises LakeUnfit."""
+    if start > last + 1:
         raise LakeUnfit(
-            f"the journal begins at event {begin}, but the lake ends at event {last}, so events between them are missing; "
+            f"the journal begins at event {start}, but the lake ends at event {last}, so events between them are missing; "
             "restore the folder `lake` from a backup"
         )
 
@@ -87,7 +84,7 @@ def _is_begun(folder: Path) -> bool:
 def _check_commits(log: Path) -> None:
     try:
         newest = max((int(it.stem) for it in log.glob("*.json") if it.stem.isdigit()), default=0)
-        is_whole = any(is_complete(log, newest + 1) for _ in range(_LOOKS))
+        is_whole = any(is_complete(log, newest + 1) for _ in range(_READS))
     except OSError as error:
         raise translate_system_error(log, error) from error
     if not is_whole:
@@ -96,15 +93,15 @@ def _check_commits(log: Path) -> None:
         )
 
 
-def _faults(place: Lake, table: Table) -> Iterator[str]:
+def _damages(place: Lake, table: Table) -> Iterator[str]:
     for name, size in reader.files(place, table).items():
-        fault = _fault(Path(place.path(table)) / name, size)
+        damage = _damage_of(Path(place.path(table)) / name, size)
         # A file that was removed meanwhile is no longer part of the table.
-        if fault is not None and name in reader.files(place, table):
-            yield fault
+        if damage is not None and name in reader.files(place, table):
+            yield damage
 
 
-def _fault(file: Path, size: int) -> str | None:
+def _damage_of(file: Path, size: int) -> str | None:
     """Return the damage of a file. Raises StoreUnavailable if the system cannot read it."""
     try:
         if (found := file.stat().st_size) != size:

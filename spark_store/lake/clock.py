@@ -40,7 +40,7 @@ class ClockReading(msgspec.Struct, frozen=True):
     """
 
     clock: datetime
-    believed: datetime
+    trusted: datetime
     uptime: Uptime
     steady: float
     off: timedelta = timedelta(0)
@@ -48,15 +48,15 @@ class ClockReading(msgspec.Struct, frozen=True):
     @property
     def ahead(self) -> timedelta | None:
         """How far the clock is ahead of the trusted time."""
-        return self.clock - self.believed if self.clock > self.believed else None
+        return self.clock - self.trusted if self.clock > self.trusted else None
 
     @property
     def until(self) -> datetime:
         """The time from which ages are computed."""
-        return min(self.clock, self.believed)
+        return min(self.clock, self.trusted)
 
 
-def look(last: ClockReading | None, clock: datetime, uptime: Uptime) -> ClockReading:
+def next_reading(last: ClockReading | None, clock: datetime, uptime: Uptime) -> ClockReading:
     """Return the next reading, of this process or another one, after the `last` one."""
     if last is None:
         return ClockReading(clock, clock, uptime, uptime.seconds)
@@ -68,7 +68,7 @@ def look(last: ClockReading | None, clock: datetime, uptime: Uptime) -> ClockRea
         steady = uptime.seconds
     if timedelta(seconds=uptime.seconds - steady) >= PROOF:
         return ClockReading(clock, clock, uptime, steady)
-    measured = last.believed + passed
+    measured = last.trusted + passed
     if abs(clock - measured) <= SLACK:
         return ClockReading(clock, clock, uptime, steady, off)
     credited = max(timedelta(0), min(clock - measured, off))

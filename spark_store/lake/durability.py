@@ -84,8 +84,8 @@ def _repair(table: Path, published: int) -> Iterator[Path]:
     for commit in sorted((it for it in log.glob("*.json") if it.stem.isdigit()), reverse=True):
         if int(commit.stem) == 0 or commit.stat().st_mtime_ns <= published:
             return
-        is_spoilt, checkpoints = _is_spoilt(commit), sorted(log.glob(f"{commit.stem}.checkpoint*"))
-        if checkpoints and (is_spoilt or not all(map(_is_parquet, checkpoints))):
+        is_damaged, checkpoints = _is_damaged(commit), sorted(log.glob(f"{commit.stem}.checkpoint*"))
+        if checkpoints and (is_damaged or not all(map(_is_parquet, checkpoints))):
             if not is_complete(log, int(commit.stem)):
                 return
             # Without it a reader looks for the checkpoints that there are.
@@ -93,7 +93,7 @@ def _repair(table: Path, published: int) -> Iterator[Path]:
             for checkpoint in checkpoints:
                 _remove(checkpoint)
                 yield checkpoint
-        if not is_spoilt:
+        if not is_damaged:
             return
         # The commit goes last: if this is interrupted, the next one takes it up.
         _remove(log / f"{commit.stem}.crc")
@@ -171,7 +171,7 @@ def read_commit(commit: Path) -> list[CommitAction]:
     return [msgspec.json.decode(line, type=CommitAction) for line in commit.read_bytes().splitlines()]
 
 
-def _is_spoilt(commit: Path) -> bool:
+def _is_damaged(commit: Path) -> bool:
     try:
         actions = read_commit(commit)
     except msgspec.DecodeError:

@@ -55,7 +55,7 @@ def position(lake: Lake) -> LakePosition:
         return LakePosition(delta.version(), delta.transaction_version(APP) or 0)
 
 
-def pending(lake: Lake) -> list[Erasure]:
+def pending_erasures(lake: Lake) -> list[Erasure]:
     """The erasures that it, or one of its tables, has not carried out.
 
     Raises LakeUnfit, SchemaTooNew, StoreUnavailable.

@@ -106,11 +106,11 @@ def _copy_all(source: Lake, folder: Path, earlier: Path | None, undo: contextlib
     target, error = Lake(folder), None
     for _ in range(ATTEMPTS):
         _empty(folder, is_new=False)
-        copying = _Copying(source, target, Lake(earlier) if earlier is not None else None)
+        attempt = _CopyAttempt(source, target, Lake(earlier) if earlier is not None else None)
         try:
-            tables = copying.lake()
-            copying.journal()
-            backup = _check_content(target, tables, copying)
+            tables = attempt.lake()
+            attempt.journal()
+            backup = _check_content(target, tables, attempt)
         except _FileDisappeared as again:
             error = again
             continue
@@ -125,7 +125,7 @@ class _FileDisappeared(Exception):
     """A file or an event that the copy needs is not there any more."""
 
 
-class _Copying:
+class _CopyAttempt:
     """One attempt."""
 
     def __init__(self, source: Lake, target: Lake, earlier: Lake | None) -> None:
@@ -198,10 +198,10 @@ class _Copying:
         self.bytes += path.stat().st_size
 
 
-def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
+def _check_content(copy: Lake, tables: Mapping[str, int], attempt: _CopyAttempt) -> Backup:
     """Return the content of the copies, after checking that they match.
 
-    Raises _TakenAway, LakeUnfit, StoreError.
+    Raises _FileDisappeared, LakeUnfit, StoreError.
     """
     with JournalReader.open(copy.journal) as journal:
         newest, oldest = journal.newest(), journal.oldest_known()
@@ -219,4 +219,4 @@ def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> 
         )
     if trimmed > (reached or 0):
         raise _FileDisappeared(f"events up to {trimmed} were trimmed, and the lake has them up to {reached or 0}")
-    return Backup(now_text(), newest, trimmed, reached, tables, copying.bytes, copying.linked)
+    return Backup(now_text(), newest, trimmed, reached, tables, attempt.bytes, attempt.linked)

@@ -84,7 +84,7 @@ def compare(path: Path) -> IndexComparison:
         connection.execute(_BEGIN)
         found = index_builder.progress(connection)
         # Rows that are being deleted for a rebuild are meaningless.
-        compared = IndexComparison(0, found.last, 0, []) if found.is_stale else _Comparing(connection, found).compare()
+        compared = IndexComparison(0, found.last, 0, []) if found.is_stale else _Comparator(connection, found).compare()
         connection.execute(_END)
         return compared
     except sqlite3.Error as error:
@@ -94,7 +94,7 @@ def compare(path: Path) -> IndexComparison:
             connection.close()
 
 
-class _Comparing:
+class _Comparator:
     """Compares places with contents: numbers of paths (names of those without one), and labels."""
 
     def __init__(self, connection: sqlite3.Connection, progress: index_builder.IndexProgress) -> None:

@@ -155,7 +155,7 @@ class _Comparison:
             snapshots = rows_between(self._place, SNAPSHOTS, first, end)
             sources.append(_by_entity(_SNAPSHOTS, states(snapshots)))
         for (id, type), rows in groupby(heapq.merge(*sources), itemgetter(0)):
-            self._report.add(self._entity_unlike(type, id, rows))
+            self._report.add(self._entity_differences(type, id, rows))
         self._report.compared += len(keys)
         return end
 
@@ -169,7 +169,7 @@ class _Comparison:
             keys.append((id, type))
         return keys, None
 
-    def _entity_unlike(self, type: str, id: str, rows: Iterable[Any]) -> Iterator[LakeDifference]:
+    def _entity_differences(self, type: str, id: str, rows: Iterable[Any]) -> Iterator[LakeDifference]:
         """Compare one entity, of which the rows come by source."""
         kept: EntityState | None = None
         snapshots: list[int] = []
@@ -177,14 +177,14 @@ class _Comparison:
         for _, source, found in rows:
             if source == _LATEST:
                 kept, *others = found
-                yield from self._state_unlike(LATEST, kept)
+                yield from self._state_differences(LATEST, kept)
                 yield from (_row("there more than once", it) for it in others)
             elif source == _SNAPSHOTS:
                 for row in found:
                     if row.revision in snapshots[-1:]:
                         yield _row("there more than once", row, SNAPSHOTS)
                     else:
-                        yield from self._state_unlike(SNAPSHOTS, row)
+                        yield from self._state_differences(SNAPSHOTS, row)
                     snapshots.append(row.revision)
             elif source == _EVENTS:
                 events = found
@@ -192,9 +192,9 @@ class _Comparison:
         if kept is None and (revision := self._least_revision(type, id)):
             state = self._journal_reader.state(type, id)
             yield LakeDifference(LATEST.name, "missing in the lake", id, revision if state is None else state.revision)
-        yield from self._history_unlike(type, id, kept, snapshots, events)
+        yield from self._history_differences(type, id, kept, snapshots, events)
 
-    def _state_unlike(self, table: Table, kept: EntityState) -> Iterator[LakeDifference]:
+    def _state_differences(self, table: Table, kept: EntityState) -> Iterator[LakeDifference]:
         """Compare a row of `latest` or `snapshots` with the journal's state.
 
         At the same revision they are the same. A snapshot was once a row of `latest`, which may be newer than the watermark,
@@ -202,17 +202,17 @@ class _Comparison:
         """
         key = (kept.entity_type, kept.entity)
         state = self._journal_reader.state(*key)
-        if (erased := self._erased_unlike(table, kept)) is not None:
+        if (erased := self._erased_differences(table, kept)) is not None:
             yield from erased
         elif state is None or state.revision < kept.revision:
             yield _row("unknown to the journal", kept, table)
         elif state.revision == kept.revision:
-            if wrong := _unlike(state, kept):
+            if wrong := _differing_fields(state, kept):
                 yield _row(f"{', '.join(wrong)} different from the journal", kept, table)
         elif table is LATEST and kept.revision < self._least_revision(*key):
             yield _row("older than the entity's events", kept)
 
-    def _history_unlike(
+    def _history_differences(
         self, type: str, id: str, kept: EntityState | None, snapshots: Sequence[int], lake: Iterable[JournalEntry]
     ) -> Iterator[LakeDifference]:
         """Compare the events of an entity, and what they lead to."""
@@ -243,20 +243,20 @@ class _Comparison:
             if erased == history.erased:
                 # One that was erased meanwhile is compared next time.
                 yield from self._gaps(history, oldest, snapshots)
-                yield from history.folded_unlike()
+                yield from history.replay_differences()
 
     def _missing_event(self, mine: JournalEntry) -> Iterator[LakeDifference]:
         """An event that the lake does not have: expired, or erased after it was read."""
         state = self._journal_reader.state(mine.entity_type, mine.entity)
         newest = mine.revision if state is None else state.revision
-        if not self._is_expired(mine, newest) and self._erased_unlike(EVENTS, mine) is None:
+        if not self._is_expired(mine, newest) and self._erased_differences(EVENTS, mine) is None:
             yield _event("missing in the lake", mine)
 
     def _unknown_event(self, kept: JournalEntry) -> Iterator[LakeDifference]:
         """An event that the journal does not have: trimmed, newer than the watermark, or erased."""
         if not self._report.first <= kept.seq <= self._report.last:
             return
-        if (erased := self._erased_unlike(EVENTS, kept)) is not None:
+        if (erased := self._erased_differences(EVENTS, kept)) is not None:
             yield from erased
         elif self._is_expected(kept.seq):
             yield _event("not in the journal", kept)
@@ -287,7 +287,7 @@ class _Comparison:
         erased, _ = self._journal_reader.beginning(entity_type, entity)
         return reached if reached > erased else 0
 
-    def _erased_unlike(self, table: Table, row: JournalEntry | EntityState) -> list[LakeDifference] | None:
+    def _erased_differences(self, table: Table, row: JournalEntry | EntityState) -> list[LakeDifference] | None:
         """Return the difference of an erased row, none if its erasure is pending; None for other rows."""
         # Also those that have been asked for since the last question.
         for it in self._journal_reader.erasures(self._newest_erasure):
@@ -328,7 +328,7 @@ class _History:
         if entry.revision <= self.row.revision:
             self._folding.event(Event(self._entity, entry.revision, entry.timestamp, *entry[5:]), entry.seq)
 
-    def folded_unlike(self) -> Iterator[LakeDifference]:
+    def replay_differences(self) -> Iterator[LakeDifference]:
         """Compare the row with the folded events."""
         made = self._folding.snapshot
         # Expired or future events lead nowhere; holes are reported elsewhere.
@@ -337,11 +337,11 @@ class _History:
         folded = EntityState(
             *self.row[:2], made.policy, made.revision, self._folding.seq, made.created, made.modified, state_text(made)
         )
-        if wrong := _unlike(folded, self.row):
+        if wrong := _differing_fields(folded, self.row):
             yield _row(f"{', '.join(wrong)} different from a replay of the events", self.row)
 
 
-def _unlike(state: EntityState, kept: EntityState) -> list[str]:
+def _differing_fields(state: EntityState, kept: EntityState) -> list[str]:
     wrong = [name for name in _STATE_SAME if getattr(state, name) != getattr(kept, name)]
     return wrong if is_same_text(state.state, kept.state) else [*wrong, "state"]
 

@@ -54,10 +54,10 @@ EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 NICE = 15
 """The niceness of the pipeline: clients wait for the service, and not for the lake."""
 
-_LOCK_SECONDS, _HAND_SECONDS = 60.0, 5.0
+_LOCK_SECONDS, _MANUAL_LOCK_SECONDS = 60.0, 5.0
 """How long another pipeline may take to end: for the service's own, and for manual commands."""
 
-_LAST_SECONDS = 60.0
+_ORPHAN_SECONDS = 60.0
 """How long a process whose parent is gone may take to finish its batch."""
 
 
@@ -142,7 +142,7 @@ def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.loop import PipelineLoop
     from spark_store.pipeline.query_jobs import abandoned_jobs_ended
-    from spark_store.pipeline.session import connect_port, put_first
+    from spark_store.pipeline.session import connect_port, prioritize
 
     # Without Spark, which takes long to start, since it may be tried for hours.
     expect_lake(Lake(given.data_dir))
@@ -153,7 +153,7 @@ def _run(given: argparse.Namespace) -> int:
     settings: PipelineSettings = given.settings
     token = secrets.token_urlsafe(32) if settings.answers_queries and not settings.once else None
     with _target(given, stopping, token=token) as target, contextlib.ExitStack() as serving:
-        put_first(target.spark)
+        prioritize(target.spark)
         if token is not None:
             port = connect_port(target.spark)
             serving.enter_context(abandoned_jobs_ended(target.spark))
@@ -174,7 +174,7 @@ def _optimize(given: argparse.Namespace) -> int:
     return 0
 
 
-def _forget(given: argparse.Namespace) -> int:
+def _retention(given: argparse.Namespace) -> int:
     from spark_store.pipeline import retention
     from spark_store.pipeline.loop import PipelineLoop
 
@@ -242,7 +242,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "install": _install,
     "run": _run,
     "optimize": _optimize,
-    "retention": _forget,
+    "retention": _retention,
     "rebuild": _rebuild,
     "verify": _verify,
 }
@@ -263,22 +263,22 @@ def _target(
     from spark_store.pipeline.loop import translate_error
     from spark_store.pipeline.session import (
         lake_lock,
+        remove_unused_folders,
         scratch_folder,
         start_session,
-        sweep,
         wait_for_lock,
     )
     from spark_store.pipeline.tables import LakeWriter
 
     lake = Lake(given.data_dir)
     begun = time.monotonic()
-    is_by_hand = given.action != "run"
+    is_manual = given.action != "run"
     settings: PipelineSettings = given.settings
-    seconds = _HAND_SECONDS if is_by_hand else _LOCK_SECONDS
-    if is_by_hand and not lake.has(EVENTS):
+    seconds = _MANUAL_LOCK_SECONDS if is_manual else _LOCK_SECONDS
+    if is_manual and not lake.has(EVENTS):
         # Neither exists: probably a wrong folder, so create nothing in it.
         expect_journal(lake.journal)
-    if is_writing and is_by_hand:
+    if is_writing and is_manual:
         # Check before starting Spark, which takes long.
         wait_for_lock(lake, seconds)
     with scratch_folder(lake) as scratch:
@@ -288,7 +288,7 @@ def _target(
             # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
             with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
                 if is_writing:
-                    sweep(lake)
+                    remove_unused_folders(lake)
                     if repaired := durability.repair(lake):
                         say("log repaired", commits=[str(commit.relative_to(lake.folder)) for commit in repaired])
                 yield LakeWriter.of(spark, given.data_dir)
@@ -308,7 +308,7 @@ def _watch_parent(stopping: threading.Event) -> None:
             while os.read(sys.stdin.fileno(), 1024):
                 pass
         stopping.set()
-        time.sleep(_LAST_SECONDS)
+        time.sleep(_ORPHAN_SECONDS)
         # Long over: the lake can bear it, and an orphan would be in the way of the next pipeline.
         os._exit(EXIT_FAILED)
 

@@ -27,9 +27,8 @@ from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, translat
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
-from spark_store.lake.check import expect_lake, refuse_hole
-from spark_store.lake.clock import look as look_at_clock
-from spark_store.lake.clock import uptime
+from spark_store.lake.check import expect_lake, expect_no_gap
+from spark_store.lake.clock import next_reading, uptime
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, TABLES
 from spark_store.lake.watermark import (
     BatchProgress,
@@ -41,7 +40,7 @@ from spark_store.lake.watermark import (
 )
 from spark_store.pipeline import erasure, retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.query_jobs import running_queries
-from spark_store.pipeline.session import put_first
+from spark_store.pipeline.session import prioritize
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.table_maintenance import MaintenanceState, due, waited
 from spark_store.pipeline.tables import LakeWriter
@@ -74,7 +73,7 @@ def first_unmerged(found: StartPosition) -> int:
             "journal, or move the folder `lake` away, and the pipeline creates a new one"
         )
     oldest = found.newest + 1 if found.oldest is None else found.oldest
-    refuse_hole(oldest, found.appended)
+    expect_no_gap(oldest, found.appended)
     merged = min(found.watermark, found.appended, found.merged)
     # The entities of trimmed events are unknown: merge all.
     return merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1
@@ -85,12 +84,12 @@ Say = Callable[..., None]
 
 _POLL_SECONDS = 0.1
 """The least pause between two looks at the journal."""
-_LOOK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 """The pause between two looks for erasures and maintenance that is due."""
 _WARM_UP_SECONDS = 10.0
 """How long after its start the pipeline warms Spark up: the first batch comes first."""
-_AGAIN_SECONDS = 600.0
-_ERASE_AGAIN_SECONDS = 60.0
+_RETRY_SECONDS = 600.0
+_RETRY_ERASURE_SECONDS = 60.0
 """After how many seconds failed maintenance, or a failed erasure, is retried."""
 _NO_ANSWER = "Answer from Java side is empty"
 """The error of Py4J for a Java process that is gone."""
@@ -122,14 +121,14 @@ class PipelineLoop:
         self._batches = self._compacted = 0
         """Batches of this run, and up to which one the tables were compacted."""
         self._begun = self._merged = time.monotonic()
-        self._again: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
         """When failed maintenance may be tried again."""
-        self._made = datetime.now(UTC)
+        self._created = datetime.now(UTC)
         self._watermark = Watermark()
         self._entities = self._newest_snapshot = 0
         """The number of entities, and the newest full snapshot."""
-        self._look = look_at_clock(None, self._time(), uptime())
-        self._is_by_hand = False
+        self._clock_reading = next_reading(None, self._time(), uptime())
+        self._is_manual = False
 
     def run(self) -> None:
         """Run until `stopping`, or until everything has been taken (`once`).
@@ -155,8 +154,8 @@ class PipelineLoop:
         expect_lake(target.lake)
         tables.prepare(target)
         self._watermark = self._last_watermark()
-        if (looked := self._watermark.retention) is not None:
-            self._look = look_at_clock(looked.reading, self._time(), uptime())
+        if (last_run := self._watermark.retention) is not None:
+            self._clock_reading = next_reading(last_run.reading, self._time(), uptime())
         if self._settings.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
@@ -198,7 +197,7 @@ class PipelineLoop:
 
     def _follow_beside_maintenance(self) -> None:
         ended = threading.Event()
-        with ThreadPoolExecutor(1, "maintenance", put_first, (self._target.spark,)) as threads:
+        with ThreadPoolExecutor(1, "maintenance", prioritize, (self._target.spark,)) as threads:
             maintaining = threads.submit(self._maintain_until, ended)
             try:
                 self._follow(self._newest, maintaining.done)
@@ -232,7 +231,7 @@ class PipelineLoop:
 
     def _maintain_until(self, ended: threading.Event) -> None:
         begun, is_warm = time.monotonic(), not self._settings.answers_queries
-        while not ended.wait(_LOOK_SECONDS):
+        while not ended.wait(_CHECK_SECONDS):
             self._maintain()
             if not is_warm and time.monotonic() - begun >= _WARM_UP_SECONDS and not self._is_behind():
                 is_warm = True
@@ -260,7 +259,7 @@ class PipelineLoop:
         """Do what is due: erasures, states, maintenance. Only this thread writes anything but appends."""
         self._erase()
         self._merge(is_end=is_end)
-        self._keep_up()
+        self._maintain_tables()
 
     def _merge(self, *, is_end: bool) -> None:
         """Merge the states of entities whose events were appended since the last merge, if it is due."""
@@ -309,7 +308,7 @@ class PipelineLoop:
         self._remember(erased=todo[-1].id, erased_at=now_text())
 
     def _may_try(self, kind: str) -> bool:
-        return time.monotonic() >= self._again.get(kind, 0.0)
+        return time.monotonic() >= self._retry_at.get(kind, 0.0)
 
     def _attempt(self, kind: str, work: Callable[[], None]) -> str | None:
         """Do work whose failure keeps no new event out of the lake. Return the failure; it is retried."""
@@ -318,7 +317,7 @@ class PipelineLoop:
             work()
         except (PySparkException, Py4JJavaError, StoreError) as error:
             failure = str(translate_error(error))
-            self._again[kind] = time.monotonic() + (_ERASE_AGAIN_SECONDS if kind == "erasure" else _AGAIN_SECONDS)
+            self._retry_at[kind] = time.monotonic() + (_RETRY_ERASURE_SECONDS if kind == "erasure" else _RETRY_SECONDS)
         self._note(kind, failure)
         self._count()
         # The disk may be the reason of the failure.
@@ -330,18 +329,18 @@ class PipelineLoop:
         """Read from the tables what decides about maintenance. An unreadable table keeps its last figures."""
         lake = self._target.lake
         with contextlib.suppress(StoreError):
-            self._made = reader.created_at(lake, EVENTS) or self._made
+            self._created = reader.created_at(lake, EVENTS) or self._created
             self._entities = reader.rows(lake, LATEST)
             self._newest_snapshot = reader.last_transaction(lake, FULL_SNAPSHOTS, APP)
             self._remember(tables={table.name: reader.size(lake, table) for table in TABLES})
 
-    def _keep_up(self) -> None:
+    def _maintain_tables(self) -> None:
         """Carry out maintenance that is due."""
         if self._stopping.is_set():
             return
         watermark, age = self._watermark, timedelta(seconds=time.monotonic() - self._begun)
         state = MaintenanceState(
-            waited(watermark, self._made, datetime.now(UTC)),
+            waited(watermark, self._created, datetime.now(UTC)),
             timedelta.max if self._settings.once else age,
             self._batches - self._compacted,
             sum(max(0, size.files - watermark.compacted.get(name, 0)) for name, size in watermark.tables.items()),
@@ -362,7 +361,7 @@ class PipelineLoop:
         A watermark that cannot be read is not replaced: only the next pipeline knows all of it again.
         """
         tables.prepare(self._target)
-        self._is_by_hand, is_known = True, False
+        self._is_manual, is_known = True, False
         with contextlib.suppress(StoreUnavailable):
             self._watermark = read_watermark(self._target.lake.watermark)
             is_known = True
@@ -378,7 +377,7 @@ class PipelineLoop:
     def _maintenance(self) -> Mapping[str, Callable[[], None]]:
         return {
             "full_snapshot": self._take_full_snapshot,
-            "retention": self._forget,
+            "retention": self._delete_expired,
             "optimize": self._optimize,
             "vacuum": self._vacuum,
         }
@@ -394,20 +393,22 @@ class PipelineLoop:
         self._say("full snapshot", seq=seq, things=snapshots.take_full_snapshot(self._target, seq))
         snapshots.thin(self._target)
 
-    def _forget(self) -> None:
+    def _delete_expired(self) -> None:
         """Delete expired events by the trusted time, or by the clock."""
         now, run = self._time(), self._watermark.retention
-        if self._is_by_hand:
+        if self._is_manual:
             # The trusted time stays.
-            until, done = now, RetentionRun(self._look if run is None else run.reading, 0, utc_text(now))
+            until, done = now, RetentionRun(self._clock_reading if run is None else run.reading, 0, utc_text(now))
         else:
-            self._look = look = look_at_clock(self._look, now, uptime())
-            until, done = look.until, RetentionRun(look, 0)
-            if (ahead := look.ahead) is not None:
-                self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=utc_text(look.believed))
+            self._clock_reading = reading = next_reading(self._clock_reading, now, uptime())
+            until, done = reading.until, RetentionRun(reading, 0)
+            if (ahead := reading.ahead) is not None:
+                self._say(
+                    "clock went ahead", seconds=round(ahead.total_seconds(), 3), trusted=utc_text(reading.trusted)
+                )
         # Delta would refuse one of the two: rows are deleted by what the table has.
         with self._appending:
-            events = retention.forget(self._target, self._settings.retention, until)
+            events = retention.delete_expired(self._target, self._settings.retention, until)
         self._say("expired", events=events)
         self._remember(retention=msgspec.structs.replace(done, events=events))
 

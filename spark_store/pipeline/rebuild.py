@@ -45,7 +45,7 @@ def rebuild_latest(target: LakeWriter) -> FoldReport:
     if not place.has(EVENTS):
         raise LakeUnfit(f"{place.path(EVENTS)}: expected a table to rebuild from, found none; restore it from a backup")
     tables.prepare(target)
-    spared = erasure.spared_condition(reader.pending(place))
+    spared = erasure.spared_condition(reader.pending_erasures(place))
     known = target.read(LATEST).unionByName(target.read(SNAPSHOTS).select(*LATEST.column_names))
     partitions = 2 + reader.rows(place, EVENTS) // PARTITION_ROWS
     states = folded_states(target.read(EVENTS).where(spared), known.where(spared), partitions)

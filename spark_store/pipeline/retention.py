@@ -40,7 +40,7 @@ class DeletedEvents(NamedTuple):
 
 
 def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> list[DeletedEvents]:
-    """Return what `forget` would delete now, by namespace."""
+    """Return what `delete_expired` would delete now, by namespace."""
     if retention.is_forever:
         return []
     boundaries = _boundaries(target, retention, now)
@@ -61,16 +61,16 @@ def trusted_time(newest: datetime | None, now: datetime) -> datetime:
     return now if newest is None else min(now, newest)
 
 
-def forget(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
+def delete_expired(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """Delete events that are past their time; how many. Their files go with a later `vacuum`."""
     if retention.is_forever:
         return 0
-    deleted = _forget_events(target, retention, now)
+    deleted = _delete_events(target, retention, now)
     snapshots.thin(target)
     return deleted
 
 
-def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
+def _delete_events(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """The events, and the states from before them."""
     boundaries = _boundaries(target, retention, now).persist()
     try:

@@ -37,8 +37,8 @@ from spark_store.pipeline.java import find_java
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.records import LOCAL_MASTER
 
-_LOOK_SECONDS = 0.2
-_IDLE_LOOKS = 5
+_POLL_SECONDS = 0.2
+_IDLE_COLLECTIONS = 5
 """After so many collections that freed no shuffle file, the others are needed."""
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _POOLS = Path(__file__).with_name("pools.xml")
@@ -233,7 +233,7 @@ def connect_port(spark: SparkSession) -> int:
     return int(getattr(service, "MODULE$").localPort())
 
 
-def put_first(spark: SparkSession) -> None:
+def prioritize(spark: SparkSession) -> None:
     """Give the calling thread, and its threads, priority over Spark queries.
 
     Delta's own threads have it by the file of the pools.
@@ -247,21 +247,21 @@ def shuffle_files(spark: SparkSession) -> set[Path]:
     return {file for folder in blocks.localDirs() for file in Path(folder.getPath()).rglob("shuffle_*")}
 
 
-def drop_shuffles(spark: SparkSession, looks: int = 20) -> int:
+def drop_shuffles(spark: SparkSession, collections: int = 20) -> int:
     """Have unused shuffle files deleted; return how many are still needed after so many collections.
 
     They are deleted with the queries that need them, or with the process. Spark deletes a file when Java's collector has
     found that it is unused, which runs when memory is short. Delta needs those of the newest version of each table, so this
-    ends before, when `_IDLE_LOOKS` collections in a row have freed none.
+    ends before, when `_IDLE_COLLECTIONS` collections in a row have freed none.
     """
     before = shuffle_files(spark)
     gc.collect()  # Python may keep objects of Java alive
     left, idle = before, 0
-    for _ in range(looks):
-        if not left or idle == _IDLE_LOOKS:
+    for _ in range(collections):
+        if not left or idle == _IDLE_COLLECTIONS:
             break
         spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         still = before & shuffle_files(spark)
         left, idle = still, 0 if still < left else idle + 1
     return len(left)
@@ -276,7 +276,7 @@ def wait_for_lock(lake: Lake, seconds: float) -> None:
     while _is_locked(lake.lock):
         if time.monotonic() >= deadline:
             raise _busy(lake)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _is_locked(lock: Path) -> bool:
@@ -317,7 +317,7 @@ def lake_lock(
         while file.getChannel().tryLock() is None:
             if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
                 raise _busy(lake)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         yield
     finally:
         # A killed Java process has released it.
@@ -338,7 +338,7 @@ def scratch_folder(lake: Lake) -> Iterator[Path]:
         yield folder
 
 
-def sweep(lake: Lake) -> None:
+def remove_unused_folders(lake: Lake) -> None:
     """Take the folders away that no process uses any more. Raises OSError."""
     lake.scratch.mkdir(parents=True, exist_ok=True)
     with _locked(lake.scratch):

@@ -66,7 +66,7 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
     from spark_store.lake import reader as lakes
 
     # `with_guards` leaves out later erasures.
-    spared = erasure.spared_condition(lakes.pending(lake))
+    spared = erasure.spared_condition(lakes.pending_erasures(lake))
     versions = lakes.versions_before(lake, before)
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
     within = f"{spared} AND namespace IN ({names})" if names else spared

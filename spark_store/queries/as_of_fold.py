@@ -131,9 +131,9 @@ def fold_batches(predicate: Predicate | None, batches: Iterator[pa.RecordBatch])
     text, number = pa.string(), pa.int64()
     types = dict(zip(Candidate._fields, (text, number, number, number, text, pa.bool_()), strict=True))
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    things = (was(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
-    look = None if predicate is None else _Looking(predicate)
-    found = (row for thing in things if thing is not None and (row := _match_row(look, thing)) is not None)
+    things = (state_after(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
+    matcher = None if predicate is None else _PredicateMatcher(predicate)
+    found = (row for thing in things if thing is not None and (row := _match_row(matcher, thing)) is not None)
     for some in _slices(found):
         columns = zip(*some, strict=True)
         arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
@@ -179,7 +179,7 @@ def thing_document(entity: str, revision: int, created: int, modified: int, stat
     }
 
 
-class _Looking:
+class _PredicateMatcher:
     """A predicate that is evaluated for one thing after the other."""
 
     def __init__(self, predicate: Predicate) -> None:
@@ -188,7 +188,7 @@ class _Looking:
         # To write a time down takes as long as most predicates.
         self._compares_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
 
-    def finds(self, thing: StateRow) -> bool | None:
+    def matches(self, thing: StateRow) -> bool | None:
         """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
         state = thing.state if thing.state is not None else decode_state(thing.text or "{}")
         if self._compares_times:
@@ -200,15 +200,15 @@ class _Looking:
         return None if self._is_weak or not holds(self._weak, document) else False
 
 
-def _match_row(look: _Looking | None, thing: StateRow) -> Candidate | None:
+def _match_row(matcher: _PredicateMatcher | None, thing: StateRow) -> Candidate | None:
     """Return a row of the output, if it matches."""
-    matches = True if look is None else look.finds(thing)
+    matches = True if matcher is None else matcher.matches(thing)
     if matches is None:
         return None
     return Candidate(*thing[:4], thing.text if thing.text is not None else encode_state(thing.state).decode(), matches)
 
 
-def was(rows: Sequence[FoldRow]) -> StateRow | None:
+def state_after(rows: Sequence[FoldRow]) -> StateRow | None:
     """Return a thing after its last row; None if it does not exist, or is not known."""
     first = next((number for number in reversed(range(len(rows))) if rows[number].action == KNOWN), None)
     known = None if first is None else rows[first]
@@ -216,15 +216,15 @@ def was(rows: Sequence[FoldRow]) -> StateRow | None:
         rows if first is None or known is None else [row for row in rows[first + 1 :] if row.revision > known.revision]
     )
     if not events:
-        return None if known is None or known.value is None else _known(known)
-    return _set(known, events) if _only_sets(known, events) else _fold(known, events)
+        return None if known is None or known.value is None else _known_state(known)
+    return _fold_values(known, events) if _only_sets_values(known, events) else _fold(known, events)
 
 
-def _known(row: FoldRow) -> StateRow:
+def _known_state(row: FoldRow) -> StateRow:
     return StateRow(row.entity, row.revision, row.created or row.at, row.at, row.value)
 
 
-def _only_sets(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
+def _only_sets_values(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
     """Whether all events, none missing, set a value in its place and nothing else."""
     before = 0 if known is None else known.revision
     if events[0].revision != before + 1 or events[-1].revision != before + len(events):
@@ -234,7 +234,7 @@ def _only_sets(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
     return all(event.action in _SETS and METADATA not in (event.headers or "") for event in events)
 
 
-def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
+def _fold_values(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
     """Fold by the last value of each place, after the last value of the whole thing."""
     state: Any = {} if known is None else decode_state(known.value or "{}")
     last = {event.path: event.revision for event in events}

@@ -85,7 +85,7 @@ class Export:
         rows, first, last = 0, None, None
         with output_file(out, SCHEMA, force=force) as output:
             # First of all: later erasures of the lake are left out here.
-            erased = lakes.pending(self.lake)
+            erased = lakes.pending_erasures(self.lake)
             position, waiting = newest(self.lake, selection, erased, check)
             files = (
                 [] if position is None else in_parts(lake_rows(self.lake, position.version, selection, erased, check))

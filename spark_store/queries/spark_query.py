@@ -50,13 +50,13 @@ _INTERRUPT_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
 """How long Spark may take to report that it has stopped. Then the connection is closed."""
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _LONGEST_REASON = 600
-_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """The logger of pyspark that writes errors to standard error; they are raised to the caller only."""
 
 _CLOSED = "closed channel"
-_LOST = (
+_LOST_TEXTS = (
     "SparkContext was shut down",
     "Cannot call methods on a stopped SparkContext",
     "INVALID_HANDLE.",
@@ -67,7 +67,7 @@ _LOST = (
 )
 """Texts of Spark for failures of its process, not of the query."""
 
-_REMOVED = ("DELTA_VERSION_NOT_FOUND", "FILE_NOT_EXIST")
+_REMOVED_TEXTS = ("DELTA_VERSION_NOT_FOUND", "FILE_NOT_EXIST")
 """Texts of Spark for versions that an erasure has removed, and for their files."""
 
 
@@ -137,16 +137,16 @@ class SparkQueries:
         deadline = time.monotonic() + limits.seconds
         check = partial(check_limits, limits, deadline, cancellation or Cancellation())
         with contextlib.ExitStack() as closing:
-            while not self.slots.acquire(timeout=_LOOK_SECONDS):
+            while not self.slots.acquire(timeout=_POLL_SECONDS):
                 check()
             closing.callback(self.slots.release)
             check()
             try:
                 session = _session(self.find())
                 closing.callback(_release, session)
-                answer = _begin(lambda: query(Tables(session, self.lake)).collect())
+                answer = _in_thread(lambda: query(Tables(session, self.lake)).collect())
                 closing.callback(_interrupt, session, answer)
-                while not wait([answer], _LOOK_SECONDS).done:
+                while not wait([answer], _POLL_SECONDS).done:
                     check()
                 return answer.result()
             except StoreError:
@@ -189,11 +189,11 @@ def translate_error(error: Exception) -> SparkQueryError | StoreUnavailable:
             f"expected a pipeline with Spark queries, found none: {reason}; `connectivity pipeline status` and "
             "/health/ready show its state"
         )
-    if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST):
+    if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST_TEXTS):
         return PipelineLost(
             f"the pipeline ended during the query: {reason}; repeat the query when the pipeline runs again"
         )
-    if any(said in text for said in _REMOVED):
+    if any(said in text for said in _REMOVED_TEXTS):
         return StoreUnavailable(
             f"files of the lake are missing: {reason}; if an erasure has removed them, repeat the query; otherwise restore "
             "the files from a backup"
@@ -220,14 +220,14 @@ def _session(url: str) -> SparkSession:
     """Return a session without retries: the caller decides how long to wait."""
     from pyspark.sql.connect.session import SparkSession
 
-    for name in _LOUD:
+    for name in _ERROR_LOGGERS:
         logging.getLogger(name).disabled = True
     session = SparkSession(url)
     session.client.set_retry_policies([])
     return session
 
 
-def _begin(work: Callable[[], T]) -> Future[T]:
+def _in_thread(work: Callable[[], T]) -> Future[T]:
     """Do something in a thread that the process does not wait for when it ends."""
     found: Future[T] = Future()
 
@@ -248,7 +248,7 @@ def _interrupt(session: SparkSession, answer: Future[Any]) -> None:
     """
     end = time.monotonic() + _GRACE_SECONDS
     while not answer.done() and time.monotonic() < end:
-        wait([_begin(session.interruptAll)], _GRACE_SECONDS)
+        wait([_in_thread(session.interruptAll)], _GRACE_SECONDS)
         wait([answer], _INTERRUPT_SECONDS)
 
 
@@ -260,7 +260,7 @@ def _release(session: SparkSession) -> None:
         wait(list(session.client._release_futures), _GRACE_SECONDS)
         session.client.release_session()
 
-    wait([_begin(release)], _GRACE_SECONDS)
+    wait([_in_thread(release)], _GRACE_SECONDS)
     with contextlib.suppress(Exception):
         # Ends every call that still waits.
         session.client.close()

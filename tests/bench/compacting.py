@@ -19,7 +19,7 @@ from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.pipeline import table_maintenance, tables
 from spark_store.pipeline.__main__ import NICE
-from spark_store.pipeline.session import put_first, start_session
+from spark_store.pipeline.session import prioritize, start_session
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
 
@@ -27,7 +27,7 @@ from spark_store.pipeline.tables import LakeWriter
 def main(folder: Path) -> int:
     os.nice(NICE)
     spark = start_session(PipelineSettings(), "of a benchmark")
-    put_first(spark)
+    prioritize(spark)
     for number in range(sys.maxsize):
         data = folder.with_name(f"{folder.name}-{number}")
         shutil.copytree(Lake(folder).folder, Lake(data).folder)

@@ -89,7 +89,7 @@ def steps(events: int) -> list[Step]:
         return snapshots.take_full_snapshot(target, read_watermark(target.lake.watermark).seq + 1)
 
     def forget(target: LakeWriter) -> object:
-        return retention.forget(target, rules, datetime.now(UTC))
+        return retention.delete_expired(target, rules, datetime.now(UTC))
 
     return [
         Step("search as of", None, lambda target: search_as_of(target, events)),

@@ -26,7 +26,7 @@ from spark_store.lake.tables import FULL_SNAPSHOTS, SNAPSHOTS, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.erasure import clean
-from spark_store.pipeline.retention import forget
+from spark_store.pipeline.retention import delete_expired
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.warm_up import warm_up
@@ -254,7 +254,7 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
     assert 0 < len(changed) < len(past.before(timestamp(120)))
     ask = made(data_folder, whole, timestamp(120))
     # The states before the retention boundary of each thing are unknown, those after it known.
-    assert forget(target, RetentionRules(RetentionRule(revisions=2)), NOW) > 100
+    assert delete_expired(target, RetentionRules(RetentionRule(revisions=2)), NOW) > 100
     for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
         known = {str(entity) for entity, state in past.before(moment).items() if is_known(past, entity, state)}
         expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
@@ -309,17 +309,17 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
 
     thin = snapshots.thin
     monkeypatch.setattr(snapshots, "thin", lambda _: 0)
-    assert forget(target, rules, now) == 8
+    assert delete_expired(target, rules, now) == 8
     before = answers()
     assert [len(answer) for answer in before] == [6, 6, 6]
     assert [max(it.revision for it in answer) for answer in before] == [3, 4, 5]
     assert list(reader.full_snapshot_times(data_folder.lake)) == [6, 8, 10]
     monkeypatch.setattr(snapshots, "thin", thin)
-    assert forget(target, rules, now) == 0
+    assert delete_expired(target, rules, now) == 0
     assert list(reader.full_snapshot_times(data_folder.lake)) == [8, 10]
     assert answers() == before
     version = DeltaTable(data_folder.lake.path(FULL_SNAPSHOTS)).version()
-    assert forget(target, rules, now) == 0
+    assert delete_expired(target, rules, now) == 0
     assert DeltaTable(data_folder.lake.path(FULL_SNAPSHOTS)).version() == version, "nothing to do is no version"
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, StoreError, StoreUnavailable
 from spark_store.journal.schema import STEPS
 from spark_store.lake import reader
-from spark_store.lake.clock import look, uptime
+from spark_store.lake.clock import next_reading, uptime
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import (
@@ -224,7 +224,7 @@ def by_hand(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFol
     monkeypatch.setattr(tables, "prepare", lambda _: None)
     monkeypatch.setattr(table_maintenance, "optimize", lambda _: None)
     monkeypatch.setattr(table_maintenance, "vacuum", lambda _: None)
-    monkeypatch.setattr(retention, "forget", lambda *_: 17)
+    monkeypatch.setattr(retention, "delete_expired", lambda *_: 17)
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
     monkeypatch.setattr(reader, "rows", lambda *_: 3)
     monkeypatch.setattr(reader, "created_at", lambda *_: None)
@@ -243,7 +243,9 @@ def test_maintenance_by_hand_is_shown_in_the_status(by_hand: DataFolder) -> None
     assert (found.tables["events"], found.compacted["events"]) == (TableSize(4, 700), 4)
 
 
-@pytest.mark.parametrize("before", [RetentionRun(look(None, datetime(2030, 1, 15, tzinfo=UTC), uptime()), 3), None])
+@pytest.mark.parametrize(
+    "before", [RetentionRun(next_reading(None, datetime(2030, 1, 15, tzinfo=UTC), uptime()), 3), None]
+)
 def test_a_manual_retention_run_is_recorded_in_the_watermark(before: RetentionRun | None, by_hand: DataFolder) -> None:
     publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
     rules = given(retention={"default": {"age": "PT1S"}})

@@ -20,7 +20,7 @@ from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import LATEST, SNAPSHOTS
 from spark_store.maintenance.rebuild import rebuild_journal
 from spark_store.maintenance.verify import verify
-from spark_store.pipeline.retention import forget
+from spark_store.pipeline.retention import delete_expired
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
@@ -112,14 +112,14 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     rules = RetentionRules(
         RetentionRule(timedelta(seconds=10)), {"acme.short": RetentionRule(revisions=4), "acme.site": RetentionRule()}
     )
-    assert forget(target, rules, now) == 5 + 5 + 12
+    assert delete_expired(target, rules, now) == 5 + 5 + 12
     await checked(publisher, {TANK: 6, OTHER: 6, SHORT: 13}, trimmed=46)
     found = {row["entity"]: row for row in data_folder.table(SNAPSHOTS)}
     assert {name: row["revision"] for name, row in found.items()} == {TANK.id: 5, OTHER.id: 5, SHORT.id: 12}
     assert {row["created"].isoformat() for row in found.values()} == {timestamp(1).replace("Z", "+00:00")}
     assert verify(data_folder.lake, lambda entry, newest: rules.has_expired(entry, newest, now)).differences == []
     # A second run continues with the messages that the first one kept.
-    assert forget(target, RetentionRules(RetentionRule(), {"": RetentionRule(revisions=3)}), now) == 8 + 8
+    assert delete_expired(target, RetentionRules(RetentionRule(), {"": RetentionRule(revisions=3)}), now) == 8 + 8
     left = {(row["entity"], row["revision"]): row for row in data_folder.table(SNAPSHOTS)}
     assert sorted(left) == [(SHORT.id, 12), (TANK.id, 13), (OTHER.id, 13)]
     assert left[TANK.id, 13]["created"].isoformat() == timestamp(1).replace("Z", "+00:00")

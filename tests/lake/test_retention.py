@@ -18,7 +18,7 @@ from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.maintenance.verify import verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots, tables
-from spark_store.pipeline.retention import DeletedEvents, first_young, forget, preview, trusted_time
+from spark_store.pipeline.retention import DeletedEvents, delete_expired, first_young, preview, trusted_time
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
@@ -133,7 +133,7 @@ def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(
         DeletedEvents("old", 8, 2, timestamp(1), timestamp(6)),
     ]
     assert len(data_folder.table(EVENTS)) == 30
-    assert forget(target, rules, now) == 18
+    assert delete_expired(target, rules, now) == 18
     left: dict[str, list[int]] = {}
     for event in data_folder.table(EVENTS):
         left.setdefault(event["entity"], []).append(event["revision"])
@@ -149,11 +149,11 @@ def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(
     assert sorted(it["entity"] for it in data_folder.table(FULL_SNAPSHOTS)) == ["both:d", "it's.kept:c", "old:still"]
     assert found["old:still", 2] == next(it for it in data_folder.table(LATEST) if it["entity"] == "old:still")
     # A second run deletes nothing, and all events of the journal are still there.
-    assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])
+    assert (delete_expired(target, rules, now), preview(target, rules, now)) == (0, [])
     assert verify(data_folder.lake, lambda entry, newest: rules.has_expired(entry, newest, now)).differences == []
     take_all(spark, data_folder)
     assert len(data_folder.table(EVENTS)) == 12
-    assert forget(target, RetentionRules(), now) == 0
+    assert delete_expired(target, RetentionRules(), now) == 0
 
 
 @pytest.mark.soak(shard="lake")
@@ -169,7 +169,7 @@ def test_retention_keeps_events_written_while_the_clock_was_behind(
     rules, now = RetentionRules(RetentionRule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
     # The eighth is only a second old.
     assert preview(target, rules, now) == [DeletedEvents("a", 7, 1, timestamp(1), timestamp(7))]
-    assert forget(target, rules, now) == 7
+    assert delete_expired(target, rules, now) == 7
     assert sorted((it["entity"], it["revision"]) for it in data_folder.table(EVENTS)) == [
         ("a:behind", 1), ("a:behind", 2), ("a:old", 8), ("a:old", 9),
     ]  # fmt: skip
@@ -193,10 +193,10 @@ def test_a_retention_that_was_killed_is_done_by_the_next_one(
 
     monkeypatch.setattr(module, "delete_rows", killed)
     with pytest.raises(KeyboardInterrupt):
-        forget(target, rules, NOW)
+        delete_expired(target, rules, NOW)
     assert len(data_folder.table(EVENTS)) == 6
     monkeypatch.setattr(module, "delete_rows", delete)
-    assert forget(target, rules, NOW) == 4
+    assert delete_expired(target, rules, NOW) == 4
     assert [it["revision"] for it in data_folder.table(SNAPSHOTS)] == [4], "once"
 
 

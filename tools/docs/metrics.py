@@ -20,11 +20,11 @@ from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
 from connectivity.subscriptions.read_ahead import read_ahead_metrics
 from connectivity.subscriptions.search_queue import search_metrics
 from connectivity.targets.event_publisher import target_metrics
-from spark_store.lake.clock import look, uptime
+from spark_store.lake.clock import next_reading, uptime
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark
 
 _AT = "2030-01-15T00:00:00.000000Z"
-_RUN = look(None, datetime.fromisoformat(_AT), uptime())
+_RUN = next_reading(None, datetime.fromisoformat(_AT), uptime())
 _CONNECTION = "depot-7_rabbit"
 
 LABELS: Mapping[str, str] = {

@@ -30,7 +30,7 @@ from connectivity.maintenance.pipeline_process import (
 )
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from spark_store.journal.journal import Journal
-from spark_store.lake.clock import look, uptime
+from spark_store.lake.clock import next_reading, uptime
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark, publish_watermark
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.settings import PipelineSettings, decode_settings
@@ -303,7 +303,7 @@ async def test_the_status_of_the_pipeline_is_exported_as_metrics(tmp_path: Path)
         at,
         BatchProgress(200, 0.5),
         optimized=at,
-        retention=RetentionRun(look(None, datetime.fromisoformat(at), uptime()), 17),
+        retention=RetentionRun(next_reading(None, datetime.fromisoformat(at), uptime()), 17),
         tables={"events": TableSize(4, 700)},
     )
     publish_watermark(made._lake.watermark, published)

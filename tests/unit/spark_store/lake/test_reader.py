@@ -101,7 +101,7 @@ def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
     monkeypatch.setattr(JournalReader, "erasures", lambda _, after: list(range(after + 1, 6)))
     place.pipeline.mkdir(parents=True)
     publish_watermark(place.watermark, Watermark(7, erased=4))
-    pending: Callable[[Lake], list[Any]] = reader.pending
+    pending: Callable[[Lake], list[Any]] = reader.pending_erasures
     assert pending(place) == [5], "no table"
     for table, erased in ((EVENTS, 4), (LATEST, 3)):
         properties = CommitProperties(app_transactions=[Transaction(ERASURES, erased)])

@@ -126,10 +126,10 @@ def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
 
     They leave the journal and reach the lake during the backup.
     """
-    copied, times = module._Copying.lake, []
+    copied, times = module._CopyAttempt.lake, []
 
-    def lake(copying: module._Copying) -> dict[str, int]:
-        tables = copied(copying)
+    def lake(attempt: module._CopyAttempt) -> dict[str, int]:
+        tables = copied(attempt)
         times.append(tables)
         if len(times) == 1:
             with JournalReader.open(data_folder.lake.journal) as follower:
@@ -139,7 +139,7 @@ def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
             trim(data_folder, 35)
         return tables
 
-    monkeypatch.setattr(module._Copying, "lake", lake)
+    monkeypatch.setattr(module._CopyAttempt, "lake", lake)
     made = back_up(data_folder.lake, tmp_path / "copy")
     assert (len(times), made.trimmed, made.lake) == (2, 35, made.events)
     assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == made.events

@@ -183,7 +183,7 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
     )
     running._watermark = Watermark(5, vacuumed=hour_ago)
     running._begun -= age
-    running._keep_up()
+    running._maintain_tables()
     assert events == expected
 
 
@@ -213,13 +213,13 @@ def test_a_single_run_moves_the_existing_events_and_then_runs_maintenance(
 
     monkeypatch.setattr(PipelineLoop, "_catch_up", lambda _: newest)
     monkeypatch.setattr(PipelineLoop, "_append", append)
-    for name in ("_erase", "_keep_up"):
+    for name in ("_erase", "_maintain_tables"):
         monkeypatch.setattr(PipelineLoop, name, lambda _, name=name: done.append(name))
     monkeypatch.setattr(PipelineLoop, "_merge", lambda _, *, is_end: done.append(f"merge {is_end}"))
     options = PipelineSettings(max_batch_rows=10, once=True)
     PipelineLoop(target, lambda *_, **__: None, options, threading.Event()).run()
     assert moved == batches
-    assert done == ["_erase", "merge True", "_keep_up"]
+    assert done == ["_erase", "merge True", "_maintain_tables"]
 
 
 class CountingLoop:
@@ -291,7 +291,7 @@ def test_a_failed_merge_ends_the_run(target: LakeWriter, monkeypatch: pytest.Mon
     def fails(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("a file of latest is missing")
 
-    monkeypatch.setattr(loop, "put_first", lambda _: None)
+    monkeypatch.setattr(loop, "prioritize", lambda _: None)
     monkeypatch.setattr(PipelineLoop, "_catch_up", lambda _: 0)
     monkeypatch.setattr(PipelineLoop, "_newest", lambda _: 5)
     monkeypatch.setattr(PipelineLoop, "_maintain", fails)
@@ -362,7 +362,7 @@ def test_states_are_merged_when_a_run_is_stopped_but_not_after_an_error(
         if not is_fenced:
             moving.stopping.set()
 
-    monkeypatch.setattr(loop, "put_first", lambda _: None)
+    monkeypatch.setattr(loop, "prioritize", lambda _: None)
     monkeypatch.setattr(tables_module, "append_events", append)
     monkeypatch.setattr(PipelineLoop, "_catch_up", lambda _: 0)
     monkeypatch.setattr(PipelineLoop, "_newest", lambda _: next(newest))
@@ -380,7 +380,7 @@ def test_full_snapshots_and_compaction_do_not_wait_for_a_batch_but_deletions_do(
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
     monkeypatch.setattr(table_maintenance, "optimize", lambda _: done.put("optimize"))
     monkeypatch.setattr(table_maintenance, "vacuum", lambda _: done.put("vacuum"))
-    monkeypatch.setattr(retention, "forget", lambda *_: done.put("retention"))
+    monkeypatch.setattr(retention, "delete_expired", lambda *_: done.put("retention"))
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
     monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
     running = loop_of(target)
@@ -407,12 +407,12 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
     filling = PipelineLoop(target, lambda event, **_: events.append(event), PipelineSettings(), threading.Event())
     filling._watermark = Watermark(300_000)
     monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
-    filling._keep_up()
+    filling._maintain_tables()
     assert events == ["maintenance failed"]
-    filling._keep_up()
+    filling._maintain_tables()
     assert events == ["maintenance failed"], "not tried again at once"
-    filling._again["full_snapshot"] = 0.0
-    filling._keep_up()
+    filling._retry_at["full_snapshot"] = 0.0
+    filling._maintain_tables()
     assert events == ["maintenance failed"] * 2
 
 
@@ -427,8 +427,8 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
     filling = loop_of(target)
     filling._watermark = Watermark(300_000)
     filling._begun -= 3600
-    filling._made = datetime(2000, 1, 1, tzinfo=UTC)
-    filling._keep_up()
+    filling._created = datetime(2000, 1, 1, tzinfo=UTC)
+    filling._maintain_tables()
     assert done.count("VACUUM") == len(TABLES)
     assert list(read_watermark(target.lake.watermark).maintenance_failures) == ["full_snapshot"]
 
@@ -470,14 +470,14 @@ def test_an_erasure_is_done_although_the_tables_cannot_be_counted_afterwards(
     assert (found.erased, found.maintenance_failures) == (7, {})
 
 
-def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
+def test_retention_goes_by_the_time_that_is_trusted_also_after_a_restart(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DataFolder(target.lake.data_dir)
     begun, wrong, forgotten = time.time(), 0.0, []
     events: list[tuple[str, dict[str, Any]]] = []
 
-    def forget(_: LakeWriter, __: RetentionRules, now: datetime) -> int:
+    def delete_expired(_: LakeWriter, __: RetentionRules, now: datetime) -> int:
         forgotten.append(now.timestamp())
         return 0
 
@@ -496,7 +496,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     def no_further(*_: Any) -> int:
         raise StoreUnavailable("as far as needed")
 
-    monkeypatch.setattr(retention, "forget", forget)
+    monkeypatch.setattr(retention, "delete_expired", delete_expired)
     monkeypatch.setattr(tables_module, "prepare", lambda _: {})
     monkeypatch.setattr(reader, "last_transaction", no_further)
     monkeypatch.setattr(PipelineLoop, "_count", lambda _: None)
@@ -510,20 +510,20 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     assert (event, fields["seconds"]) == ("clock went ahead", pytest.approx(wrong, abs=600))
     looked = read_watermark(target.lake.watermark).retention
     assert looked is not None
-    assert utc_text(looked.reading.believed) == fields["believed"]
+    assert utc_text(looked.reading.trusted) == fields["trusted"]
     # Retention by hand used the clock, which is wrong.
     at = utc_text(datetime.fromtimestamp(begun + wrong, UTC))
     by_hand = msgspec.structs.replace(looked, by_hand=at)
     kept = read_watermark(target.lake.watermark)
     publish_watermark(target.lake.watermark, msgspec.structs.replace(kept, retention=by_hand))
-    # Another process measures from where this one was; for a machine that was off, as much as a day is believed.
+    # Another process measures from where this one was; for a machine that was off, as much as a day is trusted.
     retain(started())
     assert forgotten[2] == pytest.approx(begun, abs=600)
     for seconds in (20.0, 30.0):
         monkeypatch.setattr(loop, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
         retain(started())
         assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
-    # A clock that is behind expires nothing more, and the believed time stays.
+    # A clock that is behind expires nothing more, and the trusted time stays.
     wrong = -86400.0
     retain(started())
     assert forgotten[-1] == pytest.approx(begun - 86400, abs=600)
@@ -544,7 +544,7 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
 
     def failures() -> list[str]:
         events.clear()
-        running._keep_up()
+        running._maintain_tables()
         return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).maintenance_failures.items()]
 
     monkeypatch.setattr(loop, "due", lambda *_: ["optimize", "vacuum"])
@@ -560,5 +560,5 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     is_damaged = False
     assert failures() == ["optimize: a damaged file"]
     assert events == ["maintenance"], "it is not retried at once"
-    running._again.clear()
+    running._retry_at.clear()
     assert failures() == []

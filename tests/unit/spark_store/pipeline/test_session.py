@@ -20,7 +20,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
 from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
-    _IDLE_LOOKS,
+    _IDLE_COLLECTIONS,
     _TOKEN_VARIABLE,
     FIRST,
     STATISTICS_LENGTH,
@@ -136,7 +136,7 @@ class Collected:
     """A Spark whose Java process finds unneeded files at its second look, and that one file is needed."""
 
     def __init__(self, folder: Path, needed: str | None = None) -> None:
-        self.looks = 0
+        self.collections = 0
         self._folder, self._needed = folder, needed
         manager = SimpleNamespace(localDirs=lambda: [SimpleNamespace(getPath=lambda: str(folder))])
         blocks = SimpleNamespace(diskBlockManager=lambda: manager)
@@ -146,17 +146,17 @@ class Collected:
         self._jvm: Any = SimpleNamespace(org=packages, java=SimpleNamespace(lang=SimpleNamespace(System=system)))
 
     def _look(self) -> None:
-        self.looks += 1
+        self.collections += 1
         # It does not wait for files written meanwhile.
-        (self._folder / "0c" / f"shuffle_9_{self.looks}_0.data").touch()
-        for file in [*self._folder.rglob("shuffle_1_*")] if self.looks == 2 else []:
+        (self._folder / "0c" / f"shuffle_9_{self.collections}_0.data").touch()
+        for file in [*self._folder.rglob("shuffle_1_*")] if self.collections == 2 else []:
             if file.name != self._needed:
                 file.unlink()
 
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(session, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(session, "_POLL_SECONDS", 0.0)
     (tmp_path / "0c").mkdir()
     for name in ("shuffle_1_4_0.data", "shuffle_1_4_0.index", "rdd_7_0"):
         (tmp_path / "0c" / name).touch()
@@ -166,20 +166,20 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_shuffle_files_are_removed_after_a_java_garbage_collection(scratch: Path) -> None:
     spark: Any = Collected(scratch)
     assert drop_shuffles(spark) == 0
-    assert spark.looks == 2
+    assert spark.collections == 2
     assert sorted(it.name for it in scratch.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
 
 
 def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(scratch: Path) -> None:
     spark: Any = Collected(scratch, needed="shuffle_1_4_0.data")
-    assert drop_shuffles(spark, looks=3) == 1
-    assert spark.looks == 3
+    assert drop_shuffles(spark, collections=3) == 1
+    assert spark.collections == 3
 
 
 def test_dropping_shuffles_ends_when_no_more_files_are_freed(scratch: Path) -> None:
     spark: Any = Collected(scratch, needed="shuffle_1_4_0.data")
     assert drop_shuffles(spark) == 1
-    assert spark.looks == 2 + _IDLE_LOOKS
+    assert spark.collections == 2 + _IDLE_COLLECTIONS
 
 
 def test_prepared_classes_are_named_by_the_builds_and_the_place_of_java_and_spark(

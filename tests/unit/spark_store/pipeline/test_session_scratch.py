@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.lake.tables import Lake
-from spark_store.pipeline.session import scratch_folder, sweep
+from spark_store.pipeline.session import remove_unused_folders, scratch_folder
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_scratch_folder_is_private_and_is_removed_after_use(lake: Lake) -> Non
 
 def test_a_used_folder_stays_when_others_are_removed(lake: Lake) -> None:
     with scratch_folder(lake) as mine:
-        sweep(lake)
+        remove_unused_folders(lake)
         assert folders(lake) == [mine]
         assert mine.is_dir()
 
@@ -52,16 +52,16 @@ def test_a_sweep_removes_the_scratch_folder_of_a_killed_process(lake: Lake) -> N
     ) as process:
         assert process.stdout is not None
         theirs = Path(process.stdout.readline().strip())
-        sweep(lake)
+        remove_unused_folders(lake)
         assert (theirs / "spilled").exists(), "it is still used"
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert (theirs / "spilled").exists()
-    sweep(lake)
+    remove_unused_folders(lake)
     assert folders(lake) == []
 
 
 def test_a_sweep_removes_a_scratch_folder_without_a_lock(lake: Lake) -> None:
     (lake.scratch / "without-lock").mkdir(parents=True)
-    sweep(lake)
+    remove_unused_folders(lake)
     assert folders(lake) == []

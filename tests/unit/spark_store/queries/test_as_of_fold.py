@@ -28,8 +28,8 @@ from spark_store.queries.as_of_fold import (
     FoldRow,
     fold_batches,
     fold_to_files,
+    state_after,
     thing_document,
-    was,
     weaken,
 )
 from spark_store.records import Snapshot
@@ -67,8 +67,8 @@ def state_row(known: Snapshot) -> FoldRow:
     return FoldRow(str(known.entity), known.revision, KNOWN, None, state, None, at, known.policy, created)
 
 
-def assert_was(rows: Sequence[FoldRow], expected: Snapshot) -> None:
-    found = was(rows)
+def assert_state_after(rows: Sequence[FoldRow], expected: Snapshot) -> None:
+    found = state_after(rows)
     if expected.state is None:
         assert found is None
         return
@@ -89,19 +89,19 @@ def test_a_folded_thing_equals_its_replay_from_any_known_states(
     first = data.draw(st.integers(0, min(known, default=-1) + 1))
     rows = [event_row(event) for event, _ in past[first:]] + [state_row(past[at][1]) for at in known]
     either = data.draw(st.booleans())
-    assert_was(sorted(rows, key=lambda row: (row.revision, (row.action == KNOWN) is either)), past[-1][1])
+    assert_state_after(sorted(rows, key=lambda row: (row.revision, (row.action == KNOWN) is either)), past[-1][1])
 
 
 def test_a_thing_with_missing_events_or_without_state_is_not_found() -> None:
     past = history_of(LAMP, [RandomChange("created", "/", {"attributes": {"n": n}}) for n in range(5)], range(1, 99))
     rows = [event_row(event) for event, _ in past]
     changed = [row._replace(action="modified", path="/attributes/n", value="1") for row in rows]
-    assert was(changed[2:]) is None, "its beginning is missing"
-    assert was([state_row(past[0][1]), *changed[3:]]) is None, "there is a hole"
-    assert was([state_row(past[0][1]), changed[1], *changed[3:]]) is None, "and another one"
-    assert was(rows[2:]) is not None, "a creation brings all of it"
+    assert state_after(changed[2:]) is None, "its beginning is missing"
+    assert state_after([state_row(past[0][1]), *changed[3:]]) is None, "there is a hole"
+    assert state_after([state_row(past[0][1]), changed[1], *changed[3:]]) is None, "and another one"
+    assert state_after(rows[2:]) is not None, "a creation brings all of it"
     gone = Snapshot(LAMP, 3, past[0][1].created, past[2][1].modified, None, None)
-    assert was([state_row(gone)]) is None
+    assert state_after([state_row(gone)]) is None
 
 
 def test_numbers_of_past_things_keep_their_text() -> None:
@@ -113,7 +113,7 @@ def test_numbers_of_past_things_keep_their_text() -> None:
     stored = FoldRow(str(LAMP), 2, KNOWN, None, encode_state(known.state).decode(), None, at, known.policy, at)
     events = [event_row(event) for event in (created, changed, merged)]
     for rows in (events, [stored, events[2]]):
-        found = was(rows)
+        found = state_after(rows)
         assert found is not None
         assert encode_value(found.state) == b'{"attributes":{"a":2e3,"b":1.50,"c":8.4E37}}'
 
@@ -131,8 +131,8 @@ def test_metadata_is_removed_with_its_value_and_kept_for_other_values() -> None:
     )
     last = past[-1][1]
     assert (last.state or {})["_metadata"] == {"attributes": {"n": {"unit": "kg"}}}
-    assert_was([event_row(event) for event, _ in past], last)
-    assert_was([state_row(past[0][1]), *(event_row(event) for event, _ in past[1:])], last)
+    assert_state_after([event_row(event) for event, _ in past], last)
+    assert_state_after([state_row(past[0][1]), *(event_row(event) for event, _ in past[1:])], last)
 
 
 # A negated filter matches most things.
