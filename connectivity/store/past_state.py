@@ -56,7 +56,7 @@ async def state_at(store: Store, query: PastQuery) -> PastState | None:
         return PastState(base, found.events[0].headers if found.events else b"{}")
     start = 1 if base is None else base.revision + 1
     if base is None and last > SHORT:
-        start = await store.ask_lake(lambda lake, reach: lake.last_whole(entity, 1, last, reaching=reach)) or 1
+        start = await store.ask_lake(lambda lake, reach: lake.last_complete(entity, 1, last, reaching=reach)) or 1
     return await _fold(store, HistoryRange(entity, start, last, None, None), base)
 
 

@@ -109,7 +109,7 @@ def open_range(
     first = max(first, oldest)
     times = _times(query) if query.after is not None or query.before is not None else None
     if times is not None and last <= durable:
-        first, last, times = _between(journal, query.entity, first, last, times)
+        first, last, times = _resolve_times(journal, query.entity, first, last, times)
     if first > last:
         first, last, times = 1, 0, None
     return HistoryRange(query.entity, first, last, predicate, times)
@@ -124,14 +124,14 @@ def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
     if range.times is not None:
         if not _is_durable(journal, range):
             return HistoryPage([], position, False)
-        first, last, times = _between(journal, range.entity, range.first, range.last, range.times)
+        first, last, times = _resolve_times(journal, range.entity, range.first, range.last, range.times)
         range = HistoryRange(range.entity, first, last, range.predicate, times)
     if range.predicate is None:
-        return _all(journal, range, position, limit, max_bytes)
-    return _matching(journal, range, range.predicate, position, limit, max_bytes)
+        return _unfiltered_page(journal, range, position, limit, max_bytes)
+    return _filtered_page(journal, range, range.predicate, position, limit, max_bytes)
 
 
-def _all(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
+def _unfiltered_page(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
     start = max(position + 1, range.first)
     if start > range.last:
         return HistoryPage([], position, True)
@@ -146,7 +146,7 @@ def _all(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
     return HistoryPage(events, position, position == range.last)
 
 
-def _matching(
+def _filtered_page(
     journal: Journal, range: HistoryRange, predicate: rql.Predicate, position: int, limit: int, max_bytes: int
 ) -> HistoryPage:
     """Reads one match further than asked for, so that the end is known with the last match."""
@@ -225,16 +225,16 @@ def cold_page(
         found = cold.events(range.entity, start, trimmed.last, rows, size, times=times, reaching=reaching)
         first, last = (found.events[0].revision, found.events[-1].revision) if found.events else (None, start - 1)
         if first != start and start > trimmed.begin and not (first is None and is_too_late(start)):
-            return forgotten(start, rows, size, first)
+            return deleted_events(start, rows, size, first)
         if first is not None and found.is_all and last < trimmed.last and not is_too_late(last + 1):
-            raise _missing(range, last + 1, trimmed.last + 1)
+            raise _lost_events(range, last + 1, trimmed.last + 1)
         return found
 
-    def forgotten(start: int, rows: int, size: int, first: int | None) -> ColdEvents:
+    def deleted_events(start: int, rows: int, size: int, first: int | None) -> ColdEvents:
         """Return the page after events that retention has deleted since reading began."""
-        found = cold.forgotten(range.entity, start, trimmed.last, rows, size)
+        found = cold.recently_deleted(range.entity, start, trimmed.last, rows, size)
         if not found.events:
-            raise _missing(range, start, first or trimmed.last + 1)
+            raise _lost_events(range, start, first or trimmed.last + 1)
         in_time = [event for event in found.events if times.before is None or event.timestamp < times.before]
         return found._replace(events=in_time, is_all=found.is_all or len(in_time) < len(found.events))
 
@@ -259,7 +259,7 @@ def cold_page(
     return HistoryPage(scan.found, start - 1, trimmed.is_end and start > trimmed.last)
 
 
-def _missing(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable:
+def _lost_events(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable:
     return HistoryUnavailable(
         f"{range.entity}: the lake lacks revisions {expected} to {end - 1}; retention may have deleted them meanwhile, or "
         "the lake has lost events (`connectivity pipeline verify` shows lost events)"
@@ -300,7 +300,9 @@ def _times(query: HistoryQuery) -> Times:
     )
 
 
-def _between(journal: Journal, entity: EntityId, first: int, last: int, times: Times) -> tuple[int, int, Times | None]:
+def _resolve_times(
+    journal: Journal, entity: EntityId, first: int, last: int, times: Times
+) -> tuple[int, int, Times | None]:
     """Return the durable revisions among `first` to `last` between the times.
 
     Trimmed events are only known to be older than the oldest one here. A time that may lie among them is returned too, for
@@ -310,9 +312,9 @@ def _between(journal: Journal, entity: EntityId, first: int, last: int, times: T
     kept = journal.events(entity, first, last, 1, 1) if first <= last else []
     boundary = kept[0].revision if kept else last + 1
     if after is not None and kept and (boundary == first or kept[0].timestamp <= after):
-        first = _first(journal, entity, boundary, last, partial(lt, after))
+        first = _bisect(journal, entity, boundary, last, partial(lt, after))
     if before is not None and kept and (boundary <= first or kept[0].timestamp < before):
-        last = _first(journal, entity, max(first, boundary), last, partial(le, before)) - 1
+        last = _bisect(journal, entity, max(first, boundary), last, partial(le, before)) - 1
         before = None
     elif before is not None:
         last = boundary - 1
@@ -329,7 +331,7 @@ def _timestamp(microseconds: int) -> str:
     return utc_text(instant)
 
 
-def _first(journal: Journal, entity: EntityId, first: int, last: int, passes: Callable[[str], bool]) -> int:
+def _bisect(journal: Journal, entity: EntityId, first: int, last: int, passes: Callable[[str], bool]) -> int:
     """Return the first revision whose timestamp passes; last + 1 if none does.
 
     Some twenty look-ups in a long history. All revisions are durable and in the journal; meanwhile trimmed ones are skipped.

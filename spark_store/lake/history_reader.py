@@ -193,7 +193,7 @@ class LakeHistory:
         self._events.newest()
         return self._events.deletions
 
-    def forgotten(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> ColdEvents:
+    def recently_deleted(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> ColdEvents:
         """Return events from `first` on that retention has deleted since this process knew of them.
 
         None if `first` is no longer known, or its file is gone. Never all, unless the last one is `last`.
@@ -218,7 +218,7 @@ class LakeHistory:
         (event,) = read_events(entity, journal_rows(rows.slice(0, 1), _COLUMNS), 0)
         return NumberedEvent(int(rows["seq"][0].as_py()), event)
 
-    def last_whole(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
+    def last_complete(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
         """Return the newest of these revisions whose event contains or deletes the whole entity; 0 for none.
 
         Raises HistoryUnavailable.

@@ -109,7 +109,7 @@ def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> b
     """Whether the comparison is true for one of the values. Python compares those without coercion."""
     if len(values) > _FEW and operator in _PLAIN:
         wanted = literal.value
-        types = alike(literal)
+        types = comparable_types(literal)
         others = [] if types.issuperset(map(type, values)) else [value for value in values if type(value) not in types]
         plain = [value for value in values if type(value) in types] if others else values
         if any(map(_PLAIN[operator], plain, repeat(wanted))):
@@ -119,14 +119,14 @@ def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> b
     return any(holds(value, literal) for value in values)
 
 
-def alike(literal: Literal) -> frozenset[type]:
+def comparable_types(literal: Literal) -> frozenset[type]:
     """Return the types of values that Python compares with this literal as RQL does; none for some."""
     is_plain = not isinstance(literal.value, str) or literal.value.isascii()
     return _ALIKE.get(literal.kind, frozenset()) if is_plain else frozenset()
 
 
-def plain_test(predicate: Compare) -> Callable[[Any, Any], bool] | None:
-    """Return the comparison for values that are `alike`, if it is false for missing fields."""
+def typed_test(predicate: Compare) -> Callable[[Any, Any], bool] | None:
+    """Return the comparison for values of its `comparable_types`, if it is false for missing fields."""
     return _PLAIN.get(predicate.operator) if _is_shown(predicate.field) else None
 
 
@@ -362,7 +362,7 @@ def _not(test: Test) -> Test:
 
 
 def _comparison(predicate: Compare) -> Test:
-    test, types = plain_test(predicate), alike(predicate.literal)
+    test, types = typed_test(predicate), comparable_types(predicate.literal)
     if test is None or not types:
         return partial(evaluate, predicate)
     path, wanted = predicate.field.path, predicate.literal.value

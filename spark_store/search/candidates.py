@@ -156,9 +156,9 @@ class CandidateSet:
         """The policies by which they may be visible; None for very many, or if unknown."""
         self._sets: dict[Candidates, frozenset[int] | None] = {}
         self._sorts_by_id = sorts_by_id
-        self.tree = self._plant(question, sorts_by_id)
+        self.tree = self._candidates(question, sorts_by_id)
 
-    def _plant(self, question: ThingQuery, sorts_by_id: bool) -> Candidates:
+    def _candidates(self, question: ThingQuery, sorts_by_id: bool) -> Candidates:
         """Return what the index says about the query, for any requester."""
         if not self.is_indexed:
             return AllThings()

@@ -105,14 +105,14 @@ class LongPath(Exception):
 class SearchIndex:
     """The index in an open transaction. It is created for one batch; `end` writes the collected rows."""
 
-    __slots__ = ("_come", "_connection", "_declared", "_ids", "_removed", "indexed")
+    __slots__ = ("_added", "_connection", "_declared", "_ids", "_removed", "indexed")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._ids: dict[str, int] = {}
         self._declared: dict[int, int] = {}
         self._removed: list[tuple[int, int, Any, int]] = []
-        self._come: list[tuple[int, int, Any, int]] = []
+        self._added: list[tuple[int, int, Any, int]] = []
         (self.indexed,) = connection.execute(_INDEXED).fetchone()
 
     def change(
@@ -139,31 +139,33 @@ class SearchIndex:
         has_rows = state is not None and not is_large
         if head is not None and head.state is not None and not was_large:
             before, since = _parsed(head), head.created
-        gone: list[IndexRow] = []
-        come: list[IndexRow] = []
+        removed: list[IndexRow] = []
+        added: list[IndexRow] = []
         if has_rows:
             try:
-                differing(before, state, gone, come)
+                changed_rows(before, state, removed, added)
                 until = created
             except LongPath:
                 has_rows, is_large = False, True
         if not has_rows:
-            gone, come = [], []
-            differing(before, _NOTHING, gone, come)
+            removed, added = [], []
+            changed_rows(before, _NOTHING, removed, added)
         if was_large != is_large:
             self._connection.execute(_INSERT_LARGE if is_large else _DELETE_LARGE, (key,))
         if since != until:
-            gone += _created(since)
-            come += _created(until)
+            removed += _created(since)
+            added += _created(until)
         ids = self._ids
-        if gone:
+        if removed:
             self._removed += (
-                rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in gone]
+                rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in removed]
             )
             if self._declared:
                 self._change_declared(_DELETE_DECLARED, [(*row[:3], id) for row in rows if row[0] in self._declared])
-        if come:
-            self._come += (rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in come])
+        if added:
+            self._added += (
+                rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in added]
+            )
             if self._declared:
                 wanted = [
                     row for row in rows if self._declared.get(row[0], DeclaredPathState.NO) > DeclaredPathState.NO
@@ -191,11 +193,11 @@ class SearchIndex:
         if self._removed:
             self._connection.executemany(_DELETE, self._removed)
             self._removed = []
-        if self._come:
+        if self._added:
             # Many lie side by side then.
-            self._come.sort()
-            self._connection.executemany(_INSERT, self._come)
-            self._come = []
+            self._added.sort()
+            self._connection.executemany(_INSERT, self._added)
+            self._added = []
 
     def _id(self, path: str) -> int:
         """Look a path up, or add it, when it first occurs in the batch."""
@@ -237,12 +239,12 @@ def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
 
 def rows_of(state: Mapping[str, Any], created: str) -> set[IndexRow] | None:
     """Return every row of a thing that is not large; None if one of its paths is too long."""
-    come: list[IndexRow] = []
+    added: list[IndexRow] = []
     try:
-        differing(_NOTHING, state, [], come)
+        changed_rows(_NOTHING, state, [], added)
     except LongPath:
         return None
-    return {*come, *_created(created)}
+    return {*added, *_created(created)}
 
 
 def subjects(policy: Mapping[str, Any]) -> set[str]:
@@ -269,26 +271,28 @@ def wildcard(path: str) -> str | None:
     return f"features/*{slash}{rest}"
 
 
-def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[IndexRow], come: list[IndexRow]) -> None:
+def changed_rows(
+    before: Mapping[str, Any], after: Mapping[str, Any], removed: list[IndexRow], added: list[IndexRow]
+) -> None:
     """Collect the rows that a thing loses and gains with its state, without equal parts. Raises LongPath."""
     for part in _PARTS:
         old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
         if old is new:
             continue
         if type(old) is dict and type(new) is dict:
-            _members(part, old, new, gone, come)
+            _changed_members(part, old, new, removed, added)
         else:
-            _value(part, old, new, gone, come)
+            _changed_value(part, old, new, removed, added)
     for leaf in _LEAVES:
         old, new = before.get(leaf, _MISSING), after.get(leaf, _MISSING)
         if old is new:
             continue
         if type(old) is not type(new) or old != new:
-            _value(leaf, old, new, gone, come)
+            _changed_value(leaf, old, new, removed, added)
 
 
-def _members(
-    path: str, before: dict[str, Any], after: dict[str, Any], gone: list[IndexRow], come: list[IndexRow]
+def _changed_members(
+    path: str, before: dict[str, Any], after: dict[str, Any], removed: list[IndexRow], added: list[IndexRow]
 ) -> None:
     """The members of an object. Unchanged ones are usually the same objects, which are skipped."""
     kept = 0
@@ -301,34 +305,34 @@ def _members(
         kind = type(new)
         # Python takes True for 1, and the index does not.
         if kind is not type(old):
-            _value(f"{path}/{escape_key(key)}", old, new, gone, come)
+            _changed_value(f"{path}/{escape_key(key)}", old, new, removed, added)
         elif kind is dict:
-            part = _members if old and new else _value
-            part(f"{path}/{escape_key(key)}", old, new, gone, come)
+            part = _changed_members if old and new else _changed_value
+            part(f"{path}/{escape_key(key)}", old, new, removed, added)
         elif old != new or (kind is list and encode_value(old) != encode_value(new)):
-            _value(f"{path}/{escape_key(key)}", old, new, gone, come)
+            _changed_value(f"{path}/{escape_key(key)}", old, new, removed, added)
     if kept != len(before):
         for key in before.keys() - after.keys():
-            _value(f"{path}/{escape_key(key)}", before[key], _MISSING, gone, come)
+            _changed_value(f"{path}/{escape_key(key)}", before[key], _MISSING, removed, added)
 
 
-def _value(path: str, old: Any, new: Any, gone: list[IndexRow], come: list[IndexRow]) -> None:
+def _changed_value(path: str, old: Any, new: Any, removed: list[IndexRow], added: list[IndexRow]) -> None:
     """Process a value that is completely different."""
     if type(old) in _SCALARS and type(new) in _SCALARS and len(path) <= LONGEST:
-        was, will = _row(path, old), _row(path, new)
-        if was != will:
-            gone.append(was)
-            come.append(will)
+        old_row, new_row = _row(path, old), _row(path, new)
+        if old_row != new_row:
+            removed.append(old_row)
+            added.append(new_row)
         return
     # Elements of an array may have the same rows.
-    were: set[IndexRow] = set()
-    are: set[IndexRow] = set()
+    old_rows: set[IndexRow] = set()
+    new_rows: set[IndexRow] = set()
     if old is not _MISSING:
-        _collect(path, old, were, sys.maxsize)
+        _collect(path, old, old_rows, sys.maxsize)
     if new is not _MISSING:
-        _collect(path, new, are, LONGEST)
-    gone += were - are
-    come += are - were
+        _collect(path, new, new_rows, LONGEST)
+    removed += old_rows - new_rows
+    added += new_rows - old_rows
 
 
 def _collect(path: str, value: Any, rows: set[IndexRow], longest: int) -> None:

@@ -232,8 +232,8 @@ def test_the_newest_event_that_brings_the_whole_entity_is_found(lake: Lake) -> N
     merged = Event(LAMP, 12, timestamp(12), "merged", "/", b'{"attributes":{"a":1}}', b"{}")
     append_events(lake, [(21, whole), (22, merged)])
     opened = LakeHistory(lake)
-    assert opened.last_whole(LAMP, 1, 12) == 11
-    assert opened.last_whole(LAMP, 1, 10) == 0
+    assert opened.last_complete(LAMP, 1, 12) == 11
+    assert opened.last_complete(LAMP, 1, 10) == 0
 
 
 def test_the_nearest_snapshot_is_found(lake: Lake) -> None:
