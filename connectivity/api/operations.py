@@ -18,7 +18,7 @@ from connectivity.api.requests import BodyLimits, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
 from connectivity.config.text_form import TextForm
-from connectivity.maintenance.erasure import Eraser, ErasureUnavailable, UnknownEntity, entity_of
+from connectivity.maintenance.erasure import Eraser, ErasureUnavailable, InvalidEntity, UnknownEntity, entity_of
 from connectivity.management.interface import MOST_LISTED, Management
 
 _LONGEST_TEXT = 512
@@ -137,6 +137,8 @@ def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
             )
         try:
             record = await erasures.erase(entity_of(entity, kind), caller.name if caller.is_named else by)
+        except InvalidEntity as error:
+            raise refusal("api:body.invalid", str(error)) from error
         except UnknownEntity as error:
             raise refusal("api:entity.notfound", str(error)) from error
         except ErasureUnavailable as error:

@@ -213,10 +213,10 @@ def searching_subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(wanted))
     if not caller.subjects:
         # Shown by command lines.
-        hint = " Name them with `as` (--as SUBJECT)." if caller.role.may(TokenRole.ADMIN) else ""
+        hint = " Name subjects with `as` (--as SUBJECT)." if caller.role.may(TokenRole.ADMIN) else ""
         raise refusal(
             "api:subjects.missing",
-            f"Your token has no subjects to search with.{hint}",
+            f"Your token has no subjects.{hint}",
             "expected 'subjects' in the token's entry in api.tokens",
         )
     return caller.subjects

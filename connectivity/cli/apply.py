@@ -79,14 +79,17 @@ def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, Desir
 
 
 def select_document(wanted: Mapping[str, DesiredDocument], name: str | None) -> Mapping[str, Any]:
-    """Return the only document. Ends the command with 2 if there is not exactly one."""
-    if name is None and len(wanted) == 1:
+    """Return the document with the ID `name`, or else the only one. Otherwise, exit with 2."""
+    names = ", ".join(wanted) or "none"
+    if name is not None:
+        if name in wanted:
+            return wanted[name].document
+        print_error(f"found no connection {name}, expected one of: {names}; fix --id")
+    elif len(wanted) == 1:
         return next(iter(wanted.values())).document
-    if name is None or name not in wanted:
-        found = ", ".join(wanted) or "none"
-        print_error(f"found the connections {found}, expected one; choose one of them with --id")
-        raise typer.Exit(2)
-    return wanted[name].document
+    else:
+        print_error(f"found the connections {names}, expected one; choose one of them with --id")
+    raise typer.Exit(2)
 
 
 def read_sample(file: Path | None) -> bytes | None:

@@ -169,7 +169,7 @@ def erase(
 
     try:
         named = erasure.entity_of(entity, type)
-    except erasure.UnknownEntity as error:
+    except erasure.InvalidEntity as error:
         print_error(str(error))
         raise typer.Exit(2) from None
     way = ConnectionOptions(url, token_file, settings)

@@ -155,14 +155,20 @@ def _exists(path: Path) -> bool:
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal, unless `--yes` is given.
 
-    Ends the command with 2 without a terminal, with 1 at no.
+    Ends the command with 2 without a terminal, with 1 at no, with 130 at Ctrl-C.
     """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         print_error(f"{question} Add --yes to confirm.")
         raise typer.Exit(2)
-    if not typer.confirm(question, err=True):
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as error:
+        # Raised for Ctrl-C and at the end of the input.
+        typer.echo(err=True)
+        raise typer.Exit(INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else 1) from None
+    if not agreed:
         raise typer.Exit(1)
 
 

@@ -54,7 +54,7 @@ class UnknownEntity(ConnectivityError):
     """The entity does not exist and never existed."""
 
 
-class InvalidEntity(UnknownEntity):
+class InvalidEntity(ConnectivityError):
     """The given type or ID is invalid."""
 
 

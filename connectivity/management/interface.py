@@ -245,11 +245,12 @@ def invalid(problems: Sequence[Problem]) -> Fault:
     """Return the error for a document with problems, with the code of the first one."""
     first = problems[0]
     rest = len(problems) - 1
+    sentence = f"{str(first).removesuffix('.')}."
     more = f" There {'is' if rest == 1 else 'are'} {rest} more problem{'' if rest == 1 else 's'}." if rest else ""
     return Fault(
         _STATUS.get(first.code, 400),
         first.code,
-        f"{first}.{more}",
+        f"{sentence}{more}",
         "Correct each place in 'problems', and send the document again.",
     )
 

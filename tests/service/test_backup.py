@@ -50,7 +50,7 @@ class Machine:
 
     def run(self, command: str) -> None:
         for named, real in (
-            ("/var/lib/connectivity", self.data),
+            ("/var/lib/private/connectivity", self.data),
             ("/var/backups/connectivity", self.backups),
             ("/etc/connectivity/settings.yaml", self.settings),
         ):

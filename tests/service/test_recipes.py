@@ -234,7 +234,7 @@ def test_a_backup_is_made_and_restored_as_written(own_mosquitto: Mosquitto, tmp_
     with clone.with_service(clone.documents()) as service:
         clone.places.update(
             {
-                "/var/lib/connectivity": str(service.data),
+                "/var/lib/private/connectivity": str(service.data),
                 "/var/backups/connectivity": str(backups),
                 "/etc/connectivity/settings.yaml": str(service.folder / "settings.json"),
             }

@@ -44,6 +44,10 @@ _TOO_LONG = RefusedHandshake(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The request is longer than {MAX_OPENING} bytes."
 )
 
+_INVALID = RefusedHandshake(
+    HTTPStatus.BAD_REQUEST, "Expected a GET request of HTTP/1.1, with at most 128 headers and 8192 bytes in each line."
+)
+
 TLS_HELLO = 0x16
 """The first byte of a TLS ClientHello."""
 
@@ -157,6 +161,9 @@ class WebSocketPeer(Socket):
         engine.receive_data(part)
         events = engine.events_received()
         if self._opening_left:
+            if engine.handshake_exc is not None:
+                # The engine cannot send a response any more.
+                self.write(engine.reject(_INVALID.status, f"{_INVALID.text}\n").serialize())
             self._opening_left = 0 if events or engine.handshake_exc is not None else self._opening_left - len(part)
             if not events and not self._opening_left and engine.handshake_exc is None:
                 self._refuse(_TOO_LONG)

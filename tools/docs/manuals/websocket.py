@@ -115,6 +115,10 @@ Messages have no ids, so the service executes a command twice if a peer sends it
         Fault("an unsupported version of the Streamr protocol", "HTTP 400"),
         Fault("more peers than `maxPeers`", "HTTP 503"),
         Fault("more sockets of an address than the options allow", "the socket is closed before TLS"),
+        Fault(
+            "a request that is not a GET request of HTTP/1.1",
+            "HTTP 400; proxies such as nginx use HTTP/1.0 unless you configure HTTP/1.1",
+        ),
         Fault("a client that does not use WebSocket, such as a browser's address bar", "HTTP 426"),
         Fault("an unsupported subprotocol at the path", "no subprotocol is selected"),
         Fault(

@@ -56,6 +56,7 @@ async def test_an_admin_checks_permissions_of_other_subjects() -> None:
 async def test_a_token_without_subjects_cannot_check_its_own_permissions() -> None:
     answer = await check("nina", FakeManagement())
     assert (answer.status_code, answer.json()["error"]) == (403, "api:subjects.missing")
+    assert "search" not in answer.text
 
 
 @pytest.mark.parametrize(

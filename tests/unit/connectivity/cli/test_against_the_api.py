@@ -222,7 +222,7 @@ async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_any
     (noted,) = [it for it in await shell.json("audit") if it["action"] == "search on behalf of others"]
     assert (noted["by"], noted["details"], noted["connection"]) == ("anna", "acme:staff", "")
     assert "order +thingId" in (await shell(f"search eq(attributes/room,'hall') --explain {staff}")).stdout
-    assert "no subjects to search with. Name them with `as` (--as SUBJECT)." in (await shell("search", 4)).stderr
+    assert "no subjects. Name subjects with `as` (--as SUBJECT)." in (await shell("search", 4)).stderr
 
     assert "lamp-7" not in (await shell("search", CONNECTIVITY_TOKEN=BERT)).stdout
     (thing,) = json.loads((await shell("search --json", CONNECTIVITY_TOKEN=BERT)).stdout)

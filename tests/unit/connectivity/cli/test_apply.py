@@ -352,6 +352,9 @@ def test_of_several_connections_one_is_named(server: Canned, folder: Path) -> No
     server.table[TRY] = Reply(REPORT)
     several = run("test", folder)
     assert (several.exit_code, "found the connections depot, fresh" in several.stderr) == (2, True)
+    unknown = run("test", folder, "--id", "frsh")
+    expected = "found no connection frsh, expected one of: depot, fresh; fix --id"
+    assert (unknown.exit_code, expected in unknown.stderr) == (2, True)
     assert run("test", folder, "--id", "fresh").exit_code == 0
     assert server.requests[-1].document["id"] == "fresh"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 import typer
 
 from connectivity.cli.options import confirm, loaded_settings
+from tests.support.table import each_row
 
 
 def test_settings_that_cannot_be_used_end_the_command_with_2(
@@ -39,3 +41,27 @@ def test_a_question_is_asked_on_a_terminal_alone(
         confirm("Really?", yes=False)
     assert (no.value.exit_code, unanswered.value.exit_code) == (1, 2)
     assert capsys.readouterr().err == "Really? Add --yes to confirm.\n"
+
+
+class Interrupted(io.StringIO):
+    """A terminal at which reading a line raises an error."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, _size: int | None = -1) -> str:
+        raise self._error
+
+
+@each_row(("error", "code"), [(KeyboardInterrupt(), 130), (EOFError(), 1)])
+def test_ctrl_c_at_a_question_ends_the_command_with_130(error: BaseException, code: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", Interrupted(error))
+        patch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+        with pytest.raises(typer.Exit) as ended:
+            confirm("Really?", yes=False)
+    assert ended.value.exit_code == code

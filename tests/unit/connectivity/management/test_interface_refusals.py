@@ -37,3 +37,11 @@ def test_a_refusal_has_its_status_and_code(fault: Fault, status: int, code: str)
 def test_several_problems_are_all_reported() -> None:
     assert interface.invalid([OTHER]).message == f"{OTHER}."
     assert "1 more" in interface.invalid([OTHER, LABEL]).message
+
+
+def test_a_message_has_one_full_stop_after_a_problem_that_ends_with_one() -> None:
+    sentence = Problem(
+        "uri", "nothing", "this field: Address of the broker.", code="connectivity:connection.uri.invalid"
+    )
+    assert interface.invalid([sentence]).message == f"{sentence}"
+    assert interface.invalid([sentence, OTHER]).message == f"{sentence} There is 1 more problem."

@@ -185,6 +185,19 @@ async def test_an_incomplete_request_is_refused_at_16_kib() -> None:
         assert response.endswith(b"The request is longer than 16384 bytes.\n")
 
 
+@pytest.mark.parametrize(
+    "request_line",
+    [b"GET /twins HTTP/1.0", b"HEAD /twins HTTP/1.1", b"POST /twins HTTP/1.1", b"GET /" + b"x" * 9000 + b" HTTP/1.1"],
+    ids=["HTTP/1.0", "HEAD", "POST", "long"],
+)
+async def test_a_request_that_is_not_a_get_of_http_1_1_is_refused_with_400(request_line: bytes) -> None:
+    async with opened() as way:
+        response = await answer(way, request_line + b"\r\nHost: localhost\r\n\r\n")
+        assert response.startswith(b"HTTP/1.1 400 ")
+        assert b"Expected a GET request of HTTP/1.1" in response
+        await wait_until(lambda: not sockets(way))
+
+
 async def test_a_request_up_to_16_kib_is_admitted_with_frames_behind_it() -> None:
     async with opened() as way:
         sent = {f"X-{number}": "x" * 4000 for number in range(3)}
