@@ -22,7 +22,7 @@ from connectivity.api.schemas import PLAN_EXAMPLE, SEARCH_PAGE_EXAMPLE
 from connectivity.config.api_settings import TokenRole
 from connectivity.config.text_form import TextForm
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.search_requests import NO_THINGS, HttpSearch, SearchRequests
+from connectivity.subscriptions.search_requests import HttpSearch, SearchRequests
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields
 
 PREFIX = "/api/2/search/things"
@@ -136,7 +136,7 @@ def router(searches: SearchRequests) -> APIRouter:
             selection=_selection(fields),
             seconds=_seconds(wait),
         )
-        found = NO_THINGS if inquiry.namespaces == frozenset() else await searches.things(inquiry)
+        found = await searches.things(inquiry)
         shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
         if found.next_offset is not None:
             shown["nextPageOffset"] = found.next_offset
@@ -165,7 +165,7 @@ def router(searches: SearchRequests) -> APIRouter:
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
         )
-        return JsonResponse(0 if inquiry.namespaces == frozenset() else await searches.count(inquiry))
+        return JsonResponse(await searches.count(inquiry))
 
     @api.get(
         "/plan",

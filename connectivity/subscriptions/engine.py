@@ -59,7 +59,7 @@ class Subscription:
     At most the requested elements are sent (1.1), and at most one terminal signal, the last (1.7), except for late requests.
     `complete` follows the confirm of the last element: a refused one leaves a gap, and the subscription fails. Every other
     end withdraws what is unconfirmed. `sent` is the number of elements sent, `unconfirmed` that of emissions which the
-    broker has not confirmed, `active_at` the second of the last request, element or confirm.
+    broker has not confirmed, `active_at` the time of the last request, element or confirm, in seconds.
     """
 
     __slots__ = (
@@ -73,8 +73,8 @@ class Subscription:
         "unconfirmed",
     )
 
-    def __init__(self, *, terminal_needs_request: bool, demand: int = 0, now: int = 0) -> None:
-        """Begin with the demand that the subscribe brings, in the second `now`.
+    def __init__(self, *, terminal_needs_request: bool, demand: int = 0, now: float = 0) -> None:
+        """Begin with the demand that the subscribe brings, at the time `now` in seconds.
 
         `terminal_needs_request`: the wire protocol allows a terminal signal only after the first request.
         """
@@ -99,7 +99,7 @@ class Subscription:
     def is_closed(self) -> bool:
         return self.state is SubscriptionState.CLOSED
 
-    def request(self, demand: int, now: int = 0) -> list[EngineOutput]:
+    def request(self, demand: int, now: float = 0) -> list[EngineOutput]:
         """Add demand; a demand of 0 or less ends the subscription (3.9)."""
         if self.state is SubscriptionState.CLOSED:
             return [SubscriptionEnded(EndReason.CANCELLED)]
@@ -122,7 +122,7 @@ class Subscription:
         self.is_reading = True
         return True
 
-    def end_page(self, now: int) -> None:
+    def end_page(self, now: float) -> None:
         """Note that no page is read any more, since there is no demand, or nothing yet."""
         self.is_reading = False
         self.active_at = now
@@ -142,13 +142,13 @@ class Subscription:
         self.unconfirmed += 1
         return [ElementsEmitted(elements)]
 
-    def confirm(self, now: int = 0) -> list[EngineOutput]:
+    def confirm(self, now: float = 0) -> list[EngineOutput]:
         """Note that the broker has confirmed an emission."""
         self.unconfirmed -= 1
         self.active_at = now
         return self._close_if_due() if self._held_end is not None else []
 
-    def refuse(self, fault: Fault, now: int = 0) -> list[EngineOutput]:
+    def refuse(self, fault: Fault, now: float = 0) -> list[EngineOutput]:
         """Note that the broker has refused an emission, and end, because that leaves a gap."""
         self.unconfirmed -= 1
         self.active_at = now
@@ -167,11 +167,11 @@ class Subscription:
         self.state = SubscriptionState.CLOSED
         return [ElementsWithdrawn()] if self.unconfirmed else []
 
-    def idle_seconds(self, now: int) -> int:
+    def idle_seconds(self, now: float) -> float:
         """Return the seconds since the last activity; waiting for the broker is none of them."""
         return 0 if self.unconfirmed else now - self.active_at
 
-    def check_idle(self, now: int, timeout: float, *, feed_has_timeout: bool = False) -> list[EngineOutput]:
+    def check_idle(self, now: float, timeout: float, *, feed_has_timeout: bool = False) -> list[EngineOutput]:
         """End after `timeout` idle seconds, even before the first request.
 
         A feed that yields nothing is idle, too, unless its pages have a timeout of their own.

@@ -11,7 +11,6 @@ for others it does not exist.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -162,7 +161,7 @@ class ActiveSubscription(Subscription):
         "subscribed",
     )
 
-    def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, share: PeerShare, now: int) -> None:
+    def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, share: PeerShare, now: float) -> None:
         super().__init__(terminal_needs_request=subscriber.reply.terminal_needs_request, demand=signal.demand, now=now)
         self.kind = signal.kind
         self.key = key
@@ -211,7 +210,7 @@ class SubscriptionManager(ConnectionComponent):
         self._due: defaultdict[int, _Due] = defaultdict(_Due)
         """By second: subscriptions to be checked then. Only the latest list of a subscription is valid."""
         self._second = int(clock())
-        """The second of the last sweep, in which idle times are measured; one number object shared by all."""
+        """The second of the last sweep."""
         self.shares = defaultdict[str, FairShare](lambda: FairShare(SHARED * bounds.max_per_user))
         """How the users of each connection share its subscriptions."""
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
@@ -251,7 +250,8 @@ class SubscriptionManager(ConnectionComponent):
             subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
         # Only now: cancelling the last one of a scope may end the scope.
-        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, self._second)
+        now = self._clock()
+        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, now)
         subscription.quota_entity = None if isinstance(feed, Fault) else entity
         share.take()
         self._reply_to(subscription, subscriber)
@@ -292,7 +292,7 @@ class SubscriptionManager(ConnectionComponent):
         subscription.headers = encode(signal.headers)
         if subscriber is not subscription.peer:
             self._reply_to(subscription, subscriber)
-        if outputs := subscription.request(signal.demand, self._second):
+        if outputs := subscription.request(signal.demand, self._clock()):
             self._send(subscription, outputs)
         self._start(subscription)
 
@@ -302,8 +302,8 @@ class SubscriptionManager(ConnectionComponent):
             self._cancel(subscription)
 
     def idle(self, subscription: ActiveSubscription) -> int:
-        """Return the idle seconds of a subscription; 0 while elements wait for the broker."""
-        return 0 if subscription.is_queued else subscription.idle_seconds(self._second)
+        """Return the whole idle seconds of a subscription; 0 while elements wait for the broker."""
+        return 0 if subscription.is_queued else int(subscription.idle_seconds(self._clock()))
 
     def figures(self) -> Iterator[GaugeReading]:
         """Return the gauges for a scrape."""
@@ -330,7 +330,7 @@ class SubscriptionManager(ConnectionComponent):
             for subscription in tuple(due or ()):
                 if subscription.due is due:
                     subscription.due = None
-                    self._check(subscription, self._second)
+                    self._check(subscription, self._clock())
 
     def fail_entity(self, entity: EntityId, fault: Fault) -> int:
         """Fail the subscriptions of an erased entity; return their number."""
@@ -357,7 +357,7 @@ class SubscriptionManager(ConnectionComponent):
         self.budgets.pop(connection_id, None)
         self.shares.pop(connection_id, None)
 
-    def _check(self, subscription: ActiveSubscription, now: int) -> None:
+    def _check(self, subscription: ActiveSubscription, now: float) -> None:
         if subscription.is_closed:
             self._forget(subscription, subscription.peer.scope, subscription.kind)
             return
@@ -369,7 +369,7 @@ class SubscriptionManager(ConnectionComponent):
             self._schedule(subscription, subscription.active_at + timeout - now)
 
     def _schedule(self, subscription: ActiveSubscription, seconds: float) -> None:
-        previous, subscription.due = subscription.due, self._due[self._second + math.ceil(seconds) + 1]
+        previous, subscription.due = subscription.due, self._due[int(self._clock() + seconds) + 1]
         subscription.due.append(subscription)
         if previous is not None:
             previous.leave()
@@ -427,7 +427,7 @@ class SubscriptionManager(ConnectionComponent):
             self._send(subscription, subscription.fail(INTERNAL_ERROR))
         finally:
             subscription.pump = None
-            subscription.end_page(self._second)
+            subscription.end_page(self._clock())
             if not subscription.unconfirmed:
                 subscription.posting = None
         if then is PageEnd.WAIT and subscription.feed is not None:
@@ -467,7 +467,7 @@ class SubscriptionManager(ConnectionComponent):
             return await budget.wait(subscription.share.user, wanted)
         finally:
             subscription.is_queued = False
-            subscription.active_at = self._second
+            subscription.active_at = self._clock()
 
     async def _send_page(self, subscription: ActiveSubscription, feed: Feed, charge: PageCharge) -> PageEnd:
         """Read a page, and send it; return whether there are more. It is not kept. Raises FeedFailed."""
@@ -539,7 +539,7 @@ class SubscriptionManager(ConnectionComponent):
                 charge.parts += 1
                 posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription, charge))
                 if posting is None:
-                    subscription.confirm(self._second)
+                    subscription.confirm(self._clock())
                     charge.end_part()
             elif isinstance(output, ElementsWithdrawn):
                 if subscription.posting is not None:
@@ -560,10 +560,10 @@ class SubscriptionManager(ConnectionComponent):
         else:
             charge.end_part()
         if error is None:
-            outputs = subscription.confirm(self._second)
+            outputs = subscription.confirm(self._clock())
         else:
             fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
-            outputs = subscription.refuse(fault, self._second)
+            outputs = subscription.refuse(fault, self._clock())
         if outputs:
             self._send(subscription, outputs)
         if not subscription.unconfirmed and subscription.pump is None:

@@ -43,7 +43,7 @@ from spark_store.rql.search_evaluator import read
 class HttpSearch:
     """A search over HTTP: `filter` is RQL, `options` are those of a search, perhaps with a cursor.
 
-    It has the permissions of all `subjects` together. `namespaces` of None are all of them. `seconds` is the time limit;
+    It has the permissions of all `subjects` together. `namespaces` of None are all, an empty set none. `seconds` is the limit;
     None for that of any search. `instead`: the user who searches in the name of others, for the audit log; None if they
     search in their own.
     """
@@ -144,7 +144,7 @@ class SearchRequests:
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)
             options, feed = parsed.options, SearchFeed(self._service, parsed.request)
-            if options.size == 0:
+            if options.size == 0 or (search.namespaces == frozenset() and options.cursor is None):
                 return NO_THINGS
             if options.offset is not None:
                 page = await feed.page_at(options.offset, self._page_bytes)
@@ -170,6 +170,8 @@ class SearchRequests:
 
         async with _as_operation_refused(search.seconds):
             request = (await self._parse_and_audit(search)).request
+            if search.namespaces == frozenset():
+                return 0
             scan = FullScan(self._service, request.question, request.subjects, self._count_timeout)
             await scan.read(add)
         return number

@@ -185,8 +185,9 @@ class Socket(asyncio.Protocol, ABC):
         is_wanted = self.times.closing is not None or not (self.has_unprocessed_input or not self.may_take)
         if is_wanted and not self.times.is_reading:
             transport.resume_reading()
-            # A peer is not blamed for a pong that was not read while reading was paused.
-            self.times.last_received, self.times.pinged = self._loop.time(), None
+            # A peer is not blamed for a pong or a message that was not read while reading was paused.
+            self.times.last_received = self.times.spoke = self._loop.time()
+            self.times.pinged = None
         elif not is_wanted and self.times.is_reading:
             transport.pause_reading()
         self.times.is_reading = is_wanted

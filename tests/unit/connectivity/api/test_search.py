@@ -116,11 +116,10 @@ async def test_nothing_that_was_not_asked_is_asked() -> None:
 
 
 @pytest.mark.parametrize("namespaces", ["", ",", " , "])
-async def test_in_no_namespace_there_is_nothing(namespaces: str) -> None:
-    answer, management = await search(THINGS, namespaces=namespaces)
-    assert (answer.json(), management.requests) == ({"items": [], "nextPageOffset": -1}, [])
-    answer, management = await search(COUNT, namespaces=namespaces)
-    assert (answer.json(), management.requests) == (0, [])
+@BOTH
+async def test_an_empty_list_of_namespaces_has_none(path: str, namespaces: str) -> None:
+    _, management = await search(path, namespaces=namespaces)
+    assert recorded_search(management).namespaces == frozenset()
 
 
 @pytest.mark.parametrize(
