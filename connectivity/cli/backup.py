@@ -37,7 +37,7 @@ def backup(
         Path | None,
         typer.Option(
             metavar="EARLIER",
-            help="An earlier backup on the same disk. Files that did not change become hard links instead of copies.",
+            help="An earlier backup on the same disk. Data files that both have become hard links instead of copies.",
         ),
     ] = None,
     settings: SettingsFile = None,

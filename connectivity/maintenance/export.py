@@ -75,14 +75,14 @@ def selection(wanted: ExportRequest, now: datetime) -> EventSelection:
 def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | None, rql.Predicate | None]:
     """Return the entity or the filter.
 
-    No text is both: a filter begins with an operator and a parenthesis.
+    No text is both: a filter begins with an operator and a parenthesis, and ends with a parenthesis.
     """
     if what is None:
         return None, None
     if not what.strip():
         raise _unusable(f"{_EXPECTED}, found nothing")
     is_stream = type == "stream" and "(" not in what
-    if is_stream or parse_entity_id(EntityType.THING, what) is not None:
+    if is_stream or any(parse_entity_id(kind, what) is not None for kind in EntityType):
         return what, None
     if _FILTER.match(what) is None:
         if (length := utf16_length(what)) > MAX_ID_LENGTH:

@@ -4,8 +4,8 @@ Trimmed events are in the lake only, so the copied lake must have all events tha
 unknown ones. The lake is copied first, the journal last; if events were trimmed between that the lake's copy lacks, the copy
 is made again. Of each table, the log is copied first, and then the files that it names; if one is gone, because of an
 erasure for example, the copy is made again. Tables are copied in the order in which a crash could leave them: states may be
-ahead of the watermark, and events ahead of states. The journal is copied in one read transaction, and checked. Files of an
-earlier copy may be linked: they are immutable.
+ahead of the watermark, and events ahead of states. The journal is copied in one read transaction, and checked. Data files of
+an earlier copy may be linked: they are immutable.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def back_up(source: Lake, folder: Path, earlier: Path | None = None) -> Backup:
-    """Copy journal and lake into a new or empty folder; files of the copy `earlier` are linked.
+    """Copy journal and lake into a new or empty folder; data files of the copy `earlier` are linked.
 
     Raises OutputUnusable for an invalid folder, SchemaTooNew, StoreUnavailable, and LakeUnfit if journal and lake do not
     match. Then the folder is as before.
@@ -165,12 +165,15 @@ class _CopyAttempt:
         target.parent.mkdir(parents=True, exist_ok=True)
         size = source.stat().st_size
         self.bytes += size
-        if self._earlier is not None and size_of(earlier := Path(self._earlier.path(table), name)) == size:
-            # It is immutable. Another disk, or one without links, raises OSError.
+        # Data files are immutable; the log of a table that was created again has the old names.
+        if self._earlier is not None and not name.startswith(_LOG):
+            earlier = Path(self._earlier.path(table), name)
+            # Another disk, or one without links, raises OSError.
             with contextlib.suppress(OSError):
-                os.link(earlier, target)
-                self.linked += size
-                return size
+                if size_of(earlier) == size:
+                    os.link(earlier, target)
+                    self.linked += size
+                    return size
         shutil.copyfile(source, target)
         return size
 

@@ -204,8 +204,9 @@ class PublisherResolver:
             if name.from_revision is not None:
                 visible = readable_history(entity, subjects, self._world, name.to_revision)
                 assert isinstance(visible, VisibleRevisions), "the feed was opened"
-                if (gone := self._retention_fault(entity, name.from_revision, visible)) is not None:
-                    return gone
+                feed = self._retained(entity, name.from_revision, visible, feed)
+                if isinstance(feed, Fault):
+                    return feed
             if not name.follow:
                 return _written(feed, write, is_sparse=name.projection is not None)
             written = EncodedFeed(feed, write)
@@ -303,18 +304,28 @@ class PublisherResolver:
             selection = _selection(name)
             if selection is None:
                 return live(None) if name.follow else NOTHING
-            if (gone := self._retention_fault(entity, name.from_offset)) is not None:
-                return gone
             newest = self._store.newest_revision(entity)
 
-            def ask(selection: EntrySelection) -> Feed | Fault:
-                return self._ask(SubscriptionKind.HISTORY, query_of(selection, entity, newest), subjects)
-
-            async def find(instant: int) -> Feed | Fault:
-                query = await self._source.query_from_time(entity, instant, oldest=1, newest=newest)
+            def ask(query: HistoryQuery) -> Feed | Fault:
                 return self._ask(SubscriptionKind.HISTORY, query, subjects)
 
-            found = DeferredFeed(lambda: find(selection.instant)) if isinstance(selection, FromTime) else ask(selection)
+            async def find() -> Feed | Fault:
+                # The first messages name the right predecessors only if it is known where the stream begins.
+                oldest = await self._store.retained_history.look(entity)
+                if (gone := _retention_fault(entity, name.from_offset, oldest, newest)) is not None:
+                    return gone
+                if isinstance(selection, FromTime):
+                    return ask(
+                        await self._source.query_from_time(entity, selection.instant, oldest=oldest, newest=newest)
+                    )
+                return ask(query_of(selection, entity, newest))
+
+            if isinstance(selection, FromTime):
+                found: Feed | Fault = DeferredFeed(find)
+            else:
+                found = ask(query := query_of(selection, entity, newest))
+                if found is not NOTHING and query.from_revision < self._store.oldest_revision(entity):
+                    found = DeferredFeed(find)
             if isinstance(found, Fault):
                 return found
             if not name.follow:
@@ -336,21 +347,33 @@ class PublisherResolver:
             return NOTHING
         return _unprocessable(feed) if isinstance(feed, Fault) else feed
 
-    def _retention_fault(
-        self, entity: EntityId, wanted: int | None, visible: VisibleRevisions | None = None
-    ) -> Fault | None:
-        """Return the fault for a revision that is no longer retained, or not visible."""
-        begin, newest = visible or (1, self._store.newest_revision(entity))
-        if wanted is None or wanted < 1 or wanted > newest:
-            return None
-        oldest = max(begin, self._store.oldest_revision(entity))
-        if wanted >= oldest:
-            return None
-        return Fault(
-            410,
-            "rsio:history.gone",
-            f"The request starts at {wanted}, but the retained history of '{entity}' starts at {oldest}.",
-        )
+    def _retained(self, entity: EntityId, wanted: int, visible: VisibleRevisions, feed: Feed) -> Feed | Fault:
+        """Return the feed, or the fault for a revision that is no longer retained, or not visible.
+
+        Where the history begins may have to be looked up in the lake first.
+        """
+        begin, newest = visible
+        if wanted >= begin and _retention_fault(entity, wanted, self._store.oldest_revision(entity), newest) is None:
+            return feed
+
+        def judged(oldest: int) -> Feed | Fault:
+            return _retention_fault(entity, wanted, max(begin, oldest), newest) or feed
+
+        async def find() -> Feed | Fault:
+            return judged(await self._store.retained_history.look(entity))
+
+        return DeferredFeed(find) if wanted >= begin else judged(begin)
+
+
+def _retention_fault(entity: EntityId, wanted: int | None, oldest: int, newest: int) -> Fault | None:
+    """Return the fault for a revision from before the oldest one."""
+    if wanted is None or wanted < 1 or wanted > newest or wanted >= oldest:
+        return None
+    return Fault(
+        410,
+        "rsio:history.gone",
+        f"The request starts at {wanted}, but the retained history of '{entity}' starts at {oldest}.",
+    )
 
 
 def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedPublisher | Fault:

@@ -34,6 +34,7 @@ TIME = "2030-01-15T12:00:00+00:00"
         (ExportRequest("acme.site:lamp-7"), EventSelection(entity="acme.site:lamp-7")),
         (ExportRequest(":lamp(7)", "policy"), EventSelection(entity=":lamp(7)", entity_type="policy")),
         (ExportRequest("room-7/0", "stream"), EventSelection(entity="room-7/0", entity_type="stream")),
+        (ExportRequest("acme.site:hall(2)/room/0"), EventSelection(entity="acme.site:hall(2)/room/0")),
         (ExportRequest("exists(attributes/x)"), EventSelection(predicate=rql.parse("exists(attributes/x)"))),
         (
             ExportRequest("gt(_modified,time:now)", "thing"),

@@ -199,6 +199,23 @@ def test_files_of_an_earlier_copy_are_linked(data_folder: DataFolder, tmp_path: 
     assert same(tmp_path / "second") == []
 
 
+def test_a_lake_that_was_created_again_is_copied_beside_an_earlier_copy(
+    data_folder: DataFolder, tmp_path: Path
+) -> None:
+    """The parts of its logs have the names, and often the sizes, of the earlier ones."""
+    back_up(data_folder.lake, tmp_path / "first")
+    shutil.rmtree(data_folder.lake.folder)
+    shutil.copytree(tmp_path / "first" / "lake", data_folder.lake.folder)
+    table = Path(data_folder.lake.path(EVENTS))
+    (file,) = table.glob("*.parquet")
+    (commit,) = (table / "_delta_log").glob("*.json")
+    other = file.with_name(f"{file.stem[:-1]}x.parquet")
+    file.rename(other)
+    commit.write_text(commit.read_text().replace(file.name, other.name))
+    assert back_up(data_folder.lake, tmp_path / "second", tmp_path / "first").linked > 0
+    assert same(tmp_path / "second") == []
+
+
 def test_where_links_are_not_to_be_had_files_are_copied(
     data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,16 +184,6 @@ async def test_an_erased_thing_ends_its_subscriptions_with_an_error() -> None:
     assert error.error == "404 things:thing.notfound gone"
 
 
-async def test_case_n13_a_history_from_before_the_oldest_retained_revision_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rsio_harness = await RsioHarness.filled(revisions=5)
-    monkeypatch.setattr(rsio_harness.store, "oldest_revision", lambda _: 3)
-    frames = await received_frames(rsio_harness, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
-    (error,) = [frame for frame in frames if isinstance(frame, OnError)]
-    assert (error.subscriber, error.error[:22]) == (1, "410 rsio:history.gone ")
-
-
 # searches
 
 
