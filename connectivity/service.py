@@ -30,7 +30,7 @@ from connectivity.api.app import application
 from connectivity.api.server import server_of
 from connectivity.authorization.quotas import Quotas
 from connectivity.config.extras import missing_extras
-from connectivity.config.settings import Settings, SparkMode, TracingSettings
+from connectivity.config.settings import Settings, SparkMode, SubscriptionSettings, TracingSettings
 from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import ReferenceRules
 from connectivity.dispatch.assembly import assemble
@@ -134,25 +134,20 @@ class Service:
         if missing := list(missing_extras(settings)):
             raise SettingsError("\n".join(missing))
         self.settings = settings
+        self._now = now
         self.tracing = _tracing(settings.tracing)
         self.monitor = PrometheusRegistry()
-        window = settings.journal.redelivery_window.total_seconds()
-        lake = Lake(Path(settings.data_dir))
-        has_lake = settings.spark.mode is not SparkMode.OFF
+        self._lake = Lake(Path(settings.data_dir))
+        self._has_lake = settings.spark.mode is not SparkMode.OFF
         self._erased: dict[EntityId, int] = {}
         """Entities that the lake must not show up to the event of this number, since they were erased."""
         self.store = Store.open(
             Path(settings.data_dir) / "journal.db",
-            StoreOptions(redelivery_window=window),
-            cold=_cold(lake, self._erased) if has_lake else None,
+            StoreOptions(redelivery_window=settings.journal.redelivery_window.total_seconds()),
+            cold=_cold(self._lake, self._erased) if self._has_lake else None,
             on_commit=self.monitor.commit.observe,
         )
-        limits = TwinLimits(
-            historical_headers=tuple(settings.journal.historical_headers),
-            creation=settings.creation.rules,
-            token_integration=settings.token_integration.rule,
-        )
-        self.decider = Decider(self.store, now=now, limits=limits)
+        self.decider = Decider(self.store, now=now, limits=_twin_limits(settings))
         quotas = Quotas(settings.quotas)
         self.searching = SearchService(
             self.store,
@@ -163,8 +158,7 @@ class Service:
             quotas,
         )
         self._row_budget = RowBudget()
-        subscriptions = settings.subscriptions
-        self.past = self._past(now, quotas) if has_lake else None
+        self.past = self._past(quotas) if self._has_lake else None
         if self.past is not None:
             self.searching.as_of = self.past.open
         definitions = ConnectionRepository(self.store)
@@ -172,7 +166,7 @@ class Service:
         self.search_requests = SearchRequests(
             self.searching,
             now,
-            page_bytes=subscriptions.page_bytes,
+            page_bytes=settings.subscriptions.page_bytes,
             count_timeout=settings.search.budget_for_all.total_seconds(),
             audit=audit,
         )
@@ -180,51 +174,25 @@ class Service:
         self.live_feeds = LiveFeeds(self.store)
         self._entity_feeds = EntityFeeds(self.store, self.decider.world, self.live_feeds, now)
         self.subscriptions = SubscriptionManager(
-            self._open_feed,
-            SubscriptionLimits(
-                idle_timeout=subscriptions.idle_timeout.total_seconds(),
-                open_timeout=subscriptions.open_timeout.total_seconds(),
-                after_life=subscriptions.after_life.total_seconds(),
-                max_per_user=subscriptions.max_per_user,
-                page_items=subscriptions.page_items,
-                page_bytes=subscriptions.page_bytes,
-            ),
-            time.monotonic,
-            quotas,
-        )
-        self.monitor.watch_subscriptions(lambda: self.subscriptions)
-        self.monitor.watch_figures(self.subscriptions.figures)
-        self.monitor.watch_figures(self.searching.figures)
-        retention_times = RetentionTimes(settings.lake.retention, settings.spark.mode)
-        rows = partial(SessionRepository, self.store)
-        handlers = open_handlers(
-            SessionServices(
-                self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times, quotas
-            )
+            self._open_feed, _subscription_limits(settings.subscriptions), time.monotonic, quotas
         )
         self.quota_check = QuotaCheck(self.store, quotas, settings.limits.low_space, now)
         self.dispatch = assemble(
             self.store,
             self.subscriptions,
             self.decider,
-            handlers,
+            open_handlers(self._session_services(quotas)),
             quota_check=self.quota_check,
             search_pace=self.searching.pace,
         )
-        self.monitor.watch_figures(self.quota_check.figures)
-        cursors = self.dispatch.event_publisher
-        cursors.on_skip = self.monitor.skip
-        self.monitor.watch_figures(cursors.figures)
-        self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
-        self.monitor.watch_figures(self.live_feeds.figures)
-        self.monitor.watch_figures(self._unsettled)
+        self.dispatch.event_publisher.on_skip = self.monitor.skip
         vault = open_vault(settings)
-        named = settings.secrets
-        own = [Path(settings.data_dir), *(file for file in (named.key_file, settings_file) if file is not None)]
+        secrets = settings.secrets
+        own_files = [Path(settings.data_dir), *filter(None, (secrets.key_file, settings_file))]
         self.registry = ConnectionRegistry(
             FolderWatcher(
                 Path(settings.connections_dir),
-                ReferenceRules(own, named.folders or None),
+                ReferenceRules(own_files, secrets.folders or None),
                 is_optional="connections_dir" not in settings.model_fields_set,
             ),
             self._supervisor,
@@ -241,52 +209,64 @@ class Service:
             self.monitor,
             SubscriptionTable(self.subscriptions),
             partial(run_connection_test, max_payload=settings.limits.payload, now=now),
-            references=ReferenceRules(own, named.folders, named.variables),
+            references=ReferenceRules(own_files, secrets.folders, secrets.variables),
             now=now,
         )
         self.secrets = SecretWatcher(self.registry, self.management.revalidate)
         self._pauses = Backoff(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self.pipeline = PipelineProcess(settings)
-        if settings.spark.mode is not SparkMode.OFF:
-            self.monitor.look_first(self.pipeline.look)
-            self.monitor.watch_lake(self.pipeline.lag)
-            self.monitor.watch_figures(self.pipeline.figures)
-        self.eraser = Eraser(self.store, self.subscriptions, lake, self._erased, now)
-        self._now = now
-        jobs = [
-            Job("count metrics", self.monitor.tick, _SWEEP_SECONDS),
-            *(
-                Job(component.job, component.sweep, _SWEEP_SECONDS)
-                for component in self.dispatch.components
-                if component.job
-            ),
-            Job("reject overdue deliveries", self._reject_overdue, _SWEEP_SECONDS),
-            Job("watch connection files", self._watch, _SWEEP_SECONDS),
-            Job(
-                "expire policies",
-                PolicyExpiryJob(self.store, self.dispatch.announcements.announce, now).round,
-                _SWEEP_SECONDS,
-            ),
-            Job("erase entities", self.eraser.round),
-            *(self._quota_jobs() if settings.quotas else []),
-            Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS),
-        ]
-        if has_lake and (age := settings.journal.retention) is not None:
-            monitor = self.monitor
-            trimmer = JournalTrimmer(
-                self.store, lake, age, now, on_trim=monitor.trimmed.inc, on_round=monitor.trimming.set
-            )
-            jobs += [
-                Job("trim the journal", trimmer.round, ROUND_SECONDS),
-                Job("find retained events", self.store.retained_history.round, ROUND_SECONDS),
-            ]
-        self.jobs = JobRunner(jobs, self.monitor.count_job_failure)
+        self.eraser = Eraser(self.store, self.subscriptions, self._lake, self._erased, now)
+        self._watch_metrics()
+        self.jobs = JobRunner([*self._regular_jobs(), *self._optional_jobs()], self.monitor.count_job_failure)
 
-    def _quota_jobs(self) -> list[Job]:
-        return [
-            Job("count the use of quotas", self.quota_check.recount, RECOUNT_SECONDS),
-            Job("store the use of quotas", self.quota_check.keep, KEEP_SECONDS),
-        ]
+    def _session_services(self, quotas: Quotas) -> SessionServices:
+        rows = partial(SessionRepository, self.store)
+        retention_times = RetentionTimes(self.settings.lake.retention, self.settings.spark.mode)
+        return SessionServices(
+            self.store, self.subscriptions, self.decider, time.monotonic, self._now, rows, retention_times, quotas
+        )
+
+    def _watch_metrics(self) -> None:
+        """Have each scrape read the gauges of all parts."""
+        monitor = self.monitor
+        monitor.watch_subscriptions(lambda: self.subscriptions)
+        for figures in (
+            self.subscriptions.figures,
+            self.searching.figures,
+            self.quota_check.figures,
+            self.dispatch.event_publisher.figures,
+            lambda: store_figures(self.store.is_available),
+            self.live_feeds.figures,
+            self._unsettled,
+            self.pipeline.figures,
+        ):
+            monitor.watch_figures(figures)
+        monitor.look_first(self.pipeline.look)
+
+    def _regular_jobs(self) -> Iterator[Job]:
+        yield Job("count metrics", self.monitor.tick, _SWEEP_SECONDS)
+        for component in self.dispatch.components:
+            if component.job:
+                yield Job(component.job, component.sweep, _SWEEP_SECONDS)
+        yield Job("reject overdue deliveries", self._reject_overdue, _SWEEP_SECONDS)
+        yield Job("watch connection files", self._watch, _SWEEP_SECONDS)
+        policy_expiry = PolicyExpiryJob(self.store, self.dispatch.announcements.announce, self._now)
+        yield Job("expire policies", policy_expiry.round, _SWEEP_SECONDS)
+        yield Job("erase entities", self.eraser.round)
+
+    def _optional_jobs(self) -> Iterator[Job]:
+        """Yield the jobs of quotas, the search index and the lake."""
+        settings, monitor = self.settings, self.monitor
+        if settings.quotas:
+            yield Job("count the use of quotas", self.quota_check.recount, RECOUNT_SECONDS)
+            yield Job("store the use of quotas", self.quota_check.keep, KEEP_SECONDS)
+        yield Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS)
+        if self._has_lake and (age := settings.journal.retention) is not None:
+            trimmer = JournalTrimmer(
+                self.store, self._lake, age, self._now, on_trim=monitor.trimmed.inc, on_round=monitor.trimming.set
+            )
+            yield Job("trim the journal", trimmer.round, ROUND_SECONDS)
+            yield Job("find retained events", self.store.retained_history.round, ROUND_SECONDS)
 
     async def close(self) -> None:
         """Close all connections at the same time, then the store. The pipeline ends its batch meanwhile."""
@@ -381,11 +361,13 @@ class Service:
             }
         )
 
-    def _past(self, now: Callable[[], datetime], quotas: Quotas) -> AsOfSearches:
+    def _past(self, quotas: Quotas) -> AsOfSearches:
         options = PastOptions(
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
-        return AsOfSearches(self.store, self.decider.world, open_spark_queries(self.settings), now, options, quotas)
+        return AsOfSearches(
+            self.store, self.decider.world, open_spark_queries(self.settings), self._now, options, quotas
+        )
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """Return the feed of a subscribe, or the fault."""
@@ -396,6 +378,25 @@ class Service:
             seconds = self.settings.search.budget_for_all.total_seconds()
             return open_search(self.searching, self._row_budget, query, subscribe.headers, subjects, seconds)
         return self._entity_feeds.open(query, subjects)
+
+
+def _twin_limits(settings: Settings) -> TwinLimits:
+    return TwinLimits(
+        historical_headers=tuple(settings.journal.historical_headers),
+        creation=settings.creation.rules,
+        token_integration=settings.token_integration.rule,
+    )
+
+
+def _subscription_limits(settings: SubscriptionSettings) -> SubscriptionLimits:
+    return SubscriptionLimits(
+        idle_timeout=settings.idle_timeout.total_seconds(),
+        open_timeout=settings.open_timeout.total_seconds(),
+        after_life=settings.after_life.total_seconds(),
+        max_per_user=settings.max_per_user,
+        page_items=settings.page_items,
+        page_bytes=settings.page_bytes,
+    )
 
 
 def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistory]:

@@ -7,7 +7,7 @@
     operations.py    /api/2/connectivity/subscriptions, /api/2/audit, /api/2/erasures
     openapi.py       /openapi.json
 
-Handlers return finished bytes: results of `Management` are encoded once, and not validated again.
+Handlers return finished bytes: results of `ConnectionManager` are encoded once, and not validated again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from connectivity.api.responses import JsonResponse, ResponseMiddleware, install
 from connectivity.config.api_settings import ApiSettings
 from connectivity.config.problems import did_you_mean
 from connectivity.maintenance.erasure import Eraser
-from connectivity.management.interface import Management
+from connectivity.management.manager import ConnectionManager
 from connectivity.management.permission_requests import PermissionRequests
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
@@ -42,7 +42,7 @@ def application(
     readiness: Readiness,
     settings: ApiSettings | None = None,
     erasures: Eraser | None = None,
-    management: Management | None = None,
+    management: ConnectionManager | None = None,
     searches: SearchRequests | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     *,

@@ -1,9 +1,9 @@
 """Connections over HTTP: list, create, show, change, delete, command, status (Ditto connections).
 
-`Management` carries out the operations. A definition is its document, as it can be sent back; members that begin with `_`
-(`_revision`, `_modified`, `_owner`, `_file`, `_override`, `_problems`) are shown if `fields` names them. Secrets are shown
-as `*****`, and a document that comes back with that keeps them. A test (`?dry-run=true`) takes the document, or, with a
-sample message, `application/vnd.connectivity.connection-test+json`.
+A definition is its document, as it can be sent back; members that begin with `_` (`_revision`, `_modified`, `_owner`,
+`_file`, `_override`, `_problems`) are shown if `fields` names them. Secrets are shown as `*****`, and a document that comes
+back with that keeps them. A test (`?dry-run=true`) takes the document, or, with a sample message,
+`application/vnd.connectivity.connection-test+json`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from connectivity.api.schemas import (
 from connectivity.config.problems import show
 from connectivity.connections.model import CONNECTION_ID_FORM, READ_ONLY
 from connectivity.errors import Problem
-from connectivity.management.interface import Definition, Management, Permit, SampleMessage
+from connectivity.management.interface import Definition, Permit, SampleMessage
+from connectivity.management.manager import ConnectionManager
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
 
 PREFIX = "/api/2/connections"
@@ -67,7 +68,7 @@ Fields = Annotated[
 Flag = Literal["true", "false"]
 
 
-def router(management: Management, bounds: BodyLimits) -> APIRouter:
+def router(management: ConnectionManager, bounds: BodyLimits) -> APIRouter:
     """Everything below `/api/2/connections`."""
     api = APIRouter(prefix=PREFIX, tags=["connections"])
 
@@ -294,7 +295,7 @@ def _read_responses(meaning: str, schema: str, example: Any, *codes: str) -> dic
     )
 
 
-async def _command(management: Management, connection_id: str, wanted: str, by: str, permit: Permit) -> None:
+async def _command(management: ConnectionManager, connection_id: str, wanted: str, by: str, permit: Permit) -> None:
     """Carry out one of the five commands. Raises OperationRefused."""
     match wanted:
         case "connectivity.commands:openConnection":

@@ -97,7 +97,7 @@ CODES: Final[Mapping[str, ErrorCode]] = {
         400, "the body is not valid JSON, repeats a name, is nested too deep, or has a member of the wrong type"
     ),
 }
-"""Every code that the API itself answers with, and those of `Management` that belong to an operation.
+"""Every code that the API itself answers with, and those of an operation on connections.
 
 A connection that has problems is refused with the code of its first problem, which may be a more precise one.
 """

@@ -19,13 +19,13 @@ from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
 from connectivity.config.text_form import TextForm
 from connectivity.maintenance.erasure import Eraser, ErasureUnavailable, InvalidEntity, UnknownEntity, entity_of
-from connectivity.management.interface import MOST_LISTED, Management
+from connectivity.management.manager import ConnectionManager
 
 _LONGEST_TEXT = 512
 _MOST_LINES = 10_000
 
 
-def router(management: Management) -> APIRouter:
+def router(management: ConnectionManager) -> APIRouter:
     """Subscriptions and the audit log."""
     api = APIRouter(prefix="/api/2")
 
@@ -37,7 +37,7 @@ def router(management: Management) -> APIRouter:
         responses=answers({200: body("Up to `limit` subscriptions.", "Subscriptions", [SUBSCRIPTION_EXAMPLE], TOTAL)}),
     )
     async def subscriptions(
-        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="Maximum number of entries.")] = MOST_LISTED,
+        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="Maximum number of entries.")] = 1_000,
     ) -> Response:
         total = {TOTAL: str(management.subscription_count())}
         return JsonResponse(management.subscriptions(limit), headers=total)

@@ -8,6 +8,7 @@ permissions are those of searches over brokers. A response is `{"items": [...]}`
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -127,15 +128,7 @@ def router(searches: SearchRequests) -> APIRouter:
         option: Options,
         wait: Timeout = None,
     ) -> Response:
-        inquiry = HttpSearch(
-            subjects=searching_subjects(request, subjects),
-            instead=caller_of(request).name if subjects else None,
-            filter=_filter(filter),
-            options=_joined(option),
-            namespaces=_namespaces(namespaces),
-            selection=_selection(fields),
-            seconds=_seconds(wait),
-        )
+        inquiry = _inquiry(request, subjects, filter, namespaces, wait, option, fields)
         found = await searches.things(inquiry)
         shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
         if found.next_offset is not None:
@@ -158,13 +151,7 @@ def router(searches: SearchRequests) -> APIRouter:
     async def count(
         request: Request, subjects: Subjects, filter: Filter, namespaces: Namespaces, wait: Timeout = None
     ) -> Response:
-        inquiry = HttpSearch(
-            subjects=searching_subjects(request, subjects),
-            instead=caller_of(request).name if subjects else None,
-            filter=_filter(filter),
-            namespaces=_namespaces(namespaces),
-            seconds=_seconds(wait),
-        )
+        inquiry = _inquiry(request, subjects, filter, namespaces, wait)
         return JsonResponse(await searches.count(inquiry))
 
     @api.get(
@@ -188,17 +175,31 @@ def router(searches: SearchRequests) -> APIRouter:
         option: Options,
         wait: Timeout = None,
     ) -> Response:
-        inquiry = HttpSearch(
-            subjects=searching_subjects(request, subjects),
-            instead=caller_of(request).name if subjects else None,
-            filter=_filter(filter),
-            options=_joined(option),
-            namespaces=_namespaces(namespaces),
-            seconds=_seconds(wait),
-        )
+        inquiry = _inquiry(request, subjects, filter, namespaces, wait, option)
         return JsonResponse(await searches.plan(inquiry))
 
     return api
+
+
+def _inquiry(
+    request: Request,
+    subjects: list[str],
+    filter: list[str],
+    namespaces: list[str],
+    wait: str | None,
+    option: Sequence[str] = (),
+    fields: Sequence[str] = (),
+) -> HttpSearch:
+    """Return the search of a request. Raises OperationRefused for invalid parameters."""
+    return HttpSearch(
+        subjects=searching_subjects(request, subjects),
+        instead=caller_of(request).name if subjects else None,
+        filter=_filter(filter),
+        options=_joined(option),
+        namespaces=_namespaces(namespaces),
+        selection=_selection(fields),
+        seconds=_seconds(wait),
+    )
 
 
 def searching_subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
@@ -222,7 +223,7 @@ def searching_subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
     return caller.subjects
 
 
-def _joined(texts: list[str]) -> str | None:
+def _joined(texts: Sequence[str]) -> str | None:
     return ",".join(texts) if texts else None
 
 
@@ -236,7 +237,7 @@ def _namespaces(texts: list[str]) -> frozenset[str] | None:
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _selection(texts: list[str]) -> FieldSelection | None:
+def _selection(texts: Sequence[str]) -> FieldSelection | None:
     fields = _joined(texts)
     if not fields:
         return None

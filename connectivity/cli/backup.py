@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
-from connectivity.cli.output import print_error, print_fields, print_json
+from connectivity.cli.output import exit_on, print_error, print_fields, print_json
 from connectivity.errors import CommandFailed
 
 MIB = 1 << 20
@@ -49,12 +49,8 @@ def backup(
     loaded = loaded_settings(settings)
     from connectivity.maintenance import backup as work
 
-    try:
-        with _sigterm_unwinds():
-            made = work.back_up(loaded, folder, like)
-    except CommandFailed as error:
-        print_error(str(error))
-        raise typer.Exit(error.exit_code) from None
+    with exit_on(CommandFailed), _sigterm_unwinds():
+        made = work.back_up(loaded, folder, like)
     if as_json:
         print_json(made)
     else:

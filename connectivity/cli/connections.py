@@ -27,6 +27,7 @@ from connectivity.cli.output import (
     print_fields,
     print_json,
     print_json_line,
+    print_list,
     print_table,
 )
 from connectivity.cli.tables import objects
@@ -137,15 +138,11 @@ def list_(
     """List the connections with desired status, owner (API or file), and problems of a changed file."""
     query = _IDS if ids else {"fields": None if as_json else _LISTED}
     found = service.items("connections", **query)
-    if as_json:
-        print_json(found)
-    elif ids:
+    if ids and not as_json:
         for each in found:
             typer.echo(escape_control_characters(str(each)))
-    elif not found:
-        typer.echo("no connections")
     else:
-        print_table(tables.connections(found))
+        print_list(found, tables.connections(found), "no connections", as_json=as_json)
 
 
 @app.command()
@@ -360,13 +357,9 @@ def status(
 ) -> None:
     """Show the status of one connection, with its clients, sources and targets, or of all connections."""
     found = service.get("connections", connection, "status") if connection is not None else _all(service, "status")
-    if as_json:
-        print_json(found)
-    elif isinstance(found, list):
-        if found:
-            print_table([tables.live(each) for each in found])
-        else:
-            typer.echo("no connections")
+    if as_json or isinstance(found, list):
+        rows = [tables.live(each) for each in tables.objects(found)]
+        print_list(found, rows, "no connections", as_json=as_json)
     else:
         print_fields(tables.live(found))
         if resources := tables.resources(found):
@@ -389,12 +382,7 @@ def metrics(
             typer.echo(f"{connection}: counters reset")
             return
     found = service.get("connections", connection, "metrics")
-    if as_json:
-        print_json(found)
-    elif rows := tables.metrics(found):
-        print_table(rows)
-    else:
-        typer.echo(f"{connection}: no metrics")
+    print_list(found, tables.metrics(found), f"{connection}: no metrics", as_json=as_json)
 
 
 @app.command()
@@ -452,12 +440,7 @@ def _print_entry(entry: Mapping[str, Any]) -> None:
 def revisions(service: ServiceClient, connection: ConnectionId, as_json: AsJson = False) -> None:
     """List the revisions of a connection, newest first: time, author and action."""
     found = service.items("connections", connection, "revisions")
-    if as_json:
-        print_json(found)
-    elif found:
-        print_table(tables.align_columns(found))
-    else:
-        typer.echo(f"{connection}: no revisions")
+    print_list(found, tables.align_columns(found), f"{connection}: no revisions", as_json=as_json)
 
 
 def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str, *, as_json: bool) -> None:

@@ -29,13 +29,7 @@ from connectivity.cli.options import (
     service_errors,
     user,
 )
-from connectivity.cli.output import (
-    pluralize,
-    print_error,
-    print_fields,
-    print_json,
-    print_table,
-)
+from connectivity.cli.output import exit_on, pluralize, print_error, print_fields, print_json, print_list
 from connectivity.errors import SettingsError
 from mappings.ids import EntityType
 from mappings.texts import escape_control_characters
@@ -83,12 +77,9 @@ def export(
     from connectivity.errors import CommandFailed
     from connectivity.maintenance.export import ExportRequest, HistoryExport
 
-    try:
+    with exit_on(CommandFailed):
         wanted = ExportRequest(what, entity_type, namespace, begin, end)
         written = _run(HistoryExport(loaded, wanted, seconds=timeout, rows=max_rows), out, force=force)
-    except CommandFailed as error:
-        print_error(str(error))
-        raise typer.Exit(error.exit_code) from None
     if as_json:
         print_json(written)
     else:
@@ -167,11 +158,8 @@ def erase(
         raise typer.Exit(2)
     from connectivity.maintenance import erasure
 
-    try:
+    with exit_on(erasure.InvalidEntity, code=2):
         named = erasure.entity_of(entity, type)
-    except erasure.InvalidEntity as error:
-        print_error(str(error))
-        raise typer.Exit(2) from None
     way = ConnectionOptions(url, token_file, settings)
     if way.service_url is not None:
         _erase_at_service(way, named, as_json=as_json)
@@ -267,12 +255,7 @@ def erasures(
             found = way.service().items("erasures")
     else:
         found = _stored_erasures(way)
-    if as_json:
-        print_json(found)
-    elif found:
-        print_table(found)
-    else:
-        typer.echo("no erasures")
+    print_list(found, found, "no erasures", as_json=as_json)
 
 
 def _stored_erasures(way: ConnectionOptions) -> list[dict[str, Any]]:
@@ -283,8 +266,5 @@ def _stored_erasures(way: ConnectionOptions) -> list[dict[str, Any]]:
     loaded = loaded_settings(way.settings)
     from connectivity.maintenance import erasure
 
-    try:
+    with exit_on(erasure.ErasureUnavailable):
         return erasure.read_records(Path(loaded.data_dir))
-    except erasure.ErasureUnavailable as error:
-        print_error(str(error))
-        raise typer.Exit(1) from None

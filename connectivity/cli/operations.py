@@ -13,7 +13,7 @@ from connectivity.cli import tables
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.http_client import ServiceClient
 from connectivity.cli.options import AsJson, refuse_empty, service_command
-from connectivity.cli.output import print_error, print_json, print_table
+from connectivity.cli.output import print_error, print_json, print_list
 
 _MOST = 10_000
 """The most subscriptions that the service lists."""
@@ -32,12 +32,7 @@ def list_(
     found, total = service.some(limit, "connectivity", "subscriptions")
     if len(found) < total:
         print_error(f"only {len(found)} of {total} subscriptions are shown; --limit accepts at most {_MOST}")
-    if as_json:
-        print_json(found)
-    elif rows := tables.align_columns(found):
-        print_table(rows)
-    else:
-        typer.echo("no subscriptions")
+    print_list(found, tables.align_columns(found), "no subscriptions", as_json=as_json)
 
 
 @app.command()
@@ -66,9 +61,4 @@ def audit(
 ) -> None:
     """Show the audit log, newest entries first: who changed which connection, when and how."""
     found = service.items("audit", limit=str(limit))
-    if as_json:
-        print_json(found)
-    elif rows := tables.align_columns(found):
-        print_table(rows)
-    else:
-        typer.echo("no entries")
+    print_list(found, tables.align_columns(found), "no entries", as_json=as_json)

@@ -25,7 +25,7 @@ from connectivity.cli.http_client import (
     read_token,
     token_variable,
 )
-from connectivity.cli.output import print_error
+from connectivity.cli.output import exit_on, print_error
 from connectivity.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -176,10 +176,8 @@ def confirm(question: str, *, yes: bool) -> None:
 def service_errors() -> Iterator[None]:
     """End the command with the exit code of an error, and print it."""
     try:
-        yield
-    except RequestFailed as error:
-        print_error(str(error))
-        raise typer.Exit(error.exit_code) from None
+        with exit_on(RequestFailed):
+            yield
     except SettingsError as error:
         _print_settings_error(error)
         raise typer.Exit(2) from None

@@ -7,10 +7,11 @@ device may have sent, are shown as escapes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -68,6 +69,16 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
         typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
+def print_list(found: object, rows: Sequence[Mapping[str, object]], empty: str, *, as_json: bool) -> None:
+    """Print what was found as JSON, or its rows as a table; `empty` if there are none."""
+    if as_json:
+        print_json(found)
+    elif rows:
+        print_table(rows)
+    else:
+        typer.echo(empty)
+
+
 def _print_to_width(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bool:
     """As wide as the terminal: long texts are folded, never cut.
 
@@ -98,10 +109,10 @@ def has_colors() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def colorize(text: str, color: str | None = None) -> str:
-    """The text in this color, or in that of its meaning, if it has any."""
-    found = color or COLORS.get(text)
-    return typer.style(text, fg=found) if found and has_colors() else text
+def colorize(text: str) -> str:
+    """The text in the color of its meaning, if it has any."""
+    color = COLORS.get(text)
+    return typer.style(text, fg=color) if color and has_colors() else text
 
 
 def _format_value(value: object) -> str:
@@ -114,6 +125,16 @@ def _format_value(value: object) -> str:
 def print_error(text: str) -> None:
     """Say why a command cannot be carried out."""
     typer.echo(escape_control_characters(text, keep="\n\t"), err=True)
+
+
+@contextlib.contextmanager
+def exit_on(*failures: type[Exception], code: int | None = None) -> Iterator[None]:
+    """Print an error of these types, and end the command with `code`, or with the error's own exit code."""
+    try:
+        yield
+    except failures as error:
+        print_error(str(error))
+        raise typer.Exit(getattr(error, "exit_code", 1) if code is None else code) from None
 
 
 def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:

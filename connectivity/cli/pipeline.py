@@ -16,7 +16,7 @@ import typer
 
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
-from connectivity.cli.output import pluralize, print_error, print_fields, print_json, print_table
+from connectivity.cli.output import exit_on, pluralize, print_error, print_fields, print_json, print_list, print_table
 from connectivity.errors import SettingsError
 
 app = CommandGroup(
@@ -27,7 +27,12 @@ app = CommandGroup(
 @app.command()
 def run(settings: SettingsFile = None) -> None:
     """Run the pipeline until SIGTERM or SIGINT. Use this command if `spark.mode` is `external`."""
-    _exec_pipeline("run", settings)
+    loaded = loaded_settings(settings)
+    from connectivity.maintenance import pipeline_process
+
+    # The pipeline replaces this process, with its signals and exit code.
+    command = pipeline_process.command(loaded, "run")
+    os.execve(command[0], command, pipeline_process.environment())
 
 
 @app.command()
@@ -69,17 +74,9 @@ def retention(
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 
-    try:
+    with exit_on(pipeline_process.PipelineEnded):
         namespaces = pipeline_process.preview(loaded)
-    except pipeline_process.PipelineEnded as error:
-        print_error(str(error))
-        raise typer.Exit(error.exit_code) from None
-    if as_json:
-        print_json(namespaces)
-    elif namespaces:
-        print_table(namespaces)
-    else:
-        typer.echo("no events would be deleted")
+    print_list(namespaces, namespaces, "no events would be deleted", as_json=as_json)
 
 
 @app.command()
@@ -155,11 +152,8 @@ def rebuild(
     loaded = loaded_settings(settings)
     from connectivity.maintenance import rebuild as module
 
-    try:
+    with exit_on(SettingsError, code=2):
         outcome = module.rebuild(loaded, None if only is None else module.RebuildPart(only.value), print_error)
-    except SettingsError as error:
-        print_error(str(error))
-        raise typer.Exit(2) from None
     if outcome.reason is not None:
         print_error(outcome.reason)
     if as_json:
@@ -176,11 +170,8 @@ def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 
-    try:
+    with exit_on(pipeline_process.NotReadable):
         found = pipeline_process.status(loaded)
-    except pipeline_process.NotReadable as error:
-        print_error(str(error))
-        raise typer.Exit(1) from None
     if as_json:
         print_json(found)
     else:
@@ -196,23 +187,11 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _run_action(
-    settings: Path | None, action: str, *options: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
+    settings: Path | None, action: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> dict[str, Any]:
     """Return the result of a pipeline process; exit with its code if it failed."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 
-    try:
-        return pipeline_process.answer(loaded, action, *options, on_event=on_event)
-    except pipeline_process.PipelineEnded as error:
-        print_error(str(error))
-        raise typer.Exit(error.exit_code) from None
-
-
-def _exec_pipeline(action: str, settings: Path | None, *options: str) -> None:
-    """Replace this process by the pipeline's, with its signals and exit code."""
-    loaded = loaded_settings(settings)
-    from connectivity.maintenance import pipeline_process
-
-    command = pipeline_process.command(loaded, action, *options)
-    os.execve(command[0], command, pipeline_process.environment())
+    with exit_on(pipeline_process.PipelineEnded):
+        return pipeline_process.answer(loaded, action, on_event=on_event)

@@ -30,6 +30,8 @@ _IGNORED = READ_ONLY | {"id"}
 
 Steps = tuple[str | int, ...]
 
+_schema = cache(json_schema)
+
 
 class FieldDifference(NamedTuple):
     """A field that differs; None if it is missing."""
@@ -53,11 +55,6 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> DocumentComp
     changes = tuple(_differences((), old, new))
     unknown = tuple(json_path(*steps) for steps in _incomparable_secrets((), old, new, written))
     return DocumentComparison(changes, unknown)
-
-
-@cache
-def _schema() -> Mapping[str, Any]:
-    return json_schema()
 
 
 def _normalize(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.http_client import ServiceClient
 from connectivity.cli.options import AsJson, service_command
-from connectivity.cli.output import print_error, print_json, print_table
+from connectivity.cli.output import print_error, print_json, print_list
 from mappings.texts import escape_control_characters
 
 _PAGE = 200
@@ -75,12 +75,8 @@ def search(
     found, is_all = _collect(_pages(service, {**asked, "fields": fields}, order, limit), limit)
     if not is_all:
         print_error(f"{len(found)} things are shown, and more exist; raise --limit to see more")
-    if as_json:
-        print_json(found)
-    elif rows := tables.align_columns([tables.leaves(thing) for thing in found] if fields else found):
-        print_table(rows)
-    else:
-        typer.echo("no things")
+    rows = tables.align_columns([tables.leaves(thing) for thing in found] if fields else found)
+    print_list(found, rows, "no things", as_json=as_json)
 
 
 def _pages(

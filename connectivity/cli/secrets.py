@@ -9,7 +9,7 @@ import typer
 
 from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings, user
-from connectivity.cli.output import pluralize, print_error, print_json
+from connectivity.cli.output import exit_on, pluralize, print_error, print_json
 from connectivity.errors import SealError, SettingsError
 
 app = CommandGroup(help="Create and rotate the keys that encrypt stored secrets.")
@@ -32,11 +32,8 @@ def new_key(
     if file is None:
         typer.echo(key_text(made))
         return
-    try:
+    with exit_on(SettingsError, code=2):
         keyring.add_key(file, made)
-    except SettingsError as error:
-        print_error(str(error))
-        raise typer.Exit(2) from None
     typer.echo(f"{file}: key {key_id(made)} encrypts from the next start on; the other keys in the file still decrypt")
 
 
@@ -48,13 +45,11 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        done = keyring.rotate_offline(loaded, user())
+        with exit_on(SettingsError, code=2):
+            done = keyring.rotate_offline(loaded, user())
     except DataFolderLocked as error:
         print_error(f"{error}; stop that process, then repeat the command")
         raise typer.Exit(error.exit_code) from None
-    except SettingsError as error:
-        print_error(str(error))
-        raise typer.Exit(2) from None
     except (SealError, keyring.RotationFailed) as error:
         print_error(f"{error}; nothing has changed")
         raise typer.Exit(1) from None

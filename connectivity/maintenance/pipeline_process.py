@@ -174,7 +174,9 @@ def status(settings: Settings) -> dict[str, Any]:
     return {"mode": mode.value, **found}
 
 
-def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: int | None) -> Iterator[GaugeReading]:
+def pipeline_figures(
+    is_up: bool | None, watermark: Watermark | None, lag: LakeLag | None, pending: int | None
+) -> Iterator[GaugeReading]:
     """Return the metrics of the lake and its pipeline.
 
     None: not known, or not this service's. `is_up`: whether the pipeline follows the journal; `pending`: erasures to be
@@ -184,6 +186,11 @@ def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: i
         yield GaugeReading("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
     if watermark is not None:
         yield from _figures_of(watermark)
+    if lag is not None:
+        text = "Events that are not in the lake yet."
+        yield GaugeReading("connectivity_lake_lag_events", text, {(): lag.events})
+        text = "Age of the oldest event that is not in the lake yet."
+        yield GaugeReading("connectivity_lake_lag_seconds", text, {(): lag.seconds})
     if pending is not None:
         text = "Erasures that are not complete in the journal or the lake."
         yield GaugeReading("connectivity_lake_erasures_pending", text, {(): pending})
@@ -287,13 +294,9 @@ class PipelineProcess:
         return self._process.pid if self._process is not None else None
 
     async def look(self) -> None:
-        """Read what `lag` and `figures` show, in a thread, since the disk may be slow."""
+        """Read what `figures` shows, in a thread, since the disk may be slow."""
         if self._settings.spark.mode is not SparkMode.OFF:
             self._lake_status = await asyncio.to_thread(self._read_lake_status)
-
-    def lag(self) -> LakeLag | None:
-        """Return how far the lake was behind at the last `look`; None if that is not known."""
-        return self._lake_status.lag
 
     def _read_lake_status(self) -> _LakeStatus:
         with self._looking:
@@ -316,8 +319,7 @@ class PipelineProcess:
         if self._settings.spark.mode is SparkMode.OFF:
             return
         is_up = self._is_following if self._settings.spark.mode is SparkMode.EMBEDDED else None
-        watermark, _, pending = self._lake_status
-        yield from pipeline_figures(is_up, watermark, pending)
+        yield from pipeline_figures(is_up, *self._lake_status)
 
     def start(self) -> None:
         """Run the pipeline from now on, if it is the service's to run."""

@@ -1,8 +1,7 @@
-"""The operations on connections that the HTTP API offers, as an interface.
+"""The values and the errors of the operations on connections (`connectivity.management.manager`).
 
 A connection has one owner: a connection file, or the API. Each change creates a new revision, from 1. Shown definitions
-contain `*****` for each secret; a document that comes back with that keeps the stored secret. `ConnectionManager` implements
-`Management`. All errors are OperationRefused.
+contain `*****` for each secret; a document that comes back with that keeps the stored secret.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from connectivity.config.problems import show
 from connectivity.connections.model import Connection
@@ -72,9 +71,6 @@ class SampleMessage:
     """The address where it is received; by default the first address of the source."""
 
 
-MOST_LISTED: Final = 1_000
-"""How many subscriptions are listed by default."""
-
 Judge: TypeAlias = Callable[[int | None], None]
 """Receives the revision that a change would replace, None if there is none.
 
@@ -91,89 +87,6 @@ The first is None for a stored one that is invalid. Raises OperationRefused if t
 
 def permit_all(_connection: Connection | None, _known: Iterable[Connection]) -> None:
     """Permit every connection."""
-
-
-class Management(Protocol):
-    """The operations on connections.
-
-    `by` is the name for the audit log. A change is durable when its method returns. All methods raise OperationRefused:
-    `connectivity:connection.notfound` (404), `connectivity:connection.conflict` (409, an existing ID, or one that a file
-    owns), those of an invalid document (400), `connectivity:connection.failed` (504, stored, but not opened),
-    `api:store.unavailable` (503).
-    """
-
-    def ids(self) -> Sequence[str]:
-        """The ids of all connections, sorted."""
-
-    async def definitions(self) -> Sequence[Definition]:
-        """Return all connections, sorted by ID."""
-
-    async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
-        """Return a connection as it is now or was at `at`."""
-
-    async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
-        """The revisions of a connection, the newest first: `revision`, `modified`, `by`, `action`."""
-
-    async def create(self, document: Document, by: str, permit: Permit = permit_all) -> Definition:
-        """Create a connection; an `id` is generated if the document has none. Does not wait for the broker."""
-
-    async def put(
-        self, connection_id: str, document: Document, by: str, judge: Judge, permit: Permit = permit_all
-    ) -> tuple[Definition, bool]:
-        """Create or replace a connection; return whether it is new. Returns when the change runs."""
-
-    async def delete(self, connection_id: str, by: str, judge: Judge, permit: Permit = permit_all) -> None:
-        """Delete and close a connection of the API."""
-
-    async def open(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        """Open the connection durably, and wait for its clients."""
-
-    async def close(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        """Close the connection durably."""
-
-    async def test(
-        self, document: Document, sample: SampleMessage | None = None, permit: Permit = permit_all
-    ) -> Mapping[str, Any]:
-        """Test a connection; return the result for each source and target, and of the sample.
-
-        Stores nothing.
-        """
-
-    def status(self, connection_id: str) -> Mapping[str, Any]:
-        """Return the status of a connection, as `GET …/status` shows it."""
-
-    def metrics(self, connection_id: str) -> Mapping[str, Any]:
-        """Return the metrics of a connection, as `GET …/metrics` shows them."""
-
-    def logs(self, connection_id: str) -> Mapping[str, Any]:
-        """Return the log of a connection, as `GET …/logs` shows it."""
-
-    async def reset_metrics(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        """Set the metrics to zero."""
-
-    async def enable_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        """Keep log entries for the usual time, from now."""
-
-    async def reset_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        """Forget the log entries."""
-
-    def subscription_count(self) -> int:
-        """Return the number of open subscriptions."""
-
-    def subscriptions(self, limit: int = MOST_LISTED) -> Sequence[Mapping[str, Any]]:
-        """Return open subscriptions, `limit` at most.
-
-        `id` (its first characters), `connection`, `entity`, `demand`, `sent`, `idle` (seconds).
-        """
-
-    async def cancel_subscription(self, prefix: str, by: str, permit: Permit = permit_all) -> None:
-        """End the subscription whose ID begins like this; its client receives `not_opened`.
-
-        404 for none, 409 for several.
-        """
-
-    async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
-        """Return the audit log, newest first: `at`, `by`, `action`, `connection`, `revision`."""
 
 
 _STATUS = {"acknowledgement:label.not.unique": 409}

@@ -1,4 +1,4 @@
-"""Carries out the operations of `connectivity.management.interface`.
+"""Carries out the operations on connections.
 
 A command is checked, then stored, then carried out, as with Ditto's connections (side effects). Commands on one connection
 wait for each other, those on others do not. A command that has begun is finished, even if its client disconnects.
@@ -15,7 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -27,11 +27,9 @@ from connectivity.connections.vault import Vault
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
 from connectivity.management import interface
 from connectivity.management.interface import (
-    MOST_LISTED,
     Definition,
     Document,
     Judge,
-    Management,
     Owner,
     Permit,
     RevisionSelector,
@@ -41,9 +39,9 @@ from connectivity.management.interface import (
 from connectivity.management.reconciler import CLOSED, OPEN, DesiredConnection
 from connectivity.management.refusals import refuse_file, refuse_secret_failures, refuse_store_failures
 from connectivity.management.registry import ConnectionRegistry
-from connectivity.management.status_report import closed_status, logs_of, metrics_of, unusable_status
+from connectivity.management.status_report import closed_status, metrics_of, unusable_status
 from connectivity.management.subscription_table import SHOWN, SubscriptionTable
-from connectivity.management.supervisor import Supervisor
+from connectivity.monitoring.meter import Meter
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.validation.validator import parse
@@ -72,12 +70,12 @@ UNKNOWN = "unknown"
 _ACTIONS = {OPEN: "open", CLOSED: "close"}
 
 
-ConnectionTest: TypeAlias = Callable[[Connection, SampleMessage | None], Awaitable[Mapping[str, Any]]]
-"""Tests a connection, as `Management.test`."""
+class ConnectionManager:
+    """The connections of a service, for its operators.
 
-
-class ConnectionManager(Management):
-    """The connections of a service, for its operators."""
+    `by` is the name for the audit log. A change is durable when its method returns. All methods raise OperationRefused, with
+    the errors of `connectivity.management.interface`.
+    """
 
     def __init__(
         self,
@@ -86,16 +84,13 @@ class ConnectionManager(Management):
         vault: Vault,
         monitor: PrometheusRegistry,
         subscriptions: SubscriptionTable,
-        connection_test: ConnectionTest | None = None,
+        connection_test: Callable[[Connection, SampleMessage | None], Awaitable[Mapping[str, Any]]],
         *,
         references: ReferenceRules = NOTHING,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         patience: float = OPEN_SECONDS,
     ) -> None:
-        """`references`: what the documents may name.
-
-        `patience`: how many seconds an operator waits for the clients of a connection that is being opened.
-        """
+        """`references`: what the documents may name; `patience`: as `OPEN_SECONDS`."""
         self._registry = registry
         self._definitions = definitions
         self._vault = vault
@@ -141,14 +136,9 @@ class ConnectionManager(Management):
         """A stored connection, checked again."""
         document = json.loads(stored.document or "{}")
         connection, problems = self.revalidate(document)
+        modified = datetime.fromisoformat(stored.modified)
         return DesiredConnection(
-            stored.id,
-            Owner.API,
-            document,
-            connection,
-            stored.revision,
-            datetime.fromisoformat(stored.modified),
-            problems=problems,
+            stored.id, Owner.API, document, connection, stored.revision, modified, problems=problems
         )
 
     def revalidate(self, stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
@@ -161,9 +151,11 @@ class ConnectionManager(Management):
             return None, (str(error),)
 
     def ids(self) -> Sequence[str]:
+        """Return the IDs of all connections, sorted."""
         return sorted(self._registry.known)
 
     async def definitions(self) -> Sequence[Definition]:
+        """Return all connections, sorted by ID."""
         shown: list[Definition] = []
         for wanted in sorted(self._registry.known.values(), key=lambda it: it.id):
             if len(shown) % _LISTED_AT_ONCE == 0:
@@ -172,16 +164,15 @@ class ConnectionManager(Management):
         return shown
 
     async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
+        """Return a connection as it is now or was at `at`."""
         if at is None or (at.revision is None and at.time is None):
             return self._definition_of(self._desired(connection_id))
         return self._past(connection_id, at)
 
     def _past(self, connection_id: str, at: RevisionSelector) -> Definition:
-        wanted = self._registry.known.get(connection_id)
-        if wanted is not None and wanted.owner is Owner.FILE:
+        if (wanted := self._of_file(connection_id)) is not None:
             # Its past is in the history of the file.
-            is_now = wanted.revision == at.revision if at.time is None else wanted.modified <= at.time
-            if is_now:
+            if wanted.revision == at.revision if at.time is None else wanted.modified <= at.time:
                 return self._definition_of(wanted)
             raise OperationRefused(interface.no_history(connection_id))
         found = self._revisions(connection_id)
@@ -197,16 +188,11 @@ class ConnectionManager(Management):
         raise OperationRefused(interface.no_history(connection_id))
 
     async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return the revisions of a connection, newest first: `revision`, `modified`, `by`, `action`."""
         found = self._revisions(connection_id)
-        wanted = self._registry.known.get(connection_id)
-        if wanted is not None and wanted.owner is Owner.FILE:
-            revision = {
-                "revision": wanted.revision,
-                "modified": wanted.modified,
-                "by": str(wanted.file),
-                "action": "file",
-            }
-            return [revision]
+        if (of_file := self._of_file(connection_id)) is not None:
+            by = str(of_file.file)
+            return [{"revision": of_file.revision, "modified": of_file.modified, "by": by, "action": "file"}]
         if not found:
             raise OperationRefused(interface.not_found(connection_id))
         return [
@@ -218,7 +204,13 @@ class ConnectionManager(Management):
         with refuse_store_failures():
             return self._definitions.revisions(connection_id)
 
+    def _of_file(self, connection_id: str) -> DesiredConnection | None:
+        """Return the connection with this ID if a file owns it."""
+        known = self._registry.known.get(connection_id)
+        return known if known is not None and known.owner is Owner.FILE else None
+
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        """Return the audit log, newest first: `at`, `by`, `action`, `connection`, `revision`."""
         with refuse_store_failures():
             found = self._definitions.audit_entries(limit)
         return [{**it._asdict(), "at": datetime.fromisoformat(it.at)} for it in found]
@@ -241,6 +233,7 @@ class ConnectionManager(Management):
         )
 
     async def create(self, document: Document, by: str, permit: Permit = permit_all) -> Definition:
+        """Create a connection; an `id` is generated if the document has none. Does not wait for the broker."""
         named = document.get("id")
         connection_id = named if isinstance(named, str) else str(uuid4())
 
@@ -258,6 +251,8 @@ class ConnectionManager(Management):
     async def put(
         self, connection_id: str, document: Document, by: str, judge: Judge, permit: Permit = permit_all
     ) -> tuple[Definition, bool]:
+        """Create or replace a connection; return whether it is new. Returns when the change runs."""
+
         async def staged() -> tuple[Definition, bool]:
             former = self._registry.known.get(connection_id)
             if former is not None:
@@ -279,6 +274,8 @@ class ConnectionManager(Management):
         return await self._run_in_turn(connection_id, staged)
 
     async def delete(self, connection_id: str, by: str, judge: Judge, permit: Permit = permit_all) -> None:
+        """Delete and close a connection of the API."""
+
         async def staged() -> None:
             wanted = self._desired(connection_id)
             refuse_file(wanted)
@@ -292,6 +289,8 @@ class ConnectionManager(Management):
         await self._run_in_turn(connection_id, staged)
 
     async def open(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
+        """Open the connection durably, and wait for its clients."""
+
         async def staged() -> None:
             await self._set_status(connection_id, OPEN, by, permit)
             if (running := self._registry.get(connection_id)) is not None:
@@ -302,18 +301,21 @@ class ConnectionManager(Management):
         await self._run_in_turn(connection_id, staged)
 
     async def close(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
+        """Close the connection durably."""
+
         async def staged() -> None:
             await self._set_status(connection_id, CLOSED, by, permit)
             await self._registry.carry_out(connection_id)
 
         await self._run_in_turn(connection_id, staged)
 
-    async def _set_status(self, connection_id: str, status: str, by: str, permit: Permit) -> DesiredConnection:
+    async def _set_status(self, connection_id: str, status: str, by: str, permit: Permit) -> None:
         """Set and store the desired status."""
         wanted = self._desired(connection_id)
         self._require(permit, wanted)
         if wanted.owner is Owner.FILE:
-            return await self._override(wanted, status, by)
+            await self._override(wanted, status, by)
+            return
         if status == OPEN:
             # Its references may have changed since it was stored.
             connection, problems = await asyncio.to_thread(self.revalidate, wanted.document)
@@ -323,35 +325,33 @@ class ConnectionManager(Management):
             wanted = replace(wanted, connection=connection, problems=())
         if wanted.status == status:
             self._registry.put(wanted)
-            await self._noted(AuditEntry(self._time(), by, _ACTIONS[status], connection_id, wanted.revision))
-            return wanted
+            await self._note(by, _ACTIONS[status], connection_id, wanted.revision)
+            return
         document = {**wanted.document, "connectionStatus": status}
         connection = wanted.connection and wanted.connection.model_copy(
             update={"connection_status": ConnectionStatus(status)}
         )
-        return await self._store(replace(wanted, document=document, connection=connection), by, _ACTIONS[status])
+        await self._store(replace(wanted, document=document, connection=connection), by, _ACTIONS[status])
 
-    async def _override(self, wanted: DesiredConnection, status: str, by: str) -> DesiredConnection:
+    async def _override(self, wanted: DesiredConnection, status: str, by: str) -> None:
         own = str(wanted.document.get("connectionStatus", CLOSED))
         override = None if status == own else status
-        entry = AuditEntry(self._time(), by, _ACTIONS[status], wanted.id, wanted.revision)
         if override == wanted.override:
-            await self._noted(entry)
-            return wanted
-        revision = wanted.revision + 1
-        note = FileNote(wanted.id, revision, wanted.digest, self._time(), override)
+            await self._note(by, _ACTIONS[status], wanted.id, wanted.revision)
+            return
+        note = FileNote(wanted.id, wanted.revision + 1, wanted.digest, self._time(), override)
         with self._stored_for(wanted.id):
-            await self._definitions.override(note, entry._replace(revision=revision))
-        latest = self._registry.known.get(wanted.id)
-        if latest is None or latest.digest != wanted.digest:
-            # The file has changed meanwhile, and so ended this before it began.
-            return self._desired(wanted.id)
-        return self._overrule(latest, note)
+            await self._definitions.override(
+                note, AuditEntry(note.modified, by, _ACTIONS[status], wanted.id, note.revision)
+            )
+        latest = self._desired(wanted.id)
+        if latest.digest == wanted.digest:
+            # Otherwise the file has changed meanwhile, and so ended this before it began.
+            self._overrule(latest, note)
 
     async def _run(self, connection_id: str, *, reconnect: bool = False) -> None:
         """Make the connection run as desired; wait for its clients if it opens."""
-        running = await self._registry.carry_out(connection_id, reconnect=reconnect)
-        if running is None:
+        if (running := await self._registry.carry_out(connection_id, reconnect=reconnect)) is None:
             return
         try:
             async with asyncio.timeout(self._patience):
@@ -364,8 +364,7 @@ class ConnectionManager(Management):
             raise OperationRefused(interface.not_opened(connection_id, running.status_details))
 
     def _refuse_known(self, connection_id: str) -> None:
-        known = self._registry.known.get(connection_id)
-        if known is not None:
+        if (known := self._registry.known.get(connection_id)) is not None:
             refuse_file(known)
             raise OperationRefused(interface.exists(connection_id))
 
@@ -453,9 +452,8 @@ class ConnectionManager(Management):
         """A commit that failed may have been carried out all the same."""
         if connection_id not in self._doubtful or not self._definitions.is_available:
             return
-        known = self._registry.known.get(connection_id)
-        if known is not None and known.owner is Owner.FILE:
-            await self._look_for_override(known)
+        if (of_file := self._of_file(connection_id)) is not None:
+            await self._look_for_override(of_file)
             return
         found = self._revisions(connection_id)
         self._doubtful.discard(connection_id)
@@ -472,22 +470,19 @@ class ConnectionManager(Management):
 
     async def _look_for_override(self, wanted: DesiredConnection) -> None:
         with refuse_store_failures():
-            notes = {note.id: note for note in self._definitions.file_notes()}
+            note = next((note for note in self._definitions.file_notes() if note.id == wanted.id), None)
         self._doubtful.discard(wanted.id)
-        note = notes.get(wanted.id)
         if note is None or note.revision <= wanted.revision or note.digest != wanted.digest:
             return
         log.warning("change stored despite a reported failure", connection=wanted.id, revision=note.revision)
         self._overrule(wanted, note)
         await self._registry.carry_out(wanted.id)
 
-    def _overrule(self, wanted: DesiredConnection, note: FileNote) -> DesiredConnection:
+    def _overrule(self, wanted: DesiredConnection, note: FileNote) -> None:
         """Apply an operator's override to a connection that a file owns."""
         self._registry.notes[wanted.id] = note
         modified = datetime.fromisoformat(note.modified)
-        found = replace(wanted, revision=note.revision, modified=modified, override=note.override)
-        self._registry.put(found)
-        return found
+        self._registry.put(replace(wanted, revision=note.revision, modified=modified, override=note.override))
 
     async def _run_in_turn(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Carry out a command in its turn, to its end, whether or not its client waits."""
@@ -508,21 +503,21 @@ class ConnectionManager(Management):
     async def test(
         self, document: Document, sample: SampleMessage | None = None, permit: Permit = permit_all
     ) -> Mapping[str, Any]:
+        """Test a connection; return the result for each source and target, and of the sample. Stores nothing."""
         # Labels and templates use the ID in the document; the broker sees another one.
         named = document if document.get("id") is not None else {**document, "id": f"{uuid4()}-dry-run"}
         former = self._registry.known.get(str(named["id"]))
-        if former is not None and former.owner is Owner.FILE:
-            former = None
-        if former is not None:
+        if former is not None and former.owner is Owner.API:
             self._require(permit, former)
+        else:
+            former = None
         # Masks in the document are secrets of the stored one.
         connection, _ = await self._usable(named, permit, former)
-        if self._connection_test is None:
-            return {}
         async with self._trying:
             return await self._connection_test(connection, sample)
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
+        """Return the status of a connection, as `GET …/status` shows it."""
         wanted, running = self._desired(connection_id), self._registry.get(connection_id)
         if running is not None:
             shown = running.status_report(wanted.status)
@@ -535,66 +530,71 @@ class ConnectionManager(Management):
         return {**shown, **override, **problems}
 
     def metrics(self, connection_id: str) -> Mapping[str, Any]:
+        """Return the metrics of a connection, as `GET …/metrics` shows them."""
         wanted, running = self._desired(connection_id), self._registry.get(connection_id)
-        if running is not None:
-            return running.metrics_report()
-        return metrics_of(self._monitor.find_meter(wanted.id), wanted.connection)
+        connection = wanted.connection if running is None else running.connection
+        return metrics_of(self._monitor.find_meter(connection_id), connection)
 
     def logs(self, connection_id: str) -> Mapping[str, Any]:
-        wanted, running = self._desired(connection_id), self._registry.get(connection_id)
-        return running.logs_report() if running is not None else logs_of(self._monitor.find_meter(wanted.id))
+        """Return the log of a connection, as `GET …/logs` shows it; an empty one if it does not run."""
+        meter = self._monitor.find_meter(self._desired(connection_id).id)
+        return {"connectionId": connection_id, **meter.log.read()}
 
     async def reset_metrics(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        def reset(_running: Supervisor | None) -> None:
-            self._monitor.find_meter(connection_id).reset()
-
-        await self._audited(reset, connection_id, by, "reset metrics", permit)
+        """Set the metrics to zero."""
+        await self._audited(lambda meter: meter.reset(), connection_id, by, "reset metrics", permit)
 
     async def enable_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        def enable(running: Supervisor | None) -> None:
-            if running is not None:
+        """Keep log entries for the usual time, from now. A closed connection has none."""
+
+        def enable(_meter: Meter) -> None:
+            if (running := self._registry.get(connection_id)) is not None:
                 running.enable_logs()
 
         await self._audited(enable, connection_id, by, "enable logs", permit)
 
     async def reset_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
-        def reset(running: Supervisor | None) -> None:
-            if running is not None:
-                running.reset_logs()
-
-        await self._audited(reset, connection_id, by, "reset logs", permit)
+        """Forget the log entries."""
+        await self._audited(lambda meter: meter.log.reset(), connection_id, by, "reset logs", permit)
 
     async def _audited(
-        self, act: Callable[[Supervisor | None], None], connection_id: str, by: str, name: str, permit: Permit
+        self, act: Callable[[Meter], None], connection_id: str, by: str, name: str, permit: Permit
     ) -> None:
+        """Carry out an operation on a connection's meter, with an entry in the audit log before."""
+
         async def whole() -> None:
             wanted = self._desired(connection_id)
             self._require(permit, wanted)
-            await self._noted(AuditEntry(self._time(), by, name, connection_id, wanted.revision))
-            act(self._registry.get(connection_id))
+            await self._note(by, name, connection_id, wanted.revision)
+            act(self._monitor.find_meter(connection_id))
 
         await self._to_its_end(whole())
 
     def subscription_count(self) -> int:
+        """Return the number of open subscriptions."""
         return self._subscriptions.subscription_count()
 
-    def subscriptions(self, limit: int = MOST_LISTED) -> Sequence[Mapping[str, Any]]:
+    def subscriptions(self, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Return open subscriptions, `limit` at most: see `SubscriptionTable`."""
         return self._subscriptions.subscriptions(limit)
 
     async def cancel_subscription(self, prefix: str, by: str, permit: Permit = permit_all) -> None:
+        """End the subscription whose ID begins like this; 404 for none, 409 for several."""
+
         async def whole() -> None:
             live = self._subscriptions.one(prefix)
             self._require(permit, self._desired(live.connection_id))
-            await self._noted(
-                AuditEntry(self._time(), by, "cancel subscription", live.connection_id, None, prefix[:SHOWN])
-            )
+            await self._note(by, "cancel subscription", live.connection_id, None, prefix[:SHOWN])
             self._subscriptions.cancel(live, by)
 
         await self._to_its_end(whole())
 
-    async def _noted(self, entry: AuditEntry) -> None:
+    async def _note(
+        self, by: str, action: str, connection_id: str, revision: int | None, details: str | None = None
+    ) -> None:
+        """Store an entry of the audit log."""
         with refuse_store_failures():
-            await self._definitions.audit(entry)
+            await self._definitions.audit(AuditEntry(self._time(), by, action, connection_id, revision, details))
 
     def _time(self) -> str:
         return self._now().isoformat()

@@ -15,7 +15,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import Detail
 from connectivity.management.client import ConnectionClient
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.status import CLOSED, Recovery, ResourceStatus, closed_report, report, stamp
+from connectivity.monitoring.status import CLOSED, Recovery, ResourceStatus, report, stamp
 from connectivity.targets.target import TargetPublisher
 
 ON_DEMAND: Final = "Producers for targets with placeholders are started on-demand."
@@ -100,7 +100,8 @@ def closed_status(connection_id: str, wanted: str, since: datetime | None = None
 
     `wanted`: its desired status; `since`: when it was closed, if known.
     """
-    return closed_report(connection_id, wanted, name_of(), since)
+    only = ResourceStatus("client", name_of(), Status.CLOSED, CLOSED, since, recovery=Recovery.UNKNOWN)
+    return {**report(connection_id, wanted, [only], [], [], None), "liveStatus": Status.CLOSED.value}
 
 
 def unusable_status(connection_id: str, wanted: str, problems: str) -> Mapping[str, Any]:
@@ -115,11 +116,6 @@ def metrics_of(meter: Meter, connection: Connection | None) -> Mapping[str, Any]
         return meter.report([], [])
     sources = [address for source in connection.sources for address in source.addresses]
     return meter.report(sources, [target.address for target in connection.targets])
-
-
-def logs_of(meter: Meter) -> Mapping[str, Any]:
-    """Return the log of a connection; an empty one if it does not run."""
-    return {"connectionId": meter.connection_id, **meter.log.read()}
 
 
 def _at(since: datetime | None) -> str:

@@ -45,7 +45,7 @@ CANCELLED: Mapping[SubscriptionKind, Fault] = {
 
 
 class SubscriptionTable:
-    """Implements the operations of `Management` on subscriptions."""
+    """The open subscriptions of the service."""
 
     def __init__(self, streams: SubscriptionManager) -> None:
         self._streams = streams

@@ -29,8 +29,6 @@ from connectivity.management.client import Backoff, ConnectionClient
 from connectivity.management.status_report import (
     client_status,
     closed_status,
-    logs_of,
-    metrics_of,
     source_statuses,
     target_statuses,
     waiting_status,
@@ -205,26 +203,10 @@ class Supervisor:
             min(connected, default=None),
         )
 
-    def metrics_report(self) -> Mapping[str, Any]:
-        """Return the metrics of the connection."""
-        return metrics_of(self._meter, self.connection)
-
-    def logs_report(self) -> Mapping[str, Any]:
-        """Return the log of the connection; an empty one if it is closed."""
-        return logs_of(self._meter)
-
-    def reset_metrics(self) -> None:
-        """Set the metrics to zero."""
-        self._meter.reset()
-
     def enable_logs(self) -> None:
         """Keep a log for the usual time. A closed connection has none."""
         if self._opening is not None or any(client.lifecycle.status is not Status.CLOSED for client in self.clients):
             self._meter.log.enable()
-
-    def reset_logs(self) -> None:
-        """Delete the entries of the log."""
-        self._meter.log.reset()
 
     def open(self) -> None:
         """Begin to connect, as soon as every target that events go to has a durable place to begin at."""

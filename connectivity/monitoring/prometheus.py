@@ -149,10 +149,6 @@ class PrometheusRegistry:
         """Set the source of the open subscriptions, which each scrape reads."""
         self.registry.register(_Subscriptions(subscriptions, self._meters))
 
-    def watch_lake(self, lag: Callable[[], tuple[int, float] | None]) -> None:
-        """Set the source of the lake's lag: events not in the lake yet, and seconds; None while unknown."""
-        self.registry.register(_Lag(lag))
-
     def watch_figures(self, figures: Callable[[], Iterable[GaugeReading]]) -> None:
         """Add gauges, which each scrape reads from `figures`."""
         self.registry.register(_Figures(figures))
@@ -229,20 +225,6 @@ class _Subscriptions(Collector):
             for connection_id, value in tally.items():
                 family.add_metric([connection_id], value)
             yield family
-
-
-class _Lag(Collector):
-    def __init__(self, lag: Callable[[], tuple[int, float] | None]) -> None:
-        self._lag = lag
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        if (lag := self._lag()) is None:
-            return
-        events, seconds = lag
-        yield GaugeMetricFamily("connectivity_lake_lag_events", "Events that are not in the lake yet.", value=events)
-        yield GaugeMetricFamily(
-            "connectivity_lake_lag_seconds", "Age of the oldest event that is not in the lake yet.", value=seconds
-        )
 
 
 class _Figures(Collector):

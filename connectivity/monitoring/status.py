@@ -112,12 +112,6 @@ def report(
     }
 
 
-def closed_report(connection_id: str, desired: str, client: str, since: datetime | None = None) -> Mapping[str, Any]:
-    """Return the status of a connection without a running client."""
-    only = ResourceStatus("client", client, Status.CLOSED, CLOSED, since, recovery=Recovery.UNKNOWN)
-    return {**report(connection_id, desired, [only], [], [], None), "liveStatus": Status.CLOSED.value}
-
-
 def stamp(time: datetime) -> str:
     """Format a time as ISO 8601 in UTC, to the second."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -26,7 +26,6 @@ from mappings.streams.entry import (
     OffsetRange,
     StreamEntry,
     entry_of,
-    predecessor,
     published_event,
 )
 from mappings.streams.stream_id import KeyHash, choose_partition, partition_id
@@ -97,10 +96,11 @@ class StreamSource:
     def position(self, event: Event) -> tuple[int | None, int]:
         """Return the readable predecessor of an entry, and its remaining seconds (0: unlimited).
 
-        The creation of a twin has none: what came before it may be another owner's.
+        The creation of a twin has none: what came before it may be another owner's. A predecessor that a resend would not
+        send is not named: older clients request it again and again without pause.
         """
-        last = None if event.is_creation else event.revision - 1
-        previous = predecessor(last, self._store.oldest_revision(event.entity))
+        oldest = self._store.oldest_revision(event.entity)
+        previous = event.revision - 1 if not event.is_creation and event.revision > oldest else None
         if self._lifetimes.is_forever:
             return previous, 0
         return previous, self._lifetimes.remaining_seconds(event, int(self._now().timestamp() * 1000))

@@ -43,9 +43,9 @@ from spark_store.rql.search_evaluator import read
 class HttpSearch:
     """A search over HTTP: `filter` is RQL, `options` are those of a search, perhaps with a cursor.
 
-    It has the permissions of all `subjects` together. `namespaces` of None are all, an empty set none. `seconds` is the limit;
-    None for that of any search. `instead`: the user who searches in the name of others, for the audit log; None if they
-    search in their own.
+    It has the permissions of all `subjects` together. `namespaces`: None for all, an empty set for none. `seconds` is the
+    limit; None for that of any search. `instead`: the user who searches in the name of others, for the audit log; None if
+    they search in their own.
     """
 
     subjects: tuple[str, ...]

@@ -29,7 +29,7 @@ from mappings.streamr.frames import (
     write_frame,
 )
 from mappings.streamr.options import OPTIONS, StreamrOptions, read_streamr
-from mappings.streamr.requests import RequestLimits, read_request, twin_of
+from mappings.streamr.requests import read_request, twin_of
 
 
 class StreamrCodec(Codec):
@@ -68,7 +68,7 @@ class StreamrCodec(Codec):
         Raises DecodeError with the request's stream, partition and `sub`.
         """
         try:
-            request = read_request(envelope.payload, _LIMITS, accept_non_json=self.terms.accept_non_json)
+            request = read_request(envelope.payload, accept_non_json=self.terms.accept_non_json)
         except RequestRejected as error:
             about = {name: value for name, value in error.about._asdict().items() if value is not None}
             raise DecodeError(replace(error.fault, extra=about)) from error
@@ -83,7 +83,5 @@ class StreamrCodec(Codec):
         frame = fault_frame(signal.fault, correlation_id)
         return (envelope(write_frame(frame, self.terms.style), FrameType.ERROR, correlation_id=correlation_id),)
 
-
-_LIMITS = RequestLimits()
 
 CODEC: Codec = StreamrCodec()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -114,13 +114,21 @@ def read_request(
         raise RequestRejected(errors.too_large())
     members = _object(payload)
     version = members.get("version")
-    if version is not None and not _is_number(version, 0):
+    if version is not None and (isinstance(version, bool) or version != 0):
         raise RequestRejected(errors.unknown_version(version))
-    type = members.get("type")
-    reader = _READERS.get(type) if isinstance(type, str) else None
-    if reader is None:
-        raise RequestRejected(errors.unknown_type(type))
-    return reader(members, limits, accept_non_json)
+    match members.get("type"):
+        case "publish":
+            return _publish(members, limits, accept_non_json)
+        case "subscribe":
+            return _subscribe(members)
+        case "unsubscribe":
+            return _unsubscribe(members)
+        case "resend":
+            return _resend(members, limits)
+        case "disconnect":
+            return Disconnect()
+        case type:
+            raise RequestRejected(errors.unknown_type(type))
 
 
 def _object(payload: bytes) -> Members:
@@ -131,10 +139,6 @@ def _object(payload: bytes) -> Members:
     if not isinstance(document, dict) or not is_storable(payload):
         raise RequestRejected(errors.not_an_object())
     return document
-
-
-def _is_number(value: Any, wanted: int) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == wanted
 
 
 def _integer(value: Any) -> int | None:
@@ -191,39 +195,26 @@ def _content(value: Any, limits: RequestLimits, is_any_text: bool, about: ErrorS
     return value
 
 
-def _subscribe(members: Members, _limits: RequestLimits, _accept_non_json: bool) -> SubscribeRequest:
+def _subscribe(members: Members) -> SubscribeRequest:
     stream, partition = _stream(members), _partition(members) or 0
     refusal, about = errors.not_authorized(stream, partition), _about(stream, partition)
     return SubscribeRequest(stream, partition, _auth_key(members, refusal, about))
 
 
-def _unsubscribe(members: Members, _limits: RequestLimits, _accept_non_json: bool) -> Unsubscribe:
+def _unsubscribe(members: Members) -> Unsubscribe:
     stream, partition = _stream(members), _partition(members)
     if not _is_valid_stream(stream):
         raise RequestRejected(errors.not_subscribed(stream, partition or 0), _about(stream, partition or 0))
     return Unsubscribe(stream, partition)
 
 
-def _resend(members: Members, limits: RequestLimits, _accept_non_json: bool) -> Resend:
+def _resend(members: Members, limits: RequestLimits) -> Resend:
     readable = _readable_sub(members.get("sub"))
     stream, partition = _stream(members, readable), _partition(members, readable) or 0
     sub = _sub(members.get("sub"), _about(stream, partition))
     refusal, about = errors.resend_forbidden(stream, partition), _about(stream, partition, sub)
     selection = _selection(members, limits, about)
     return Resend(stream, partition, sub, selection, _auth_key(members, refusal, about))
-
-
-def _disconnect(_members: Members, _limits: RequestLimits, _accept_non_json: bool) -> Disconnect:
-    return Disconnect()
-
-
-_READERS: dict[str, Callable[[Members, RequestLimits, bool], StreamrRequest]] = {
-    "publish": _publish,
-    "subscribe": _subscribe,
-    "unsubscribe": _unsubscribe,
-    "resend": _resend,
-    "disconnect": _disconnect,
-}
 
 
 def _size(text: str) -> int:

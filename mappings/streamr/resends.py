@@ -57,14 +57,10 @@ class Resends:
         self._limits = limits or ResendLimits()
         self._number = 0
         self._waiting: deque[ResendTicket] = deque()
-        self._running: dict[int, ResendTicket] = {}
+        self._running: set[int] = set()
         self._start_times: deque[float] = deque(maxlen=self._limits.per_second)
-        self._delayed: dict[int, float] = {}
+        self._delayed: set[int] = set()
         self._empty_resends: FIFOCache[_ResendKey, tuple[int, float]] = FIFOCache(MAX_REMEMBERED)
-
-    def __repr__(self) -> str:
-        counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._delayed)} delayed"
-        return f"<Resends: {counts}>"
 
     def ask(self, request: Resend) -> ResendTicket:
         """Put a resend in the queue. Raises RequestRejected for one too many."""
@@ -81,7 +77,7 @@ class Resends:
         begun: list[ResendTicket] = []
         while self._waiting and len(self._running) < self._limits.running and self._next_second() <= now:
             ticket = self._waiting.popleft()
-            self._running[ticket.number] = ticket
+            self._running.add(ticket.number)
             self._start_times.append(now)
             begun.append(ticket)
         return begun
@@ -91,23 +87,21 @@ class Resends:
 
         Then `answered` has to be called.
         """
-        self._running.pop(ticket.number, None)
+        self._running.discard(ticket.number)
         at = now if found else now + self._delay(ticket.request, now)
-        self._delayed[ticket.number] = at
+        self._delayed.add(ticket.number)
         if found:
             self._empty_resends.pop(_resend_key(ticket.request), None)
         return at
 
     def answered(self, ticket: ResendTicket) -> None:
         """The last frame of a resend was sent."""
-        self._delayed.pop(ticket.number, None)
+        self._delayed.discard(ticket.number)
 
-    def stop(self) -> list[ResendTicket]:
-        """End all of them with the session: those that run, which have to be cancelled."""
-        running = list(self._running.values())
+    def stop(self) -> None:
+        """Forget all of them with the session."""
         for each in (self._waiting, self._running, self._delayed, self._empty_resends):
             each.clear()
-        return running
 
     def _next_second(self) -> float:
         """When one more may begin, as far as the rate goes."""
@@ -151,8 +145,8 @@ class ResendFrames:
         kind = Resent if self.has_match else NoResend
         return kind(self._request.stream, self._request.partition, self._request.sub)
 
-    def failed(self, reason: str, status: int = 503) -> Error:
-        """The last frame of a resend that did not; `status` is 403, 404 or 503."""
+    def failed(self, reason: str) -> Error:
+        """The last frame of a resend that did not."""
         request = self._request
-        fault = errors.resend_failed(request.stream, request.partition, reason, status)
+        fault = errors.resend_failed(request.stream, request.partition, reason)
         return error_of(fault, ErrorSubject(request.stream, request.partition, request.sub))

@@ -2,7 +2,7 @@
 
 A session is the reader of one reply address. `admit` checks the sender of a request, `subscribe` and `unsubscribe` change
 subscriptions, and each sign of the end removes the session. Every method returns what is to be done (`SendFrame`,
-`FollowStream`, `LeaveStream`, `EndSession`), and the time is an argument. Permissions were checked before.
+`LeaveStream`, `EndSession`), and the time is an argument. Permissions were checked before.
 
 A session belongs to the subjects that the source or peer gave its first sender; keys in requests are permissions of the
 request only, since clients do not send them always. If clients share an address, each by its own ID, a subscription lasts
@@ -13,7 +13,7 @@ Clients do not notice a restart: subscriptions continue from stored rows. A rese
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -50,7 +50,6 @@ class SessionEnd(Enum):
     UNDELIVERED = "messages had no receiver"
     REFUSED = "the broker rejected messages"
     GONE = "the client has left"
-    CLOSED = "the connection was closed"
 
 
 class SendFrame(NamedTuple):
@@ -60,15 +59,8 @@ class SendFrame(NamedTuple):
     frame: StreamrFrame
 
 
-class FollowStream(NamedTuple):
-    """Send the session messages from now on."""
-
-    address: str
-    stream_partition: Spot
-
-
 class LeaveStream(NamedTuple):
-    """Send it no more."""
+    """Send the session no more messages of a partition."""
 
     address: str
     stream_partition: Spot
@@ -81,7 +73,7 @@ class EndSession(NamedTuple):
     why: SessionEnd
 
 
-Effect: TypeAlias = SendFrame | FollowStream | LeaveStream | EndSession
+Effect: TypeAlias = SendFrame | LeaveStream | EndSession
 
 
 class SubscriptionRow(NamedTuple):
@@ -132,13 +124,6 @@ class SessionTable:
         self._limits = limits or SessionLimits()
         self._is_peer = is_peer
         self._sessions: dict[str, StreamrSession] = {}
-
-    def __repr__(self) -> str:
-        following = sum(len(session.subscriptions) for session in self._sessions.values())
-        return f"<Sessions: {len(self._sessions)}, following {following}>"
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     def get(self, address: str) -> StreamrSession | None:
         return self._sessions.get(address)
@@ -212,7 +197,7 @@ class SessionTable:
             fault = errors.limit_exceeded(f"{self._limits.subscriptions} subscriptions of a session")
             return [SendFrame(address, error_of(fault, about))]
         session.subscriptions[spot] = _Subscription(subjects, {client})
-        return [FollowStream(address, spot), answer]
+        return [answer]
 
     def unsubscribe(self, request: Unsubscribe, address: str, *, client: str | None = None) -> list[Effect]:
         """Follow a partition no longer: the one that is named; else the only one of the stream, or the first."""
@@ -251,9 +236,9 @@ class SessionTable:
             return []
         return [*(self._leave(session, spot) for spot in list(session.subscriptions)), EndSession(address, why)]
 
-    def close(self) -> list[Effect]:
-        """End all of them."""
-        return [effect for address in list(self._sessions) for effect in self.end(address, SessionEnd.CLOSED)]
+    def close(self) -> None:
+        """Forget all of them."""
+        self._sessions.clear()
 
     def idle(self, now: float) -> list[Effect]:
         """End those that have been silent for too long."""
@@ -299,15 +284,13 @@ class SessionTable:
             return None
         return SubscriptionRow(address, session.owners, spot, found.subjects, frozenset(found.clients))
 
-    def restore(self, rows: Iterable[SubscriptionRow], now: float) -> list[Effect]:
-        """Resume after a restart, without a frame. The sessions are as if just seen."""
-        effects: list[Effect] = []
-        for row in rows:
-            session = self._sessions.setdefault(row.address, StreamrSession(row.address, row.owners, now))
-            if row.stream_partition not in session.subscriptions:
-                session.subscriptions[row.stream_partition] = _Subscription(row.subjects, set(row.clients))
-                effects.append(FollowStream(row.address, row.stream_partition))
-        return effects
+    def restore(self, row: SubscriptionRow, now: float) -> bool:
+        """Resume a subscription after a restart; False if there is one. The session is as if just seen."""
+        session = self._sessions.setdefault(row.address, StreamrSession(row.address, row.owners, now))
+        if row.stream_partition in session.subscriptions:
+            return False
+        session.subscriptions[row.stream_partition] = _Subscription(row.subjects, set(row.clients))
+        return True
 
     # --- inside ---------------------------------------------------------------------------------------------------------
 
@@ -355,24 +338,14 @@ class PersistedResend(msgspec.Struct, frozen=True, array_like=True, tag="asked")
 
 PersistedItem: TypeAlias = PersistedSubscription | PersistedResend
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(PersistedSubscription | PersistedResend).decode
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder(PersistedSubscription | PersistedResend).decode
+"""Raises ValueError for invalid bytes."""
 
 
-def pack(kept: PersistedItem) -> bytes:
-    """Return the bytes of a row."""
-    return _encode(kept)
-
-
-def unpack(packed: bytes) -> PersistedItem:
-    """Unpack stored bytes. Raises ValueError for invalid ones."""
-    found: PersistedItem = _decode(packed)
-    return found
-
-
-def resumed_from(last: int | None, missed: int, most: int) -> int | None:
+def resumed_from(last: int, missed: int, most: int) -> int | None:
     """Return the offset after which a live subscription continues after a restart; None for "now".
 
     `missed` messages came after the `last` sent one, and `most` are sent. The client detects a gap by the next predecessor.
     """
-    return last if last is not None and missed <= most else None
+    return last if missed <= most else None

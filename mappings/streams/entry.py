@@ -85,9 +85,8 @@ class StreamEntry(msgspec.Struct, frozen=True):
     content: bytes
 
 
-def encode_content(text: str) -> bytes:
-    """Return a published text as an entry holds it. Raises ValueError for a lone surrogate."""
-    return _encode(text)
+encode_content = _encode
+"""Encodes a published text as an entry holds it. Raises ValueError for a lone surrogate."""
 
 
 def encode_entry(entry: StreamEntry, version: int = 28) -> bytes:
@@ -201,20 +200,10 @@ def _quote(text: str) -> str:
     return shorten(text, LONGEST_STREAM_ID)
 
 
-def predecessor(previous: int | None, oldest: int | None) -> int | None:
-    """Return the predecessor that an entry may name.
-
-    An entry must not name one that a resend would not send: older clients request it again and again without pause.
-
-    `oldest` is the smallest offset that a resend can still send.
-    """
-    return previous if previous is not None and oldest is not None and previous >= oldest else None
-
-
-def time_to_live(timestamp: int, retention: float | None, now: int) -> int:
+def time_to_live(timestamp: int, retention: float, now: int) -> int:
     """Return the whole seconds until an entry's retention ends.
 
-    `timestamp` and `now` in milliseconds, `retention` in seconds or None. 0 means unlimited, so an entry that ends within
-    its last second still has 1.
+    `timestamp` and `now` in milliseconds, `retention` in seconds. 0 means unlimited, so an entry that ends within its last
+    second still has 1.
     """
-    return 0 if retention is None else max(1, int((timestamp - now) / 1000 + retention))
+    return max(1, int((timestamp - now) / 1000 + retention))

@@ -53,7 +53,7 @@ def document(kind: str, uri: str, **members: Any) -> Connection:
 async def refusal(connection: Connection, patience: float = 5.0) -> LinkError:
     """Return the error of a failed attempt to connect."""
     with pytest.raises(LinkError) as caught:
-        await connect(connection, DIALECTS[connection.connection_type], patience=patience)
+        await connect(DIALECTS[connection.connection_type], connection, patience=patience)
     return caught.value
 
 
@@ -171,7 +171,7 @@ async def test_a_cancelled_attempt_leaves_no_socket_behind(kind: str) -> None:
     """Neither in the middle of the greeting nor while a thread still connects."""
     async with scripted(b"") as uri:
         for pause in (0.0, 0.05):
-            attempt = asyncio.create_task(connect(document(kind, uri), DIALECTS[kind]))
+            attempt = asyncio.create_task(connect(DIALECTS[kind], document(kind, uri)))
             await asyncio.sleep(pause)
             attempt.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -254,7 +254,7 @@ async def test_a_refused_subscription_names_the_address(code: int, text: str) ->
 async def test_a_goodbye_of_the_broker_is_reported() -> None:
     answers = (CONNACK_FINE["mqtt-5"], b"\x90\x04\x00\x01\x00\x01", b"\xe0\x02\x8b\x00")
     async with scripted(*answers) as uri:
-        link = await connect(document("mqtt-5", uri), DIALECTS["mqtt-5"])
+        link = await connect(DIALECTS["mqtt-5"], document("mqtt-5", uri))
         link.publish(OutboundMessage("out", Envelope(b"")), print)
         assert str(await lost(link)) == "refused by broker: Server shutting down"
 
@@ -264,7 +264,7 @@ async def test_a_message_that_mqtt_5_refuses_is_a_failure() -> None:
 
     suback = b"\x90\x04\x00\x01\x00\x01"
     async with scripted(CONNACK_FINE["mqtt-5"], suback, b"\x40\x03\x00\x02\x87\x50\x03\x00\x03\x90") as uri:
-        link = await connect(document("mqtt-5", uri), DIALECTS["mqtt-5"])
+        link = await connect(DIALECTS["mqtt-5"], document("mqtt-5", uri))
         publishing = Publishing(link)
         publishing.give(OutboundMessage("out", Envelope(b"1"), qos=1), OutboundMessage("out", Envelope(b"2"), qos=2))
         one, two = await publishing.all_done()
@@ -366,7 +366,7 @@ async def test_much_goes_through_tls_in_both_directions(
     """Bytes that TLS has read and not yet passed on are not lost."""
 
     connection = document(kind, secure(guarded), ca=certificates.ca.read_text())
-    link = await connect(connection, DIALECTS[kind])
+    link = await connect(DIALECTS[kind], connection)
     payloads = [bytes(40_000) + str(number).encode() for number in range(200)]
     taker, publishing = DeliveryCollector(link), Publishing(link)
     publishing.give(*(OutboundMessage("lab/in", Envelope(payload)) for payload in payloads))

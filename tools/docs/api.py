@@ -17,7 +17,7 @@ from connectivity.api.openapi import (
     openapi_document,
 )
 from connectivity.maintenance.erasure import Eraser
-from connectivity.management.interface import Management
+from connectivity.management.manager import ConnectionManager
 from connectivity.management.permission_requests import PermissionRequests
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
@@ -159,7 +159,7 @@ def description(*, needs_token: bool = False) -> dict[str, Any]:
         lambda: (True, {}),
         None,
         cast(Eraser, object()),
-        cast(Management, object()),
+        cast(ConnectionManager, object()),
         cast(SearchRequests, object()),
         permissions=cast(PermissionRequests, object()),
     )

@@ -21,7 +21,7 @@ from connectivity.subscriptions.read_ahead import read_ahead_metrics
 from connectivity.subscriptions.search_queue import search_metrics
 from connectivity.targets.event_publisher import target_metrics
 from spark_store.lake.clock import next_reading, uptime
-from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark
+from spark_store.lake.watermark import BatchProgress, LakeLag, RetentionRun, TableSize, Watermark
 
 _AT = "2030-01-15T00:00:00.000000Z"
 _RUN = next_reading(None, datetime.fromisoformat(_AT), uptime())
@@ -61,7 +61,6 @@ def example() -> PrometheusRegistry:
     monitor.skip(_CONNECTION, "0", 1)
     monitor.count_job_failure("erase entities")
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
-    monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
     monitor.watch_figures(lambda: quota_figures([((QuotaHolder.NAMESPACE, Quantity.THINGS), QuotaLevels(90, 1))]))
     monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
@@ -72,7 +71,7 @@ def example() -> PrometheusRegistry:
     watermark = Watermark(
         3, 3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_RUN, 1), tables={"events": TableSize(4, 700)}
     )
-    monitor.watch_figures(lambda: pipeline_figures(True, watermark, 0))
+    monitor.watch_figures(lambda: pipeline_figures(True, watermark, LakeLag(0, 0.0), 0))
     return monitor
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from connectivity.authorization.enforcer import READ
 from connectivity.authorization.revalidation import AccessDependencies, AccessRevalidation
@@ -20,19 +20,10 @@ from mappings.ids import EntityId, EntityType
 from mappings.streams.options import StreamDefinition
 from mappings.streams.stream_id import parse_partition_name, stream_id_of
 
+if TYPE_CHECKING:
+    from connectivity.sessions.reactive_streams_io.streams import SessionStreams
+
 StreamsThere: TypeAlias = Mapping[str, StreamDefinition]
-
-
-class SessionReader(Protocol):
-    """A session with streams, each known by a number."""
-
-    subjects: tuple[str, ...]
-    streams_there: StreamsThere
-
-    def entity(self, stream: int) -> EntityId | None:
-        """Return the entity of a stream; None if the stream has ended."""
-
-    def fail(self, stream: int, fault: Fault) -> None: ...
 
 
 def not_readable(
@@ -48,21 +39,21 @@ def not_readable(
     return Fault(403, "rsio:stream.notallowed", f"READ permission on 'stream:/{stream}' is required.")
 
 
-class ReaderRevalidation(AccessRevalidation[tuple[SessionReader, int]]):
+class ReaderRevalidation(AccessRevalidation["tuple[SessionStreams, int]"]):
     """Checks the permissions of streams again, each identified by session and number."""
 
     def __init__(self, store: Store, world: StateLookup, now: Callable[[], datetime]) -> None:
         super().__init__(store.policy_changes, now)
         self._world = world
 
-    def concerning(self, judged: tuple[SessionReader, int]) -> AccessDependencies:
+    def concerning(self, judged: tuple[SessionStreams, int]) -> AccessDependencies:
         reader, stream = judged
         if (entity := reader.entity(stream)) is None:
             return AccessDependencies()
         name = _stream_of_partition(entity) if entity.type is EntityType.STREAM else stream_id_of(entity)
         return concerning(name, reader.streams_there, self._world)
 
-    def recheck(self, found: Collection[tuple[SessionReader, int]]) -> None:
+    def recheck(self, found: Collection[tuple[SessionStreams, int]]) -> None:
         for judged in found:
             reader, stream = judged
             if (entity := reader.entity(stream)) is None:

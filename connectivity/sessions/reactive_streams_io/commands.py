@@ -32,8 +32,7 @@ from connectivity.twins.decider import asks_for_past
 from mappings.errors import Fault, MappingError
 from mappings.mappers import load_codec
 from mappings.model.signals import Command, ErrorResponse, Response
-from mappings.placeholders.address import AddressPattern, has_address_prefix, resolve_address
-from mappings.placeholders.template import Template
+from mappings.placeholders.address import has_address_prefix, resolve_address
 from mappings.reactive_streams_io.options import RsioOptions
 
 log = structlog.get_logger(__name__)
@@ -45,17 +44,13 @@ RESPONSE_REQUIRED = "response-required"
 
 
 class CommandResponses:
-    """The destination of responses to the commands of one session. `address` of None: there is none."""
+    """The destination of responses to the commands of clients, if the operator configures one."""
 
-    def __init__(self, address: Template | None, pattern: AddressPattern | None, now: Callable[[], datetime]) -> None:
-        self._address = address
-        self._pattern = pattern
+    def __init__(self, options: RsioOptions, now: Callable[[], datetime]) -> None:
+        self._address = options.ingest_reply
+        self._pattern = options.reply_addresses
         self._now = now
         self._codec = load_codec("Ditto")
-
-    @classmethod
-    def of(cls, options: RsioOptions, now: Callable[[], datetime]) -> CommandResponses:
-        return cls(options.ingest_reply, options.reply_addresses, now)
 
     def post(
         self,
@@ -138,29 +133,23 @@ class CommandResponses:
 
 
 class CommandSender(NamedTuple):
-    """The sender of elements.
+    """The sender of the elements of a message.
 
     `address` is the session's reply address; `wake` is called when the session has something to send.
     """
 
+    elements: Sequence[Element]
     ingest: Ingest
     answers: CommandResponses
     address: str
     wake: Callable[[], None]
 
 
-class CommandResult(NamedTuple):
-    """The result of processing a message."""
-
-    elements: Sequence[Element]
-    sender: CommandSender
-
-
 def carry_out(
-    made: CommandResult, received_signal: ReceivedSignal, arrival: InboundDelivery
+    sender: CommandSender, received_signal: ReceivedSignal, arrival: InboundDelivery
 ) -> list[SessionReply | SessionCommand]:
     """Return the commands and errors of the elements of a message, in order."""
-    return [_work(element, made.sender, received_signal, arrival) for element in made.elements]
+    return [_work(element, sender, received_signal, arrival) for element in sender.elements]
 
 
 def _work(
@@ -185,7 +174,7 @@ def _read(
     on_result = partial(_note_result, element, sender, route, arrival)
     found = _command(check.read(element.raw), arrival)
     if isinstance(found, ErrorResponse):
-        return partial(_report_refusal, found, on_result)
+        return lambda _error, ended: on_result(found, ended)
     if not _UNANSWERABLE.isdisjoint(found.headers):
         found = msgspec.structs.replace(
             found, headers={name: it for name, it in found.headers.items() if name not in _UNANSWERABLE}
@@ -218,16 +207,6 @@ def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | E
         **log_context(error.headers),
     )
     return error
-
-
-def _report_refusal(
-    answer: ErrorResponse,
-    on_result: Callable[[Response | ErrorResponse, Done], None],
-    _error: BaseException | None,
-    ended: Done,
-) -> None:
-    """Report an element that could not be decoded, when its turn comes."""
-    on_result(answer, ended)
 
 
 def _note_result(

@@ -27,16 +27,31 @@ LOOKED_AT = 50
 """Events that are read at a time to learn whether one follows that is not left out."""
 
 
-class EncodedFeed(Feed):
+class _FeedOfFeed(Feed):
+    """A feed with the elements of another one."""
+
+    __slots__ = ("_feed",)
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        self._feed.wake(ready)
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+class EncodedFeed(_FeedOfFeed):
     """The encoded elements of a feed.
 
     `is_sparse`: the feed is a history, and `write` leaves out events.
     """
 
-    __slots__ = ("_feed", "_is_sparse", "_write")
+    __slots__ = ("_is_sparse", "_write")
 
     def __init__(self, feed: Feed, write: Write, *, is_sparse: bool = False) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._write = write
         self._is_sparse = is_sparse
 
@@ -58,20 +73,14 @@ class EncodedFeed(Feed):
                 raw.append(written)
         return found._replace(elements=raw, then=PageEnd.END if found.then is PageEnd.END else PageEnd.UNDECIDED)
 
-    def wake(self, ready: Callable[[], None]) -> None:
-        self._feed.wake(ready)
 
-    def close(self) -> None:
-        self._feed.close()
-
-
-class FlattenedFeed(Feed):
+class FlattenedFeed(_FeedOfFeed):
     """The parts of a feed's elements, one by one. The rest of an element waits for the next page."""
 
-    __slots__ = ("_feed", "_part", "_then", "_waiting")
+    __slots__ = ("_part", "_then", "_waiting")
 
     def __init__(self, feed: Feed, part: Callable[[Any], Sequence[bytes]]) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._part = part
         self._waiting: deque[bytes] = deque()
         self._then = PageEnd.MORE
@@ -85,21 +94,18 @@ class FlattenedFeed(Feed):
         parts = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         return Page(parts, position, PageEnd.MORE if self._waiting else self._then)
 
-    def wake(self, ready: Callable[[], None]) -> None:
-        self._feed.wake(ready)
-
     def close(self) -> None:
         self._waiting.clear()
-        self._feed.close()
+        super().close()
 
 
-class ConcatenatedFeed(Feed):
+class ConcatenatedFeed(_FeedOfFeed):
     """A feed, and behind its end another one, which is opened then."""
 
-    __slots__ = ("_feed", "_is_closed", "_is_second", "_open")
+    __slots__ = ("_is_closed", "_is_second", "_open")
 
     def __init__(self, feed: Feed, open: Callable[[], Feed | Fault]) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._open = open
         self._is_second = self._is_closed = False
 
@@ -116,12 +122,9 @@ class ConcatenatedFeed(Feed):
         self._feed, self._is_second = feed, True
         return Page(found.elements, 0, PageEnd.MORE)
 
-    def wake(self, ready: Callable[[], None]) -> None:
-        self._feed.wake(ready)
-
     def close(self) -> None:
         self._is_closed = True
-        self._feed.close()
+        super().close()
 
 
 class DeferredFeed(Feed):
@@ -183,9 +186,6 @@ class SyntheticFeed(Feed):
     def wake(self, ready: Callable[[], None]) -> None:
         """Do nothing: such a feed gets no further events."""
 
-    def close(self) -> None:
-        """A feed that was not found yet needs no closing."""
-
 
 class NumbersFeed(Feed):
     """The test publisher of elements with a fixed size, in runs. A position is how many were read."""
@@ -207,9 +207,3 @@ class NumbersFeed(Feed):
         behind = position + count
         run = elements.numbers(position + 1, count, size)
         return Page(run, behind, PageEnd.END if behind == self._name.count else PageEnd.MORE)
-
-    def wake(self, ready: Callable[[], None]) -> None:
-        """Do nothing: such a feed gets no further events."""
-
-    def close(self) -> None:
-        """Nothing is held."""

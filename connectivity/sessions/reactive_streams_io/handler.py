@@ -16,7 +16,7 @@ import structlog
 
 from connectivity.sessions.base import SessionBatch, SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
-from connectivity.sessions.reactive_streams_io.commands import CommandResponses, CommandResult, CommandSender, carry_out
+from connectivity.sessions.reactive_streams_io.commands import CommandResponses, CommandSender, carry_out
 from connectivity.sessions.reactive_streams_io.peer import PeerSession
 from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
 from connectivity.sessions.reactive_streams_io.sessions import PeerKey, RsioSessions
@@ -75,8 +75,8 @@ class RsioHandler(SessionHandler):
 
         The session replies at once or later; the commands in the message are executed with its batch.
         """
-        if arrival.results is not None and (made := arrival.results.get(received_signal.name)) is not None:
-            return carry_out(made, received_signal, arrival)
+        if arrival.results is not None and (sender := arrival.results.get(received_signal.name)) is not None:
+            return carry_out(sender, received_signal, arrival)
         registry = self._registry(received_signal.route)
         found = self._find(registry, received_signal.route, session_message.headers, arrival)
         if found is None:
@@ -216,7 +216,7 @@ class RsioHandler(SessionHandler):
                 services.streams,
                 self._reader_access,
                 services.clock,
-                CommandResponses.of(options, services.now),
+                CommandResponses(options, services.now),
             )
         return registry
 
@@ -269,10 +269,10 @@ def _carry_out(
     elements = offers.ingest.unacknowledged if is_again else fresh
     if not elements:
         return ()
-    sender = CommandSender(offers.ingest, registry.answers, peer_session.channel.address, lambda: offers.wake())
-    made = CommandResult(elements, sender)
-    arrival.results = {**(arrival.results or {}), received_signal.name: made}
-    return carry_out(made, received_signal, arrival)
+    address = peer_session.channel.address
+    sender = CommandSender(elements, offers.ingest, registry.answers, address, lambda: offers.wake())
+    arrival.results = {**(arrival.results or {}), received_signal.name: sender}
+    return carry_out(sender, received_signal, arrival)
 
 
 HANDLER = RsioHandler

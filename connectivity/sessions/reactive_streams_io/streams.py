@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
 
-from connectivity.errors import ConnectivityError
 from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.ingest import Ingest
 from connectivity.sessions.reactive_streams_io.publishers import ResolvedPublisher
@@ -214,9 +213,9 @@ class PublishedStream:
             _let_go(self._postings.popleft())
 
 
-def _let_go(posting: PendingPublish, error: ConnectivityError | None = None) -> None:
+def _let_go(posting: PendingPublish) -> None:
     posting.take()
-    posting.confirm(error)
+    posting.confirm(None)
 
 
 def no_transport() -> None:

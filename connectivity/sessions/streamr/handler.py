@@ -35,10 +35,10 @@ from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done, ReaderStatus, ignore_outcome
-from mappings.errors import Fault, MappingError
+from mappings.errors import MappingError
 from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
-from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
+from mappings.streamr.errors import ErrorSubject, RequestRejected
 from mappings.streamr.frames import (
     Error,
     StreamrFrame,
@@ -350,30 +350,17 @@ class StreamrHandler(SessionHandler):
         key = (route.connection_id, route.mapper.name)
         registry = self._registries.get(key)
         if registry is None:
-            keeping = SessionPersistence(self._rows, *key)
+            services, keeping = self._services, SessionPersistence(self._rows, *key)
             registry = self._registries[key] = StreamrSessions(
                 keeping,
                 options_of(route),
-                self._make_live,
-                self._make_resending,
-                self._services.store.newest_revision,
+                partial(LiveSubscription, services.streams, self._frames),
+                partial(ResendQueue, services.store, services.streams, self._source, services.clock),
+                services.store.newest_revision,
                 route.is_peer,
             )
             registry.on_follow = partial(self._reader_access.follow, registry)
         return registry
-
-    def _make_live(
-        self,
-        channel: StreamrReplyChannel,
-        spot: tuple[str, int],
-        subjects: tuple[str, ...],
-        lost: Callable[[Fault], None],
-        sent: Callable[[int], object],
-    ) -> LiveSubscription:
-        return LiveSubscription(self._services.streams, self._frames, channel, spot, subjects, lost, sent)
-
-    def _make_resending(self, answered: Callable[[Sub], object]) -> ResendQueue:
-        return ResendQueue(self._services.store, self._services.streams, self._source, self._services.clock, answered)
 
     def _channel(
         self, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery, options: StreamrOptions

@@ -8,7 +8,6 @@ notified. `mappings.streamr.sessions` defines the bytes of a row.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import structlog
 
@@ -29,13 +28,6 @@ from mappings.streams.stream_id import partition_name
 from spark_store.records import SessionKey, SessionRow
 
 log = structlog.get_logger(__name__)
-
-
-class RestoredRow(NamedTuple):
-    """A row that was kept, understood."""
-
-    row: SessionRow
-    item: PersistedItem
 
 
 class SessionPersistence:
@@ -74,13 +66,13 @@ class SessionPersistence:
         """Each resend of this `sub` has ended."""
         self._rows.forget(self._session_key(address, sub))
 
-    def stored_sessions(self) -> Iterable[RestoredRow]:
-        """Return the stored sessions. Unreadable rows are deleted."""
+    def stored_sessions(self) -> Iterable[tuple[SessionRow, PersistedItem]]:
+        """Return the stored sessions, each row with its content. Unreadable rows are deleted."""
         for row in self._rows.rows(self.connection_id):
             if row.at.mapper != self.mapper:
                 continue
             try:
-                yield RestoredRow(row, unpack(row.row))
+                yield row, unpack(row.row)
             except ValueError as error:
                 self.drop(row, f"the stored row cannot be read: {error}")
 

@@ -233,7 +233,7 @@ class StreamrSessions:
         # Read before the session is created, so that a failure can be retried as a whole.
         newest = self._newest(_entity(spot))
         row = SubscriptionRow(channel.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
-        if not self.sessions.restore([row], now):
+        if not self.sessions.restore(row, now):
             return
         after = resumed_from(last, newest - last, self.options.max_catch_up)
         if after is None:

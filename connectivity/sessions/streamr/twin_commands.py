@@ -5,7 +5,7 @@ A success has no reply; an error is sent as a frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from mappings.errors import DecodeError
 from mappings.ids import EntityId, new_correlation_id
 from mappings.mappers import load_codec
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Command, ErrorResponse, Headers, Inbound, Response
+from mappings.model.signals import Command, ErrorResponse, Headers, Response
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected
 from mappings.streamr.frames import error_of
@@ -41,8 +41,7 @@ def twin_command(
     channel: StreamrReplyChannel | None,
 ) -> SessionCommand:
     """Return the command in a request. `headers` are those of the request. Raises RequestRejected."""
-    read = partial(load_codec("Ditto").decode, session=None)
-    command = command_of(request, entity, read)
+    command = command_of(request, entity)
     own = {name: value for name, value in command.headers.items() if name not in _UNANSWERABLE}
     completed: Mapping[str, Any] = {
         **own,
@@ -75,19 +74,13 @@ def _reply_error(
         channel.send_frame(error_of(answer.fault, ErrorSubject(request.stream), channel.correlation_id), ended)
 
 
-Read = Callable[[Envelope], Sequence[Inbound]]
-"""The reader of the Ditto protocol. Raises DecodeError."""
-
-
-def command_of(request: Publish, entity: EntityId, read: Read, headers: dict[str, str] | None = None) -> Command:
-    """The command that is published to a twin.
+def command_of(request: Publish, entity: EntityId) -> Command:
+    """Return the command that is published to a twin.
 
     Raises RequestRejected for anything else, and for one on another twin.
-
-    `headers` are those of the message that brought the request.
     """
     try:
-        signals: Sequence[Any] = read(Envelope(request.content.encode(), headers or {}))
+        signals = load_codec("Ditto").decode(Envelope(request.content.encode(), {}), None)
     except DecodeError as error:
         raise _no_command(request, error.fault.message) from error
     if len(signals) != 1 or not isinstance(signals[0], Command):

@@ -17,9 +17,8 @@ from connectivity.connections.templates import (
 )
 from connectivity.errors import Problem
 from connectivity.security.egress import refusal
-from connectivity.transports.base import CONSUME_DEFAULTS, AsyncApiNames, ConnectionType, ConsumeOptions
+from connectivity.transports.base import AsyncApiNames, ConnectionType
 from connectivity.transports.kafka.connector import connect
-from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import SERVER, Options
 from connectivity.transports.kafka.probe import examine
 from connectivity.transports.kafka.records import TOPIC, TOPIC_EXPECTED, TOPIC_NAME, split_address
@@ -98,10 +97,6 @@ def _check_options(connection: Connection) -> Iterator[Problem]:
             yield Problem("specificConfig.bootstrapServers", f"{show(server)}, {why.found}", why.expected)
 
 
-async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> KafkaLink:
-    return await connect(connection, client, consume)
-
-
 def _published(scope: Scope) -> dict[str, str]:
     name, key, digit = (patterns.part(scope, literal) for literal in ("[a-zA-Z0-9._-]", r"[\s\S]", "[0-9]"))
     return {"pattern": rf"^{name}+(?:/{key}+|#{digit}+)?$"}
@@ -138,7 +133,7 @@ CONNECTION_TYPE = ConnectionType(
     options=Options,
     check=check,
     has_headers=True,
-    connect=_connect,
+    connect=connect,
     asyncapi=AsyncApiNames("kafka", "kafka-secure"),
     examine=examine,
     confirmed_status=204,

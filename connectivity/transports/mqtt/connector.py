@@ -37,8 +37,8 @@ NO_SHARED = "the broker has no shared subscriptions, only the first client consu
 
 
 async def connect(
-    connection: Connection,
     mqtt_version: ProtocolVersion,
+    connection: Connection,
     client: int = 0,
     consume: ConsumeOptions = CONSUME_DEFAULTS,
     *,

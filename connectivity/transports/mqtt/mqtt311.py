@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
-from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import (
-    CONSUME_DEFAULTS,
-    ConnectionType,
-    ConsumeOptions,
-    OutboundMessage,
-    ProbeReport,
-    ReaderStatus,
-)
+from connectivity.transports.base import ConnectionType, OutboundMessage, ReaderStatus
 from connectivity.transports.mqtt.connector import connect
-from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
@@ -89,14 +81,6 @@ def encode_topic(topic: str) -> bytes:
     return topic.encode()
 
 
-async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> MqttLink:
-    return await connect(connection, Mqtt311(), client, consume)
-
-
-async def _examine(connection: Connection, name: str) -> ProbeReport:
-    return await examine(connection, Mqtt311(), name)
-
-
 CONNECTION_TYPE = ConnectionType(
     name="mqtt",
     schemes=("tcp", "ssl"),
@@ -104,9 +88,9 @@ CONNECTION_TYPE = ConnectionType(
     options=Options,
     check=check_mqtt,
     has_headers=False,
-    connect=_connect,
+    connect=partial(connect, Mqtt311()),
     asyncapi=asyncapi_names("3.1.1"),
-    examine=_examine,
+    examine=partial(examine, Mqtt311()),
     matches=matches,
     is_filter=is_filter,
     address_header=TOPIC,

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import (
-    CONSUME_DEFAULTS,
-    ConnectionType,
-    ConsumeOptions,
-    OutboundMessage,
-    ProbeReport,
-    ReaderStatus,
-)
+from connectivity.transports.base import OutboundMessage, ReaderStatus
+from connectivity.transports.mqtt import mqtt311
 from connectivity.transports.mqtt import properties as packed
 from connectivity.transports.mqtt.connector import connect
-from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
-from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
-from connectivity.transports.mqtt.topics import is_filter, matches
 from connectivity.transports.mqtt.validation import MQTT_5_SCHEMA, check_mqtt_5
 
 EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
@@ -128,26 +120,13 @@ def _pack_expiry(text: str) -> bytes:
     return packed.pack_expiry(int(digits)) if int(digits) else b""
 
 
-async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> MqttLink:
-    return await connect(connection, Mqtt5(), client, consume)
-
-
-async def _examine(connection: Connection, name: str) -> ProbeReport:
-    return await examine(connection, Mqtt5(), name)
-
-
-CONNECTION_TYPE = ConnectionType(
+CONNECTION_TYPE = replace(
+    mqtt311.CONNECTION_TYPE,
     name="mqtt-5",
-    schemes=("tcp", "ssl"),
-    secure_schemes=("ssl",),
-    options=Options,
     check=check_mqtt_5,
     has_headers=True,
-    connect=_connect,
+    connect=partial(connect, Mqtt5()),
     asyncapi=asyncapi_names("5.0"),
-    examine=_examine,
-    matches=matches,
-    is_filter=is_filter,
-    address_header=TOPIC,
+    examine=partial(examine, Mqtt5()),
     schema=MQTT_5_SCHEMA,
 )

@@ -30,7 +30,7 @@ CHECKED_WHEN_SENT = "an MQTT broker checks the permission to publish only when a
 
 
 async def examine(
-    connection: Connection, dialect: ProtocolVersion, name: str, *, patience: float = PATIENCE
+    dialect: ProtocolVersion, connection: Connection, name: str, *, patience: float = PATIENCE
 ) -> ProbeReport:
     """Check the addresses of a connection (see `connectivity.transports.base.Probe`)."""
     options = Options.model_validate(connection.own_options)

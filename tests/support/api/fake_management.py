@@ -1,4 +1,4 @@
-"""A fake `Management` on dictionaries, and HTTP clients of the API in the same process."""
+"""A fake `ConnectionManager` on dictionaries, and HTTP clients of the API in the same process."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from connectivity.management.interface import (
     SampleMessage,
     permit_all,
 )
+from connectivity.management.manager import ConnectionManager
 from connectivity.management.permission_requests import PermissionRequest, PermissionRequests
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.on_behalf import BehalfAudit
@@ -261,7 +262,7 @@ def app_of(
         readiness,
         ApiSettings(**settings),
         cast(Eraser, erasures or Erasures()),
-        found,
+        cast(ConnectionManager, found),
         cast(SearchRequests, found),
         sleep,
         permissions=cast(PermissionRequests, found),

@@ -17,10 +17,9 @@ from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import ReferenceRules
 from connectivity.connections.vault import Vault
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import Definition, Judge
+from connectivity.management.interface import Definition, Judge, SampleMessage
 from connectivity.management.manager import ConnectionManager
 from connectivity.management.registry import ConnectionRegistry
-from connectivity.management.status_report import logs_of, metrics_of
 from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring.prometheus import PrometheusRegistry
@@ -50,6 +49,10 @@ def only(wanted: int | None) -> Judge:
     return judge
 
 
+async def _not_tested(_connection: Connection, _sample: SampleMessage | None) -> Mapping[str, Any]:
+    return {}
+
+
 class FakeSupervisor:
     """A supervisor that records the actions on its connection, and has the status that the harness sets."""
 
@@ -63,17 +66,8 @@ class FakeSupervisor:
     def status_report(self, wanted: str) -> dict[str, Any]:
         return {"connectionStatus": wanted, "liveStatus": self.status.value}
 
-    def metrics_report(self) -> Mapping[str, Any]:
-        return metrics_of(self._bench.monitor.find_meter(self.connection.id), self.connection)
-
-    def logs_report(self) -> Mapping[str, Any]:
-        return logs_of(self._bench.monitor.find_meter(self.connection.id))
-
     def enable_logs(self) -> None:
         self._bench.logs.append(f"enable {self.connection.id}")
-
-    def reset_logs(self) -> None:
-        self._bench.logs.append(f"reset {self.connection.id}")
 
     def open(self) -> None:
         self._bench.reported.append(f"open {self.connection.id}")
@@ -125,6 +119,7 @@ class ManagementHarness:
             vault,
             self.monitor,
             SubscriptionTable(self.streams),
+            _not_tested,
             references=ReferenceRules(folders=[folder / "secrets"], variables=["DEPOT_*"]),
             now=self.now,
             patience=0.05,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from itertools import count
 from typing import Any, ClassVar
 
@@ -12,7 +13,9 @@ import pytest
 from connectivity.connections.lifecycle import Status
 from connectivity.management import client as module
 from connectivity.management.client import Backoff
+from connectivity.management.status_report import metrics_of
 from connectivity.management.supervisor import Supervisor
+from connectivity.monitoring.meter import Meter
 from connectivity.transports.base import ConnectionType, ConsumeOptions
 from connectivity.validation import limitations
 from tests.support.in_process.service import NOW, ConnectionHarness, connection, creation, pause, turn, until
@@ -44,6 +47,10 @@ class Running:
             now=lambda: NOW,
         )
         Running.made.append(self)
+
+    @property
+    def meter(self) -> Meter:
+        return self.harness.monitor.find_meter(self.connection.id)
 
     @classmethod
     async def opened(cls, *sources: dict[str, Any], **more: Any) -> Running:
@@ -90,6 +97,14 @@ class Running:
         """Return the number of deliveries that are not settled."""
         queue = self.broker._queues[self.connection.id, source]
         return len(queue.waiting) + sum(map(len, queue.unsettled.values()))
+
+    def log_entries(self) -> list[dict[str, Any]]:
+        """Return the entries of the connection log, oldest first."""
+        found: list[dict[str, Any]] = self.meter.log.read()["connectionLogs"]
+        return found
+
+    def metrics(self) -> Mapping[str, Any]:
+        return metrics_of(self.meter, self.connection)
 
     def up(self) -> float | None:
         found: float | None = self.harness.monitor.registry.get_sample_value(

@@ -1,4 +1,4 @@
-"""Connections over HTTP: the calls of `Management`, and the responses made from its results."""
+"""Connections over HTTP: the calls of `ConnectionManager`, and the responses made from its results."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Interrupted(io.StringIO):
     def isatty(self) -> bool:
         return True
 
-    def readline(self, _size: int | None = -1) -> str:
+    def readline(self, _size: int | None = -1) -> str:  # type: ignore[override]
         raise self._error
 
 

@@ -273,7 +273,7 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     made, monitor = PipelineProcess(settings(tmp_path)), PrometheusRegistry()
     monitor.look_first(made.look)
-    monitor.watch_lake(made.lag)
+    monitor.watch_figures(made.figures)
     try:
         journal.append(history(LAMP, 5))
         assert b"connectivity_lake_lag" not in generate_latest(monitor.registry), "not read yet"
@@ -379,7 +379,7 @@ async def test_closing_waits_for_a_status_check_in_a_thread(tmp_path: Path) -> N
 async def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
     off = PipelineProcess(settings(tmp_path, spark={"mode": "off"}))
     await off.look()
-    assert (off.lag(), list(off.figures())) == (None, [])
+    assert list(off.figures()) == []
 
 
 def test_a_preview_returns_the_output_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from connectivity.connections.lifecycle import Status
 from connectivity.errors import ConnectionRefused, Detail, NotConnected, PublishFailed
 from connectivity.management.client import Backoff
-from connectivity.management.status_report import closed_status, logs_of, metrics_of
+from connectivity.management.status_report import closed_status, metrics_of
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.targets import event_publisher
 from tests.support.in_process.running_connection import Running
@@ -99,11 +99,19 @@ async def test_status_7_3_a_connection_that_is_closed_has_one_closed_client() ->
     assert report["sourceStatus"] == report["targetStatus"] == []
 
 
+def test_status_7_3_a_connection_without_clients_reports_live_status_closed() -> None:
+    found = closed_status("depot", "open")
+    assert (found["connectionStatus"], found["liveStatus"]) == ("open", "closed")
+    (client,) = found["clientStatus"]
+    assert (client["status"], client["statusDetails"]) == ("closed", "[DISCONNECTED] connection is closed")
+    assert (found["sourceStatus"], found["targetStatus"]) == ([], [])
+    assert "connectedSince" not in found
+
+
 def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_nothing() -> None:
     monitor = PrometheusRegistry()
     meter = monitor.find_meter("depot")
-    assert closed_status("depot", "closed")["liveStatus"] == "closed"
-    assert logs_of(meter) == {"connectionId": "depot", "connectionLogs": []}
+    assert meter.log.read() == {"connectionLogs": []}
     found = metrics_of(meter, connection(source("in"), targets=[target(EVENTS)]))
     assert found["containsFailures"] is False
     assert set(found["sourceMetrics"]["addressMetrics"]) == {"in"}

@@ -16,24 +16,24 @@ pytestmark = pytest.mark.usefixtures("runs")
 
 def entries(running: Running, category: str) -> list[tuple[str, str]]:
     """Return type and level of the entries of a category, oldest first."""
-    logs = running.supervisor.logs_report()["connectionLogs"]
+    logs = running.log_entries()
     return [(entry["type"], entry["level"]) for entry in logs if entry["category"] == category]
 
 
 def log_messages(running: Running, category: str) -> list[str]:
-    logs = running.supervisor.logs_report()["connectionLogs"]
+    logs = running.log_entries()
     return [entry["message"] for entry in logs if entry["category"] == category]
 
 
 def counted(running: Running, kind: str, address: str, level: str = "success") -> dict[str, int]:
     """Return the counts of an address within the last minute, by type, without zeros."""
-    found = running.supervisor.metrics_report()[f"{kind}Metrics"]["addressMetrics"][address]
+    found = running.metrics()[f"{kind}Metrics"]["addressMetrics"][address]
     return {type: both[level]["PT1M"] for type, both in found.items() if both[level]["PT1M"]}
 
 
 def forget(running: Running) -> None:
-    running.supervisor.reset_metrics()
-    running.supervisor.reset_logs()
+    running.meter.reset()
+    running.meter.log.reset()
 
 
 async def test_case_49_the_log_shows_that_a_connection_was_opened_and_every_step_of_a_message() -> None:
@@ -46,7 +46,7 @@ async def test_case_49_the_log_shows_that_a_connection_was_opened_and_every_step
     await until(lambda: len(entries(running, "source")) == 3)
     assert entries(running, "source") == [(step, "success") for step in steps]
     assert entries(running, "response") == [(step, "success") for step in ("dispatched", "mapped", "published")]
-    found = running.supervisor.logs_report()["connectionLogs"]
+    found = running.log_entries()
     assert {entry["correlationId"] for entry in found} == {"c-1"}
     assert {entry["entityId"] for entry in found} == {"acme.site:lamp-7"}
     assert {entry["address"] for entry in found if entry["category"] == "source"} == {"in"}
@@ -58,16 +58,16 @@ async def test_case_49_the_log_shows_every_step_of_an_event_on_its_way_to_a_targ
     steps = ["dispatched", "filtered", "mapped", "published"]
     await until(lambda: len(entries(running, "target")) == 4)
     assert entries(running, "target") == [(step, "success") for step in steps]
-    found = [entry for entry in running.supervisor.logs_report()["connectionLogs"] if entry["category"] == "target"]
+    found = [entry for entry in running.log_entries() if entry["category"] == "target"]
     assert {(entry["address"], entry["correlationId"]) for entry in found} == {("events", "c-1")}
     assert counted(running, "target", "events") == dict.fromkeys(steps, 1)
 
 
 async def test_case_49_after_a_reset_the_log_is_shorter() -> None:
     running = await Running.opened()
-    before = len(running.supervisor.logs_report()["connectionLogs"])
-    running.supervisor.reset_logs()
-    assert len(running.supervisor.logs_report()["connectionLogs"]) < before
+    before = len(running.log_entries())
+    running.meter.log.reset()
+    assert len(running.log_entries()) < before
 
 
 async def test_case_50_an_unreadable_payload_without_a_reply_address_is_acknowledged_and_logged() -> None:
@@ -82,7 +82,7 @@ async def test_case_50_an_unreadable_payload_without_a_reply_address_is_acknowle
     assert log_messages(running, "response")[-1] == "Signal dropped, target address unresolved"
     assert counted(running, "source", "in", "failure") == {"mapped": 1}
     assert counted(running, "target", "_responses") == {"mapped": 1, "dropped": 1}
-    assert running.supervisor.metrics_report()["containsFailures"] is True
+    assert running.metrics()["containsFailures"] is True
 
 
 async def test_the_log_has_the_reason_of_a_lost_link_and_the_time_of_the_next_attempt() -> None:
@@ -121,14 +121,14 @@ async def test_a_closed_connection_has_no_log_and_cannot_be_made_to_keep_one() -
     running = await Running.opened()
     await running.supervisor.close()
     running.supervisor.enable_logs()
-    assert running.supervisor.logs_report() == {"connectionId": "site", "connectionLogs": []}
+    assert running.meter.log.read() == {"connectionLogs": []}
 
 
 async def test_a_connection_that_is_opened_keeps_a_log_from_the_beginning() -> None:
     running = Running()
     running.supervisor.open()
     running.supervisor.enable_logs()
-    assert {"enabledSince", "enabledUntil"} < set(running.supervisor.logs_report())
+    assert {"enabledSince", "enabledUntil"} < set(running.meter.log.read())
     await running.open_again()
     assert log_messages(running, "connection") == ["Connection successful"]
 

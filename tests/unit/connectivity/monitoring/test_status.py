@@ -10,7 +10,6 @@ from connectivity.connections.lifecycle import Status
 from connectivity.monitoring.status import (
     Recovery,
     ResourceStatus,
-    closed_report,
     live_status,
     recovery_of,
     report,
@@ -146,12 +145,3 @@ def test_status_7_3_a_report_has_all_fields_of_all_resources() -> None:
         ],
         "sshTunnelStatus": [],
     }
-
-
-def test_status_7_3_a_connection_without_clients_reports_live_status_closed() -> None:
-    found = closed_report("depot", "open", "connectivity-0")
-    assert (found["connectionStatus"], found["liveStatus"]) == ("open", "closed")
-    (client,) = found["clientStatus"]
-    assert (client["status"], client["statusDetails"]) == ("closed", "[DISCONNECTED] connection is closed")
-    assert (found["sourceStatus"], found["targetStatus"]) == ([], [])
-    assert "connectedSince" not in found

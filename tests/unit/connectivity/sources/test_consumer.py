@@ -424,7 +424,7 @@ async def test_case_51_minutes_in_which_a_link_was_throttled_are_counted_at_the_
         running.send(*numbered(minutes))
         await pause()
     await running.answered(3)
-    inbound = running.supervisor.metrics_report()["sourceMetrics"]["addressMetrics"]
+    inbound = running.metrics()["sourceMetrics"]["addressMetrics"]
     assert [inbound[name]["throttled"]["success"]["PT1M"] for name in ("in", "other")] == [3, 0]
 
 

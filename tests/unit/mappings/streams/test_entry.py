@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.streamr.errors import UnknownVersion
-from mappings.streams.entry import StreamEntry, encode_content, encode_entry, predecessor, time_to_live
+from mappings.streams.entry import StreamEntry, encode_content, encode_entry, time_to_live
 from tests.support.dice import examples
 from tests.support.streamr_frames import FrameRefused, decode_content, read_message
 from tests.support.table import each_row
@@ -84,18 +84,8 @@ def test_an_entry_that_is_not_a_filled_array_is_refused(items: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("previous", "oldest", "named"),
-    [(7, 7, 7), (7, 1, 7), (7, 8, None), (None, 1, None), (7, None, None)],
-)
-def test_case_r24_only_a_predecessor_that_a_resend_would_bring_is_named(
-    previous: int | None, oldest: int | None, named: int | None
-) -> None:
-    assert predecessor(previous, oldest) == named
-
-
-@pytest.mark.parametrize(
     ("retention", "now", "left"),
-    [(None, 5_000, 0), (60, 1_000, 60), (60, 31_000, 30), (60, 31_999, 29), (60, 60_500, 1), (60, 99_000, 1)],
+    [(60, 1_000, 60), (60, 31_000, 30), (60, 31_999, 29), (60, 60_500, 1), (60, 99_000, 1)],
 )
-def test_the_time_to_live_is_the_remaining_retention(retention: float | None, now: int, left: int) -> None:
+def test_the_time_to_live_is_the_remaining_retention(retention: float, now: int, left: int) -> None:
     assert time_to_live(1_000, retention, now) == left

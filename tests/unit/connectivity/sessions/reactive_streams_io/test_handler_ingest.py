@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
-from connectivity.management.status_report import logs_of
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import SessionMessage
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
@@ -230,7 +229,7 @@ async def test_a_failed_command_is_reported_to_operators_and_the_others_are_carr
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == [1, 3]
     assert (rsio_harness.count("in", "malformed"), rsio_harness.count("in", "refused")) == (4, 1)
-    written = [entry["message"] for entry in logs_of(meter)["connectionLogs"] if entry["level"] == "failure"]
+    written = [entry["message"] for entry in meter.log.read()["connectionLogs"] if entry["level"] == "failure"]
     codes = [text.partition(": ")[0] for text in written]
     # Once as what came, once as what could be answered.
     assert Counter(codes) == {

@@ -62,7 +62,7 @@ async def linked(properties: bytes, keep_alive: str = "1m") -> AsyncIterator[tup
         "sources": [{"addresses": ["lab/in"], "qos": 1, "authorizationContext": ["lab:all"]}],
     }
     async with server:
-        link = await connect(Connection.model_validate(document), Mqtt5())
+        link = await connect(Mqtt5(), Connection.model_validate(document))
         try:
             yield broker, link
         finally:
