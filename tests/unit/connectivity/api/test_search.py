@@ -158,7 +158,7 @@ async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_hi
     """An empty answer would look like a service without things."""
     answer, management = await search(path, who)
     assert (answer.status_code, answer.json()["error"], management.requests) == (403, "api:subjects.missing", [])
-    assert ("Name them with `as` (--as SUBJECT)." in answer.json()["message"]) is is_hinted
+    assert ("Name subjects with `as` (--as SUBJECT)." in answer.json()["message"]) is is_hinted
 
 
 @BOTH
