@@ -43,6 +43,14 @@ def utc_text_of(instant: int) -> str:
     return utc_text(_EPOCH + timedelta(milliseconds=instant))
 
 
+def shorten_timestamp(timestamp: str) -> str:
+    """Return a time in UTC as responses show it: without groups of three zeros at its end."""
+    whole, _, fraction = timestamp.removesuffix("Z").partition(".")
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    return f"{whole}.{fraction}Z" if fraction else f"{whole}Z"
+
+
 def parse_instant(text: str) -> int | None:
     """Return nanoseconds since 1970 of an instant in the Ditto protocol; None for another text.
 

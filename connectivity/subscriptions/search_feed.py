@@ -29,7 +29,7 @@ from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page
 from connectivity.subscriptions.search_queue import MAX_RUNNING, MAX_WAITING, SearchQueue, User, search_metrics
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
-from connectivity.twins.retrieval import LIFECYCLE, TIMESTAMP, readable_policy, shorten_timestamp
+from connectivity.twins.retrieval import LIFECYCLE, TIMESTAMP, readable_policy
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.json_values import encode_value, without_mark
@@ -37,7 +37,7 @@ from mappings.model.field_selector import FieldSelection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
 from mappings.text_cache import cached_if_short
-from mappings.timestamps import parse_instant, utc_text
+from mappings.timestamps import parse_instant, shorten_timestamp, utc_text
 from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate

@@ -19,13 +19,14 @@ from connectivity.targets.destination import context_of
 from connectivity.twins.access import Visibility, may_receive, readable, view_of_path
 from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import EntityLives, enforcer_at, last_ended, snapshot_enforcer
-from connectivity.twins.retrieval import hidden, shorten_timestamp
+from connectivity.twins.retrieval import hidden
 from mappings.ids import EntityId, EntityType
 from mappings.json_values import decode_value, encode_value
 from mappings.model.field_selector import FieldSelection
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
 from mappings.placeholders.template import PlaceholderContext, Template
+from mappings.timestamps import shorten_timestamp
 from spark_store.history.event_view import changed_part
 from spark_store.records import Snapshot
 

@@ -19,8 +19,8 @@ from connectivity.twins.access import forbidden
 from connectivity.twins.context import CommandContext, Decision, EventStep, decision, encode, state_of
 from connectivity.twins.paths import ACTIVATE, below_entry
 from connectivity.twins.policy_expiry import departure_announcements
-from connectivity.twins.retrieval import shorten_timestamp
 from mappings.model.json_pointer import format_pointer
+from mappings.timestamps import shorten_timestamp
 from spark_store.records import Snapshot
 
 FAILED: Final = "policies:action.failed"

@@ -18,10 +18,9 @@ from connectivity.authorization.enforcer import six_digits
 from connectivity.twins.context import encode
 from connectivity.twins.paths import below_entry
 from connectivity.twins.policy_values import duration_of
-from connectivity.twins.retrieval import shorten_timestamp
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, PolicyAnnouncement
-from mappings.timestamps import utc_text
+from mappings.timestamps import shorten_timestamp, utc_text
 from spark_store.history.replay import evolve_parsed
 from spark_store.records import Snapshot
 

@@ -30,10 +30,9 @@ from connectivity.twins import paths, values
 from connectivity.twins.context import CommandContext, encode, state_of
 from connectivity.twins.errors import quote
 from connectivity.twins.paths import is_key
-from connectivity.twins.retrieval import shorten_timestamp
 from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, is_label, parse_entity_id, utf16_length
 from mappings.model.headers import timeout_seconds
-from mappings.timestamps import utc_text
+from mappings.timestamps import shorten_timestamp, utc_text
 
 EXPIRY_GRANULARITY: Final = timedelta(hours=1)
 """The expiry of a subject is rounded up to whole ones of these."""

@@ -33,7 +33,7 @@ from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.json_pointer import MISSING, get
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Command
-from mappings.timestamps import parse_instant
+from mappings.timestamps import parse_instant, shorten_timestamp
 from spark_store.records import PastQuery, Snapshot
 
 LIFECYCLE: Final = "ACTIVE"
@@ -152,14 +152,6 @@ def readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLoo
         return None
     seen = enforcer.view(policy.state, "policy:/", subjects)
     return None if seen is DROP else seen
-
-
-def shorten_timestamp(timestamp: str) -> str:
-    """A time as answers show it: without those groups of three digits at its end that say nothing."""
-    whole, _, fraction = timestamp.removesuffix("Z").partition(".")
-    while fraction.endswith("000"):
-        fraction = fraction[:-3]
-    return f"{whole}.{fraction}Z" if fraction else f"{whole}Z"
 
 
 def retrieve_several(case: CommandContext) -> Decision:

@@ -22,8 +22,9 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, Final, NamedTuple
 
+from mappings.timestamps import shorten_timestamp
 from spark_store.errors import AggregationInvalid, TooManyGroups, UnknownProperty
-from spark_store.rql.ast import Field, Operator
+from spark_store.rql.ast import Field, FieldKind, Operator
 from spark_store.rql.binding import bind
 from spark_store.rql.order import NOTHING, TypeRank, value_of
 from spark_store.rql.query import SortValue, Thing
@@ -187,7 +188,9 @@ class GroupAccumulator:
         return [self._row(key, self._groups[key]) for key in sorted(self._groups)]
 
     def _row(self, key: tuple[SortValue, ...], group: _Group) -> dict[str, Any]:
-        row: dict[str, Any] = {name: _group_value(each) for (name, _), each in zip(self._groupings, key, strict=True)}
+        row: dict[str, Any] = {
+            name: _group_value(field, each) for (name, field), each in zip(self._groupings, key, strict=True)
+        }
         row[COUNT] = group.count
         for measure, numbers in zip(self._aggregation.measures, group.numbers, strict=True):
             row[measure.name] = numbers.result(measure.function)
@@ -262,9 +265,11 @@ def _nearest(exact: Fraction) -> int | float | None:
         return None
 
 
-def _group_value(value: SortValue) -> Any:
-    """Return a group's value as JSON: 1 for both 1 and 1.0."""
+def _group_value(field: Field, value: SortValue) -> Any:
+    """Return a group's value as JSON: 1 for both 1 and 1.0, and times as in things."""
     found = value.value
+    if field.kind is FieldKind.INSTANT and value.rank is TypeRank.TEXT:
+        return shorten_timestamp(found)
     return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
 
 

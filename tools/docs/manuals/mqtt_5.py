@@ -54,6 +54,11 @@ The broker chooses the client for each message, so two messages of one sender ma
 topic. Messages for a client without a link wait until that client reconnects, as long as the broker keeps its session.
 Retained messages are not delivered through shared subscriptions. `consumerCount` has no effect: a source has one
 subscription for each client.
+
+After a change of `clientCount`, the broker keeps the sessions of clients that no longer exist for 60 s, and the messages in
+them are lost. If the count is lowered to 2 or more, each removed client still gets its share of the messages in this time.
+If the count changes from or to 1, the messages that arrive while the connection is opened again are lost. So pause the
+senders while you change the count.
 """,
         ),
         Note(

@@ -148,10 +148,19 @@ def test_several_groupings_make_a_row_for_each_combination() -> None:
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("thingId", "acme.site:lamp-1"), ("namespace", "acme.site"), ("policyId", "acme.site:p"), ("_revision", 7)],
+    [
+        ("thingId", "acme.site:lamp-1"),
+        ("namespace", "acme.site"),
+        ("policyId", "acme.site:p"),
+        ("_revision", 7),
+        ("_created", "2030-01-15T07:30:00Z"),
+        ("_modified", "2030-01-15T07:30:00.250Z"),
+    ],
 )
 def test_things_are_grouped_by_the_fields_beside_the_document_too(path: str, value: Any) -> None:
-    assert rows({"groupBy": {"x": path}}, [lamp(1) | {"_revision": 7}]) == [{"x": value, "count": 1}]
+    """Times are shown as in things."""
+    times = {"_created": "2030-01-15T07:30:00Z", "_modified": "2030-01-15T07:30:00.250000Z"}
+    assert rows({"groupBy": {"x": path}}, [lamp(1) | times | {"_revision": 7}]) == [{"x": value, "count": 1}]
 
 
 def test_more_groups_than_allowed_are_refused() -> None:
