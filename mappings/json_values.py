@@ -11,6 +11,7 @@ written: `encode_state` marks those that have some by a space at the beginning, 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final
 
@@ -65,12 +66,25 @@ def finite_float(text: str) -> float:
     return number
 
 
+def _reader(float_hook: Callable[[str], float]) -> Callable[[bytes | str], Any]:
+    decode = msgspec.json.Decoder(float_hook=float_hook).decode
+
+    def read(text: bytes | str) -> Any:
+        try:
+            return decode(text)
+        except UnicodeDecodeError as error:
+            # As for a number out of range: only the notation is JSON.
+            raise msgspec.ValidationError(str(error)) from error
+
+    return read
+
+
 _plain: Final = msgspec.json.Encoder().encode
-parse_json: Final = msgspec.json.Decoder(float_hook=finite_float).decode
+parse_json: Final = _reader(finite_float)
 """Read a JSON value whose numbers need not keep their text. Raises msgspec.DecodeError."""
 
-_read_state: Final = msgspec.json.Decoder(float_hook=float).decode
-_read_exactly: Final = msgspec.json.Decoder(float_hook=_number).decode
+_read_state: Final = _reader(float)
+_read_exactly: Final = _reader(_number)
 
 
 def decode_value(text: bytes | str) -> Any:

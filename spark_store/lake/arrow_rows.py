@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_store.errors import DAMAGED_JOURNAL, StoreUnavailable
 from spark_store.journal.reader import EntityState, JournalEntry
 
 BATCH_ROWS, BATCH_BYTES = 10_000, 8 << 20
@@ -24,7 +25,7 @@ EVENTS, STATES = (
 
 
 def arrow(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows in Arrow batches, bounded in number and in bytes."""
+    """Rows in Arrow batches, bounded in number and in bytes. Raises StoreUnavailable for damaged ones."""
     collected: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
@@ -45,5 +46,8 @@ def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
 
 def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     kept = pa.binary() if field.name in _JSON else pa.int64() if field.name in _NUMBERS else pa.string()
-    # An invalid time is an error, not a null.
-    return pa.array(values, kept).cast(field.type)
+    try:
+        # An invalid time is an error, not a null.
+        return pa.array(values, kept).cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise StoreUnavailable(f"journal.db, column {field.name}: found: {error}; {DAMAGED_JOURNAL}") from error

@@ -167,14 +167,14 @@ class CommitAction(msgspec.Struct):
 
 
 def read_commit(commit: Path) -> list[CommitAction]:
-    """Raises OSError, MsgspecError."""
+    """Raises OSError, ValueError."""
     return [msgspec.json.decode(line, type=CommitAction) for line in commit.read_bytes().splitlines()]
 
 
 def _is_damaged(commit: Path) -> bool:
     try:
         actions = read_commit(commit)
-    except msgspec.DecodeError:
+    except ValueError:
         return True
     added = [action.add for action in actions if action.add is not None]
     # Names are plain: `full_snapshots`, the one table with partitions, has a folder for each number, such as `as_of=7`.

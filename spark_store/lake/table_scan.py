@@ -22,7 +22,6 @@ from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -322,7 +321,7 @@ class DeltaTableReader:
 
 def _operation(commit: Path) -> str | None:
     """Return the operation of a commit; None if unknown."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(OSError, ValueError):
         return next((action.info.operation for action in read_commit(commit) if action.info is not None), None)
     return None
 

@@ -96,7 +96,7 @@ def read_watermark(path: Path) -> Watermark:
         raise StoreUnavailable(f"{path}: expected a file that can be read, found: {error}") from error
     try:
         return msgspec.json.decode(content, type=Watermark)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise StoreUnavailable(
             f"{path}: expected a watermark, found {content[:80]!r} ({error}); delete this file, and the pipeline creates it "
             "again"
@@ -132,7 +132,7 @@ def read_failure(path: Path) -> Failure | None:
     """Return the unresolved failure; None if there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Failure)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError):
         return None
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from mappings.json_values import parse_json
 from spark_store.errors import translate_sqlite_error
 from spark_store.search import index, index_builder
 from spark_store.search.index import LARGE
@@ -166,7 +167,7 @@ def _checksum(row: _Row) -> int:
 def _parse(text: bytes | str) -> Mapping[str, Any] | None:
     """Return a state; None for a damaged one, which is reported elsewhere."""
     try:
-        found = msgspec.json.decode(text)
+        found = parse_json(text)
     except msgspec.DecodeError:
         return None
     return found if isinstance(found, Mapping) else None

@@ -213,7 +213,12 @@ class _Run:
 
     def _rebuild(self, row: _Row, known: EntityState | None) -> None:
         self.counts["checked"] += 1
-        folding = self._fold(row, known)
+        try:
+            folding = self._fold(row, known)
+        except msgspec.DecodeError:
+            # An event is damaged.
+            self._note("unchanged", row.state)
+            return
         made = folding.snapshot
         # A state newer than all remaining events has no other source.
         if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:

@@ -315,6 +315,7 @@ class _History:
         self.first: JournalEntry | None = None
         self.runs: list[tuple[int, int]] = []
         self._folding = StateFold()
+        self._damaged: JournalEntry | None = None
         self._entity = entity_of(row.entity_type, row.entity)
 
     def add(self, entry: JournalEntry) -> None:
@@ -325,11 +326,17 @@ class _History:
             self.runs[-1] = self.runs[-1][0], entry.revision
         else:
             self.runs.append((entry.revision, entry.revision))
-        if entry.revision <= self.row.revision:
-            self._folding.event(Event(self._entity, entry.revision, entry.timestamp, *entry[5:]), entry.seq)
+        if entry.revision <= self.row.revision and self._damaged is None:
+            try:
+                self._folding.event(Event(self._entity, entry.revision, entry.timestamp, *entry[5:]), entry.seq)
+            except msgspec.DecodeError:
+                self._damaged = entry
 
     def replay_differences(self) -> Iterator[LakeDifference]:
         """Compare the row with the folded events."""
+        if self._damaged is not None:
+            yield _event("value that is no JSON", self._damaged)
+            return
         made = self._folding.snapshot
         # Expired or future events lead nowhere; holes are reported elsewhere.
         if self._folding.ground is not FoldBase.EVENTS or made is None or made.revision != self.row.revision:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -132,3 +133,10 @@ def bare(value: Any) -> str:
 @example(['\\"', "\\\\", {'"\\': ["]", -1]}])
 def test_without_strings_only_numbers_and_punctuation_remain(value: Any) -> None:
     assert without_strings(json.dumps(value, separators=(",", ":")).encode()) == bare(value).encode()
+
+
+@pytest.mark.parametrize("read", [parse_json, decode_value, decode_state])
+@pytest.mark.parametrize("text", [b'"\xff"', b' {"\xff":1.50}', b"{"])
+def test_a_text_that_is_no_json_is_refused_with_one_error(read: Callable[[bytes], Any], text: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read(text)

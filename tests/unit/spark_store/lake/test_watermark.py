@@ -35,7 +35,7 @@ def test_unknown_members_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     assert read_watermark(file) == Watermark(7)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"seq": "7"}', b"[7]", b"\xff"])
+@pytest.mark.parametrize("content", [b"", b'{"seq": "7"}', b"[7]", b"\xff", b'{"published": "\xff"}'])
 def test_a_corrupt_watermark_raises_an_error_with_the_next_step(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "watermark.json"
     file.write_bytes(content)

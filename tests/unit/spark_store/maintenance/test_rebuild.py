@@ -126,6 +126,15 @@ def test_a_state_without_events_or_lake_row_is_kept_and_counted(data_folder: Dat
     assert states(data_folder) == before
 
 
+@pytest.mark.parametrize("value", ["7b", "22ff22"], ids=["no JSON", "no UTF-8"])
+def test_a_state_whose_event_is_damaged_is_kept_and_counted(value: str, data_folder: DataFolder) -> None:
+    before = states(data_folder)
+    tamper(data_folder, f"UPDATE entries SET value = x'{value}' WHERE seq = ?", 3)
+    found = rebuild_journal(data_folder.lake)
+    assert found[:4] == (ENTITIES, 0, 0, 1)
+    assert states(data_folder) == before
+
+
 def test_erased_events_in_the_lake_do_not_affect_a_thing_created_again(data_folder: DataFolder) -> None:
     """Neither the creation time of the thing, nor the metadata of a path that exists again."""
     write_lake(data_folder.folder)

@@ -251,6 +251,25 @@ def test_a_state_that_is_wrong_in_journal_and_lake_is_found_by_the_events(data_f
     ]
 
 
+@pytest.mark.parametrize("value", ["7b", "22ff22"], ids=["no JSON", "no UTF-8"])
+def test_a_damaged_event_is_reported(value: str, tmp_path: Path) -> None:
+    data_folder = DataFolder(tmp_path / "data")
+    write_eventful_past(data_folder)
+    write_lake(data_folder.folder)
+    tamper(data_folder, f"UPDATE entries SET value = x'{value}' WHERE seq = ?", 3)
+    (found,) = verify(data_folder.lake).differences
+    assert (found.table, found.what, found.seq) == ("events", "value different from the journal", 3)
+
+
+def test_an_event_that_is_damaged_in_journal_and_lake_is_reported(tmp_path: Path) -> None:
+    data_folder = DataFolder(tmp_path / "data")
+    write_eventful_past(data_folder)
+    tamper(data_folder, "UPDATE entries SET value = x'7b' WHERE seq = ?", 3)
+    write_lake(data_folder.folder)
+    (found,) = verify(data_folder.lake).differences
+    assert (found.table, found.what, found.seq) == ("events", "value that is no JSON", 3)
+
+
 def test_differences_are_counted_and_some_are_reported(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path / "data")
     data_folder.write(3 * SHOWN)

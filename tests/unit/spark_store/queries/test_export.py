@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,17 @@ def test_too_many_waiting_events_are_not_kept_in_memory(lake: Lake, monkeypatch:
     monkeypatch.setattr(module, "_MOST_WAITING", 4)
     with pytest.raises(StoreUnavailable, match="wait until the lake has caught up"):
         newest(lake, EventSelection())
+
+
+@pytest.mark.parametrize("damage", ["value = x'22ff22'", "timestamp = 'yesterday'"])
+def test_a_damaged_event_of_the_journal_is_reported_and_nothing_written(
+    damage: str, lake: Lake, tmp_path: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(lake.journal, isolation_level=None)) as journal:
+        journal.execute(f"UPDATE entries SET {damage} WHERE seq = 5")
+    with pytest.raises(StoreUnavailable, match=r"found: .*; the file is damaged: stop the service, and restore"):
+        Export(lake).run(EventSelection(), tmp_path / "it.parquet")
+    assert list(tmp_path.glob("*it*")) == []
 
 
 def test_too_many_bytes_of_waiting_events_are_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
