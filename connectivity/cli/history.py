@@ -140,7 +140,9 @@ _Url = Annotated[
 
 @app.command()
 def erase(
-    entity: Annotated[str, typer.Argument(help="Entity ID, such as acme.site:lamp-7, or tank-9/0 for a stream.")],
+    entity: Annotated[
+        str, typer.Argument(metavar="ENTITY", help="Entity ID, such as acme.site:lamp-7, or tank-9/0 for a stream.")
+    ],
     type: Annotated[str, typer.Option(help="`thing`, `policy` or `stream`.")] = "thing",
     yes: Annotated[bool, typer.Option("--yes", help="Confirm the erasure, which cannot be undone.")] = False,
     url: _Url = None,
