@@ -89,10 +89,11 @@ connections.
 
 ## Concurrent changes
 
-A response that shows a connection has the connection's revision as `etag: "rev:3"`. A change with `if-match: "rev:3"`
+A response that shows a connection has the connection's revision as `etag: "rev:3"`. A PUT or DELETE with `if-match: "rev:3"`
 succeeds if this is still the current revision. Otherwise, the response is 412 with the current `etag`: of two operators who
 change the same revision, one gets 412. With `if-none-match: *`, a PUT only creates a connection, and never changes one. A
-GET with a known tag in `if-none-match` returns 304 without a body if the connection has not changed.
+GET with a known tag in `if-none-match` returns 304 without a body if the connection has not changed. Requests to
+`…/command` ignore both headers.
 
 The last hundred revisions are kept: `GET …/{connection_id}/revisions` lists them, and `at-historical-revision: 2` or
 `at-historical-timestamp: 2026-02-03T09:12:45Z` on a GET shows one. Responses always show secrets as `*****`. If you send a
