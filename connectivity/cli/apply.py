@@ -11,7 +11,7 @@ import base64
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -59,8 +59,18 @@ def fetch_stored(service: ServiceClient, wanted: Mapping[str, DesiredDocument]) 
     return found
 
 
-def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, DesiredDocument]) -> str | None:
-    """Carry out the step; return why it failed, None if it succeeded.
+class StepOutcome(NamedTuple):
+    """Why a step failed, None if it succeeded; and whether the service lacks the document of the step."""
+
+    failure: str | None
+    is_unstored: bool = False
+
+
+NOT_DELETED = StepOutcome("not deleted, because another change failed; fix it, then run the command again")
+
+
+def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, DesiredDocument]) -> StepOutcome:
+    """Carry out the step.
 
     Raises RequestFailed if further steps would fail too.
     """
@@ -73,9 +83,10 @@ def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, Desir
             service.ask("PUT", "connections", step.id, body=body, headers=condition)
     except ServiceRefused as error:
         if error.answered == CHANGED_MEANWHILE:
-            return "it was changed meanwhile and is left unchanged; run the command again to see the new plan"
-        return error.why
-    return None
+            text = "it was changed meanwhile and is left unchanged; run the command again to see the new plan"
+            return StepOutcome(text, step.action is not Action.GONE)
+        return StepOutcome(error.why, step.action is not Action.GONE and not error.is_stored)
+    return StepOutcome(None)
 
 
 def select_document(wanted: Mapping[str, DesiredDocument], name: str | None) -> Mapping[str, Any]:

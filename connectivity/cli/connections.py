@@ -35,6 +35,7 @@ from mappings.texts import escape_control_characters
 from mappings.timestamps import parse_instant
 
 if TYPE_CHECKING:
+    from connectivity.cli.apply import StepOutcome
     from connectivity.cli.plan import PlanStep
 
 RESTART_GRACE_SECONDS = 60.0
@@ -204,7 +205,7 @@ def apply(
     connection meanwhile, the command leaves that connection alone. It refuses connections that a file of the service owns.
     """
     # They import the validation, and so a large part of the service.
-    from connectivity.cli.apply import carry_out, fetch_stored, load_documents
+    from connectivity.cli.apply import NOT_DELETED, carry_out, fetch_stored, load_documents
     from connectivity.cli.plan import CHANGING_ACTIONS, Action, decide, lines, summary
 
     wanted = load_documents(paths, as_json=as_json)
@@ -214,7 +215,7 @@ def apply(
     steps = decide(wanted, fetch_stored(service, wanted), secrets=secrets, prune=prune)
     doing = [step for step in steps if step.action in CHANGING_ACTIONS]
     is_refused = any(step.action is Action.REFUSED for step in steps)
-    outcomes: dict[str, str | None] = {}
+    outcomes: dict[str, StepOutcome] = {}
     if not as_json:
         for step in steps:
             reason = f": {step.reason}" if step.reason else ""
@@ -228,25 +229,27 @@ def apply(
         if doing and not (plan or is_refused):
             confirm(f"Make these changes ({summary(doing)})?", yes=yes)
             for step in doing:
-                outcomes[step.id] = carry_out(service, step, wanted)
+                # A new connection may replace one that is gone.
+                is_left = step.action is Action.GONE and any(each.is_unstored for each in outcomes.values())
+                outcomes[step.id] = NOT_DELETED if is_left else carry_out(service, step, wanted)
                 if not as_json:
-                    _print_outcome(step.id, outcomes[step.id])
+                    _print_outcome(step.id, outcomes[step.id].failure)
     finally:
         if as_json:
             print_json(_plan(steps, outcomes))
     if is_refused:
         print_error("nothing was changed, because a file owns some of these connections; edit that file to change them")
-    if is_refused or any(outcomes.values()):
+    if is_refused or any(each.failure for each in outcomes.values()):
         raise typer.Exit(1)
     if plan and doing:
         raise typer.Exit(CHANGES)
 
 
-def _plan(steps: Sequence[PlanStep], outcomes: Mapping[str, str | None]) -> dict[str, Any]:
+def _plan(steps: Sequence[PlanStep], outcomes: Mapping[str, StepOutcome]) -> dict[str, Any]:
     """Return the plan as JSON, with the result of each step that was begun."""
     from connectivity.cli.plan import step_as_json
 
-    done = {name: {"done": why is None, "failure": why} for name, why in outcomes.items()}
+    done = {name: {"done": each.failure is None, "failure": each.failure} for name, each in outcomes.items()}
     return {"connections": [step_as_json(step) | done.get(step.id, {}) for step in steps]}
 
 

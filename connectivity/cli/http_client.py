@@ -72,10 +72,14 @@ class ServiceRefused(RequestFailed):
         self.answered, self.code, self.fault = answered, code, fault
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the change was stored nevertheless, because only the broker refused the connection."""
+        return self.code == "connectivity:connection.failed"
+
+    @property
     def why(self) -> str:
         """Why a change was refused; and that it is stored, where only the broker is in the way."""
-        is_stored = self.code == "connectivity:connection.failed"
-        return f"stored, but could not be opened; the service keeps retrying: {self}" if is_stored else str(self)
+        return f"stored, but could not be opened; the service keeps retrying: {self}" if self.is_stored else str(self)
 
 
 @dataclass(frozen=True, slots=True)

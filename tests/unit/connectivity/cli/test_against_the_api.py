@@ -180,7 +180,7 @@ async def test_of_two_operators_the_second_gets_a_conflict(shell: Shell, monkeyp
 
     carry_out, others = apply.carry_out, iter([None])
 
-    def late(service: Any, step: Any, wanted: Any) -> str | None:
+    def late(service: Any, step: Any, wanted: Any) -> apply.StepOutcome:
         for _ in others:
             service.ask("PUT", "connections", "lamp", body={**wanted["lamp"].document, "name": "theirs"})
         return carry_out(service, step, wanted)

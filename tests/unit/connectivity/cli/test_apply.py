@@ -171,6 +171,17 @@ def test_a_connection_without_a_file_is_deleted_only_with_prune(server: Canned, 
     )
 
 
+def test_nothing_is_deleted_if_a_document_was_not_stored(server: Canned, folder: Path) -> None:
+    server.table["PUT /api/2/connections/fresh"] = fault(400, "connectivity:connection.uri.invalid", "no")
+    result = run("apply", folder, "--prune", "--yes")
+    assert (result.exit_code, "depot: done" in result.stdout) == (1, True)
+    assert "site: not deleted, because another change failed" in result.stderr
+    assert not [line for line in changing(server) if line.startswith("DELETE")]
+    server.table["PUT /api/2/connections/fresh"] = fault(504, "connectivity:connection.failed", "timeout: h:1883")
+    assert run("apply", folder, "--prune", "--yes").exit_code == 1
+    assert changing(server)[-1] == "DELETE /api/2/connections/site", "the document was stored"
+
+
 def test_files_are_checked_before_anything_is_asked(server: Canned, folder: Path) -> None:
     write(folder, document("bad", clientCount=0, uri=f"tcp://u:{SECRET}@h:1883"))
     checked = CliRunner().invoke(app, ["validate", str(folder)])
