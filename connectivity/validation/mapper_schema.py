@@ -21,7 +21,7 @@ _FROM_HEADER = r"^\{\{\s*header:reply-to\s*\}\}$"
 def names(mappers: Iterable[str]) -> Schema:
     """Names of mappers as editors should offer them, and as they may be written, too: `raw_message`."""
     names = list(mappers)
-    spelled = "|".join("_?".join(map(patterns.any_case, re.findall("[A-Z][a-z]*", name))) for name in names)
+    spelled = "|".join("_?".join(map(patterns.any_case, re.findall("[A-Z]+[a-z]*", name))) for name in names)
     return {"anyOf": [{"enum": names}, {"type": "string", "pattern": f"^(?:{spelled})$"}]}
 
 

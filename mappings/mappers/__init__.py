@@ -19,6 +19,8 @@ def _module_name(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+_ACRONYMS = {"io": "IO"}
+
 _SHARED = ("base", "scripts")
 """Modules here that are no mapper."""
 
@@ -34,7 +36,7 @@ def codec_names() -> tuple[str, ...]:
 
 def mapper_names() -> list[str]:
     """The names of all wire protocols as documents write them: `raw_message` → `RawMessage`."""
-    return ["".join(map(str.capitalize, name.split("_"))) for name in codec_names()]
+    return ["".join(_ACRONYMS.get(word, word.capitalize()) for word in name.split("_")) for name in codec_names()]
 
 
 def load_codec(name: str) -> Codec:

@@ -32,7 +32,7 @@ def test_the_definitions_on_the_page_can_be_used(block: dict[str, dict[str, dict
 def test_the_page_has_definitions_of_known_mappers_each_once() -> None:
     named = [block["own"]["mappingEngine"] for block in BLOCKS[1:]]
     assert len(named) >= 8
-    assert named == sorted(set(named) & {*MAPPERS, "ReactiveStreamsIo"})
+    assert named == sorted(set(named) & {*MAPPERS, "ReactiveStreamsIO"})
 
 
 def test_every_option_explains_itself() -> None:

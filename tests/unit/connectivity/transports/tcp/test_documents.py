@@ -58,7 +58,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         "sources[0].payloadMapping",
         "so the default Ditto is used, expected a",
     ),
-    ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIo"),
+    ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIO"),
     ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "byte stream"),
     (
         {"sources": [{**SOURCE, "replyTarget": {"address": "elsewhere"}}]},
