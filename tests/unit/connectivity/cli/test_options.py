@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
@@ -43,24 +42,23 @@ def test_a_question_is_asked_on_a_terminal_alone(
     assert capsys.readouterr().err == "Really? Add --yes to confirm.\n"
 
 
-class Interrupted(io.StringIO):
+class InterruptedTerminal:
     """A terminal at which reading a line raises an error."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__()
         self._error = error
 
     def isatty(self) -> bool:
         return True
 
-    def readline(self, _size: int | None = -1) -> str:  # type: ignore[override]
+    def readline(self) -> str:
         raise self._error
 
 
 @each_row(("error", "code"), [(KeyboardInterrupt(), 130), (EOFError(), 1)])
 def test_ctrl_c_at_a_question_ends_the_command_with_130(error: BaseException, code: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stdin", Interrupted(error))
+        patch.setattr("sys.stdin", InterruptedTerminal(error))
         patch.setattr("sys.stderr.isatty", lambda: True, raising=False)
         with pytest.raises(typer.Exit) as ended:
             confirm("Really?", yes=False)
