@@ -75,7 +75,7 @@ class TopicFilterHarness:
 
     def received(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
         """Return the events that a target with this filter receives."""
-        answers = [who.filter_shared(SignalContext(event, self)) for event in events]
+        answers = [who.filter_shared(SignalContext(event, self, self.now)) for event in events]
         return [answer for answer in answers if not isinstance(answer, SuppressionReason)]
 
 
