@@ -198,7 +198,6 @@ class Service:
             self._supervisor,
             self.monitor.forget,
             on_known=self._keep_only,
-            shown=vault.mask,
             now=now,
             keep_notes=definitions.note_files,
         )

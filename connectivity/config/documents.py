@@ -112,7 +112,7 @@ def is_within_limits(document: object) -> bool:
 
 
 def find_surrogates(document: object) -> list[Problem]:
-    """Yield a problem for each text with half a surrogate pair (`"\\ud800"`), which cannot be encoded."""
+    """Return a problem for each text with half a surrogate pair (`"\\ud800"`), which cannot be encoded."""
     return [
         Problem(json_path(*path), "a text with an unpaired surrogate", "text without unpaired surrogates")
         for path in _texts_with_surrogates(document, ())

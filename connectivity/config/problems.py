@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from mappings.texts import shorten
+
 ROOT = "$"
 """The path of a whole document."""
 
@@ -75,7 +77,7 @@ def show(value: object) -> str:
     if value is not None and not isinstance(value, str | bool | int | float):
         return f"a {type(value).__name__}"
     text = value if isinstance(value, str) else json.dumps(value)
-    short = text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}…"
+    short = shorten(text, MAX_SHOWN_CHARACTERS)
     shown = json.dumps(short, ensure_ascii=False) if isinstance(value, str) else short
     return shown.encode("utf-8", "backslashreplace").decode()
 

@@ -107,9 +107,7 @@ class Lifecycle:
         self.tries = 0
         self.error: LinkError | None = None
 
-    def step(
-        self, happened: LifecycleEvent, error: LinkError | None = None, *, was_steady: bool = False
-    ) -> ConnectionState:
+    def step(self, happened: LifecycleEvent, error: LinkError | None = None, *, was_steady: bool = False) -> None:
         """Process one event. Raises ValueError for an event that this state does not accept.
 
         LOST comes with the error and whether the link was stable. A link that breaks again and again right after connecting
@@ -123,7 +121,6 @@ class Lifecycle:
         elif happened is LifecycleEvent.LOST:
             self.tries, self.error = 1 if was_steady else self.tries + 1, error
         self.state = following
-        return following
 
     @property
     def status(self) -> Status:

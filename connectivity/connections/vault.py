@@ -92,10 +92,6 @@ class Vault:
 
         return ResealedDocument(_rewritten(document, reseal_text), changed)
 
-    def mask(self, document: Document) -> dict[str, Any]:
-        """Return the document with masks for display, whether it is sealed or not."""
-        return mask(document)
-
     def keep(self, document: Document, stored: Document | None) -> dict[str, Any]:
         """Return the document with stored secrets in the place of masks.
 
@@ -161,7 +157,7 @@ class Vault:
 
 
 def mask(document: Document) -> dict[str, Any]:
-    """Return the document with `*****` for each literal secret. References are not secrets."""
+    """Return the document with `*****` for each literal or sealed secret. References are not secrets."""
     shown = _rewritten(document, lambda _path, _text: MASK, unread=lambda _value: MASK)
     uri = shown.get("uri")
     if isinstance(uri, str) and not _REFERENCES.fullmatch(uri) and not _is_address(uri):

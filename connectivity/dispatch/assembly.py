@@ -25,7 +25,6 @@ from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.open_connection import ConnectionComponent
-from connectivity.targets.signal_context import ClockedState
 from connectivity.twins.decider import Decider
 from spark_store.rql.pace import SearchPace
 
@@ -59,7 +58,7 @@ def assemble(
     `quota_check` nothing is bounded. Searches with the `search_pace` give way to commands.
     """
     directory = ConnectionDirectory()
-    event_publisher = EventPublisher(store, ClockedState(decider.world, decider.now))
+    event_publisher = EventPublisher(store, decider.world, decider.now)
     replies = ResponseRouter(directory)
     announcements = PolicyAnnouncements(directory)
     request_reply = RequestReply(directory, event_publisher, replies, decider.world, announcements, clock)

@@ -25,9 +25,10 @@ from connectivity.sources.acknowledgements import RequestedAcks, weak
 from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import PendingPublish
-from connectivity.targets.signal_context import CurrentState, SignalContext, SuppressionReason
+from connectivity.targets.signal_context import SignalContext, SuppressionReason
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Done, ignore_outcome
+from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE
 from mappings.model.signals import (
@@ -39,6 +40,7 @@ from mappings.model.signals import (
     Message,
     MessageResponse,
 )
+from mappings.placeholders.values import utc_now
 
 Acknowledge = Callable[[Acknowledgement], object]
 """Takes an acknowledgement of a connection, or of the service in its place."""
@@ -63,9 +65,9 @@ class SentSignal(NamedTuple):
 class LiveChannel:
     """Sends live signals to the targets of other connections. Keeps no state."""
 
-    def __init__(self, members: ConnectionDirectory, present: CurrentState) -> None:
+    def __init__(self, members: ConnectionDirectory, world: StateLookup) -> None:
         self._members = members
-        self._present = present
+        self._world = world
 
     def publish(self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge) -> SentSignal:
         """Send a signal of the connection `origin` to the other connections.
@@ -75,7 +77,7 @@ class LiveChannel:
         """
         others = [member for member in self._members if member.connection_id != origin]
         recipients = _Recipients(signal, labels, others, acknowledge)
-        context = SignalContext(signal, self._present)
+        context = SignalContext(signal, self._world, utc_now)
         postings = []
         for member in others:
             for target in member.targets:

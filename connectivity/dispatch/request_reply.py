@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import NamedTuple
 
 import structlog
@@ -125,16 +124,13 @@ class _CurrentThing(WithoutPast):
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:  # noqa: ARG002
         return self.permissions_now
 
-    def now(self) -> datetime:
-        return utc_now()
-
     def condition_fault(self, signal: Live, subjects: Sequence[str]) -> Fault | None:
         """Return the fault if the condition of a signal that may be sent prevents it."""
         thing, enforcer = self.thing, self.permissions_now
         is_creation = isinstance(signal, LiveCommand) and signal.action == "create"
         if thing is None or enforcer is None or is_creation:
             return None
-        return condition_fault(signal, subjects, thing, enforcer, self.now())
+        return condition_fault(signal, subjects, thing, enforcer, utc_now())
 
 
 class RequestReply:

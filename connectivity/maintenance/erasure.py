@@ -76,6 +76,12 @@ def entity_of(text: str, type: str) -> EntityId:
     raise InvalidEntity(f"expected the id of a {type}, such as {example}, found {_quote(text)}")
 
 
+def _unknown(entity: EntityId) -> UnknownEntity:
+    return UnknownEntity(
+        f"found no {entity.type.value} {entity}, expected one that exists or has existed; check ID and type"
+    )
+
+
 def _quote(text: str) -> str:
     return repr(shorten(text)) if text else "nothing"
 
@@ -132,9 +138,7 @@ class Eraser:
             # and the step.
             lake_erased = (await asyncio.to_thread(read_watermark, self._lake.watermark)).erased
             if self._store.snapshot(entity) is None:
-                raise UnknownEntity(
-                    f"found no {entity.type.value} {entity}, expected one that exists or has existed; check ID and type"
-                )
+                raise _unknown(entity)
             await self._erasures.begin(entity, utc_text(self._now()), by, lake_erased, begin)
         except StoreError as error:
             if begun:
@@ -263,9 +267,7 @@ def erase_offline(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
         expect_journal(data_dir / "journal.db")
         with open_journal(data_dir) as journal:
             if journal.snapshot(entity) is None:
-                raise UnknownEntity(
-                    f"found no {entity.type.value} {entity}, expected one that exists or has existed; check ID and type"
-                )
+                raise _unknown(entity)
             lake_erased = read_watermark(Lake(data_dir).watermark).erased
             found = erase_in_journal(journal, entity, lambda: utc_text(datetime.now(UTC)), by, lake_erased)
             return record_as_json(found, Watermark())

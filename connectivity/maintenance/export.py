@@ -119,21 +119,18 @@ def _unusable(message: str) -> CommandFailed:
     return CommandFailed(message, EXIT_UNUSABLE)
 
 
-class _Hidden(MetaPathFinder):
-    """Lets imports of a package fail."""
-
-    def __init__(self, package: str) -> None:
-        self._package = package
+class _WithoutPandas(MetaPathFinder):
+    """Lets imports of pandas fail."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:  # noqa: ARG002
-        if name == self._package:
+        if name == "pandas":
             raise ModuleNotFoundError(name)
 
 
 @contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """Hide an installed package: Arrow loads pandas if it is there, which takes a quarter of a second."""
-    finder = _Hidden(package)
+def _without_pandas() -> Iterator[None]:
+    """Hide pandas: Arrow loads it if it is installed, which takes a quarter of a second."""
+    finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -161,7 +158,7 @@ class HistoryExport:
         `progress` receives the number of events written so far. Raises CommandFailed.
         """
         # Arrow takes a moment to load: invalid arguments are reported before.
-        with _hidden("pandas"):
+        with _without_pandas():
             from spark_store.queries.export import Export
 
         self._check_known()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from connectivity import __version__
@@ -38,8 +37,6 @@ _EVENT = "An event of a subscription."
 def asyncapi_document(connections: Iterable[Connection]) -> Document:
     """Return the AsyncAPI document of valid connections."""
     parts = [_Part(connection) for connection in connections]
-    for part in parts:
-        part.describe()
     names = ", ".join(part.connection.name or part.connection.id for part in parts)
     return {
         "asyncapi": ASYNCAPI,
@@ -55,23 +52,19 @@ def asyncapi_document(connections: Iterable[Connection]) -> Document:
     }
 
 
-@dataclass
 class _Part:
     """One connection, its channels and its operations."""
 
-    connection: Connection
-    channels: dict[str, Document] = field(default_factory=dict)
-    operations: dict[str, Document] = field(default_factory=dict)
-    schemas: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.broker = load_connection_type(self.connection.connection_type)
-        self.key = _slug(self.connection.id)
-
-    def describe(self) -> None:
-        for index, source in enumerate(self.connection.sources):
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.channels: dict[str, Document] = {}
+        self.operations: dict[str, Document] = {}
+        self.schemas: dict[str, Mapping[str, Any]] = {}
+        self.broker = load_connection_type(connection.connection_type)
+        self.key = _slug(connection.id)
+        for index, source in enumerate(connection.sources):
             self._add_source(f"{self.key}-source-{index}", source)
-        for index, target in enumerate(self.connection.targets):
+        for index, target in enumerate(connection.targets):
             self._add_target(f"{self.key}-target-{index}", target)
 
     def _add_source(self, name: str, source: Source) -> None:

@@ -81,14 +81,7 @@ async def dry_run(
     why none is sent. `error`: an unreadable or forbidden message, with its `replies`. Raises OperationRefused for an unknown
     source.
     """
-    if not 0 <= sample.source < len(connection.sources):
-        expected = (
-            f"the index of a source, from 0 to {len(connection.sources) - 1}"
-            if connection.sources
-            else "a connection with sources"
-        )
-        problem = Problem("sample.source", str(sample.source), expected)
-        raise OperationRefused(interface.invalid([problem]), [problem])
+    _check_source(connection, sample.source)
     host = ScriptHost()
     try:
         routes = reply_publishers(
@@ -109,18 +102,30 @@ async def dry_run(
         }
         if received.error is not None:
             assert received.route is not None
-            fault = received.error.fault
             hint = "" if sample.address else _hint_of_filter(connection, address)
-            shown["error"] = {
-                "status": fault.status,
-                "error": fault.error,
-                "message": fault.message,
-                "description": " ".join(text for text in (fault.description, hint) if text) or None,
-                "replies": {"error": await _reply_messages(received.route, received.error, unasked=True)},
-            }
+            shown["error"] = await _error_report(received.error, received.route, hint)
         return shown
     finally:
         await host.close()
+
+
+def _check_source(connection: Connection, index: int) -> None:
+    """Raise OperationRefused for an unknown source."""
+    if not 0 <= index < (number := len(connection.sources)):
+        expected = f"the index of a source, from 0 to {number - 1}" if number else "a connection with sources"
+        problem = Problem("sample.source", str(index), expected)
+        raise OperationRefused(interface.invalid([problem]), [problem])
+
+
+async def _error_report(error: ErrorResponse, route: ReplyTargetPublisher, hint: str) -> Shown:
+    fault = error.fault
+    return {
+        "status": fault.status,
+        "error": fault.error,
+        "message": fault.message,
+        "description": " ".join(text for text in (fault.description, hint) if text) or None,
+        "replies": {"error": await _reply_messages(route, error, unasked=True)},
+    }
 
 
 def _headers_of(connection: Connection, address: str, sample: SampleMessage) -> dict[str, str]:

@@ -23,7 +23,7 @@ import structlog
 from connectivity.connections.lifecycle import Status
 from connectivity.connections.model import Connection, ConnectionStatus
 from connectivity.connections.secret_references import NOTHING, ReferenceRules
-from connectivity.connections.vault import Vault
+from connectivity.connections.vault import Vault, mask
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
 from connectivity.management import interface
 from connectivity.management.interface import (
@@ -183,7 +183,7 @@ class ConnectionManager:
             if revision.revision == at.revision if at.time is None else modified <= at.time:
                 if revision.document is None:
                     break
-                document = self._vault.mask(json.loads(revision.document))
+                document = mask(json.loads(revision.document))
                 return Definition(connection_id, document, revision.revision, Owner.API, modified)
         raise OperationRefused(interface.no_history(connection_id))
 
@@ -223,7 +223,7 @@ class ConnectionManager:
     def _definition_of(self, wanted: DesiredConnection) -> Definition:
         return Definition(
             wanted.id,
-            {**self._vault.mask(wanted.document), "connectionStatus": wanted.status},
+            {**mask(wanted.document), "connectionStatus": wanted.status},
             wanted.revision,
             wanted.owner,
             wanted.modified,

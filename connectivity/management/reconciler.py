@@ -90,26 +90,14 @@ def compare_folder(
         if connection_id in taken:
             problems.append(FileProblem(file, owned_by_api(connection_id)))
             continue
-        note = notes.get(connection_id)
-        found = digests[connection_id]
-        former = before.get(connection_id)
-        if former is not None and former.connection is connection and note is not None and note.digest == found:
+        note, digest = notes.get(connection_id), digests[connection_id]
+        if note is None or note.digest != digest:
+            note = FileNote(connection_id, 1 if note is None else note.revision + 1, digest, now.isoformat(), None)
+            changed.append(note)
+        elif (former := before.get(connection_id)) is not None and former.connection is connection:
             wanted[connection_id] = former if not former.problems else replace(former, problems=())
             continue
-        if note is None or note.digest != found:
-            note = FileNote(connection_id, 1 if note is None else note.revision + 1, found, now.isoformat(), None)
-            changed.append(note)
-        wanted[connection_id] = DesiredConnection(
-            connection_id,
-            Owner.FILE,
-            loaded.documents[connection_id],
-            connection,
-            note.revision,
-            datetime.fromisoformat(note.modified),
-            file,
-            note.override,
-            digest=found,
-        )
+        wanted[connection_id] = _owned_by_file(connection, loaded.documents[connection_id], note, file)
     broken = loaded.broken_files
     for connection_id in before.keys() - wanted.keys():
         former = before[connection_id]
@@ -121,6 +109,20 @@ def compare_folder(
         elif (note := notes.get(connection_id)) is not None and note.digest:
             changed.append(note._replace(digest="", override=None))
     return FolderReading(wanted, changed, problems)
+
+
+def _owned_by_file(connection: Connection, document: Document, note: FileNote, file: Path) -> DesiredConnection:
+    return DesiredConnection(
+        note.id,
+        Owner.FILE,
+        document,
+        connection,
+        note.revision,
+        datetime.fromisoformat(note.modified),
+        file,
+        note.override,
+        digest=note.digest,
+    )
 
 
 def owned_by_api(connection_id: str) -> Problem:

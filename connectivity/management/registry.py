@@ -17,8 +17,9 @@ from weakref import WeakValueDictionary
 import structlog
 
 from connectivity.connections.model import Connection
+from connectivity.connections.vault import mask
 from connectivity.management.files import FileProblem, LoadedFolder
-from connectivity.management.interface import Document, Owner
+from connectivity.management.interface import Owner
 from connectivity.management.reconciler import (
     DesiredConnection,
     FolderReading,
@@ -48,20 +49,18 @@ class ConnectionRegistry:
         ended: Callable[[str], None],
         on_known: Callable[[Callable[[str], bool]], object],
         *,
-        shown: Callable[[Document], Document] = dict,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         keep_notes: Callable[[Sequence[FileNote]], Awaitable[None]],
     ) -> None:
         """`make` creates a supervisor; `ended` receives the ID of a connection that is closed for good.
 
-        `on_known` receives a predicate, to be used at once: whether a connection may be open, as far as is known. `shown`
-        masks the secrets of a document; `keep_notes` stores notes on files, and may raise StoreUnavailable.
+        `on_known` receives a predicate, to be used at once: whether a connection may be open, as far as is known.
+        `keep_notes` stores notes on files, and may raise StoreUnavailable.
         """
         self._on_known = on_known
         self._watcher = watcher
         self._make = make
         self._ended = ended
-        self._shown = shown
         self._now = now
         self._keep_notes = keep_notes
         self._supervisors: dict[str, Supervisor] = {}
@@ -242,7 +241,7 @@ class ConnectionRegistry:
             connection_id: former.digest
             if (former := known.get(connection_id)) is not None and former.document is document
             # A digest of the masked document: the journal must not reveal secrets.
-            else digest_of(self._shown(document))
+            else digest_of(mask(document))
             for connection_id, document in loaded.documents.items()
         }
 

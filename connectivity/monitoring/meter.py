@@ -50,13 +50,13 @@ class Meter:
         """Counts of the connection as a whole, and of addresses that it no longer has."""
         self.replies = ReplyCounters(partial(self._counter, _RESPONSE, None))
 
-    def inbound(self, outcome: str, count: int = 1) -> None:
-        """Count deliveries by an outcome that belongs to no address.
+    def inbound(self, outcome: str) -> None:
+        """Count a delivery by an outcome that belongs to no address.
 
         Such outcomes are malformed, refused, failed, unread (by any mapper), answered_again, unanswerable, held (while the
         store was unavailable), and overdue (rejected because nothing had settled them).
         """
-        self._outcomes["in", outcome] += count
+        self._outcomes["in", outcome] += 1
 
     def source(self, addresses: Iterable[str], matches: Callable[[str, str], bool] = operator.eq) -> Addresses:
         """Return the counters of a source with these addresses. `matches`: see `Addresses`."""

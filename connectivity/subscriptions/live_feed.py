@@ -7,8 +7,7 @@ live events, without gap or repetition.
 A follower whose protocol lets it ask for missed events may skip: if it lags too far behind for too long (`LagTolerance`), it
 continues with the newest event (Streamr protocol, skipped broadcasts).
 
-Nothing is kept of entities without followers, and a commit costs nothing while there are none. `on_created` and `on_deleted`
-report the first and the last follower of an entity (Streamr protocol, server events).
+Nothing is kept of entities without followers, and a commit costs nothing while there are none.
 """
 
 from __future__ import annotations
@@ -55,18 +54,6 @@ class LagTolerance(NamedTuple):
         return events > 1 and (events > self.events or bytes > self.bytes)
 
 
-class FollowerStats(NamedTuple):
-    """Numbers of followed entities, of followers, and of events that followers skipped."""
-
-    entities: int
-    followers: int
-    left_out: int
-
-
-def _ignore(entity: EntityId, followers: int) -> None:
-    """Ignore the call."""
-
-
 class LiveFeeds:
     """All live feeds of the service."""
 
@@ -79,13 +66,10 @@ class LiveFeeds:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`clock` returns monotonic seconds."""
-        self.on_created: Callable[[EntityId, int], object] = _ignore
-        """Called when an entity gets its first follower, with the number of followers."""
-        self.on_deleted: Callable[[EntityId, int], object] = _ignore
-        """Called when an entity loses its last follower, with the number of followers: 0."""
         self.leeway = leeway or LagTolerance()
         self.clock = clock
-        self._skipped = 0
+        self.skipped = 0
+        """The number of events that followers skipped."""
         self._store = store
         self._most, self._most_bytes = most, most_bytes
         self._lines: dict[EntityId, _EntityBuffer] = {}
@@ -106,13 +90,7 @@ class LiveFeeds:
 
     def figures(self) -> Iterator[GaugeReading]:
         """Return the gauges for a scrape."""
-        return live_metrics(
-            FollowerStats(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self._skipped)
-        )
-
-    def count_skipped(self, events: int) -> None:
-        """Count events that a follower skipped."""
-        self._skipped += events
+        return live_metrics(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self.skipped)
 
     def feed(self, entity: EntityId, after: int | None = None, *, may_skip: bool = False) -> LiveFeed:
         """Return a feed of the events after revision `after`, or after the newest decided one.
@@ -134,8 +112,6 @@ class LiveFeeds:
             raise
         feed = LiveFeed(self, entity, buffer, after, may_skip=may_skip)
         buffer.feeds[feed] = None
-        if len(buffer.feeds) == 1:
-            self.on_created(entity, 1)
         return feed
 
     def leave(self, feed: LiveFeed) -> None:
@@ -146,7 +122,6 @@ class LiveFeeds:
         del buffer.feeds[feed]
         if not buffer.feeds:
             self._end(feed.entity, buffer)
-            self.on_deleted(feed.entity, 0)
 
     async def read(self, entity: EntityId, buffer: _EntityBuffer, after: int, limit: int, max_bytes: int) -> Page:
         """Return a page of events after a revision, from memory or from the history.
@@ -381,7 +356,7 @@ class LiveFeed(Feed):
         if self._is_lagging(position, now) and now - (self._lagging_since or now) >= self._feeds.leeway.seconds:
             self._lagging_since = None
             self.skip_to(newest - 1)
-            self._feeds.count_skipped(newest - 1 - position)
+            self._feeds.skipped += newest - 1 - position
 
     def _is_lagging(self, position: int, now: float) -> bool:
         """Return whether this position lags too far, and note since when."""
@@ -406,12 +381,12 @@ class LiveFeed(Feed):
             self._feeds.leave(self)
 
 
-def live_metrics(stats: FollowerStats) -> Iterator[GaugeReading]:
+def live_metrics(entities: int, followers: int, skipped: int) -> Iterator[GaugeReading]:
     """Yield the gauges of live feeds."""
-    yield GaugeReading("connectivity_live_entities", "Entities with live subscriptions.", {(): stats.entities})
-    yield GaugeReading("connectivity_live_followers", "Live subscriptions.", {(): stats.followers})
+    yield GaugeReading("connectivity_live_entities", "Entities with live subscriptions.", {(): entities})
+    yield GaugeReading("connectivity_live_followers", "Live subscriptions.", {(): followers})
     yield GaugeReading(
         "connectivity_live_left_out",
         "Events not sent to live subscriptions because these were too slow.",
-        {(): stats.left_out},
+        {(): skipped},
     )

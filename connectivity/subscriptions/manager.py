@@ -203,7 +203,8 @@ class SubscriptionManager(ConnectionComponent):
     ) -> None:
         """`clock` returns monotonic seconds."""
         self._quotas = SubscriptionQuotas(quotas or Quotas(()))
-        self._open = open_feed
+        self.open_feed = open_feed
+        """Also for session handlers that wrap the feed."""
         self._bounds = bounds
         self._clock = clock
         self._scopes: defaultdict[tuple[Hashable, SubscriptionKind], dict[str, ActiveSubscription]] = defaultdict(dict)
@@ -268,15 +269,11 @@ class SubscriptionManager(ConnectionComponent):
 
     def _feed_of(self, signal: Subscribe, subscriber: Subscriber) -> Feed | Fault:
         try:
-            return self._open(signal, subscriber.subjects)
+            return self.open_feed(signal, subscriber.subjects)
         except StoreError:
             about = {"connection": subscriber.reply.connection_id, **log_context(signal.headers)}
             log.exception("feed not opened", entity=str(signal.query.entity), **about)
             return INTERNAL_ERROR
-
-    def open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        """Return the feed of a subscribe, for a session handler that wraps it. Raises StoreError."""
-        return self._open(signal, subjects)
 
     def request(self, signal: Request, subscriber: Subscriber) -> None:
         """Add demand, or send why it cannot be added."""

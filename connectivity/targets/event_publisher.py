@@ -24,7 +24,8 @@ from connectivity.store.cursor_repository import CursorRepository
 from connectivity.store.store import Store
 from connectivity.targets.event_cursor import EventCursor
 from connectivity.targets.open_connection import ConnectionComponent, OpenConnection
-from connectivity.targets.signal_context import TWIN_EVENTS, ClockedState, SignalContext
+from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext
+from connectivity.twins.context import StateLookup
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.errors import StoreUnavailable
@@ -61,13 +62,14 @@ class EventPublisher(ConnectionComponent):
 
     job = "advance event cursors"
 
-    def __init__(self, store: Store, present: ClockedState) -> None:
+    def __init__(self, store: Store, world: StateLookup, now: Callable[[], datetime]) -> None:
         """Raises StoreUnavailable."""
         self.on_skip: Callable[[str, str, int], object] = lambda connection, target, events: None  # noqa: ARG005
         """Called with connection, target and number of missed events."""
         self._store = store
         self._repository = CursorRepository(store)
-        self._present = present
+        self._world = world
+        self._now = now
         self._cursors: dict[str, list[EventCursor]] = {}
         """By connection, the open cursors."""
         self._positions: dict[tuple[str, str], CursorPosition] = {
@@ -313,7 +315,8 @@ class EventPublisher(ConnectionComponent):
 
     def signal_context(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
         """Return an event with the present state."""
-        return SignalContext(twin_event(found), self._present, found.cause.last if found.cause is not None else None)
+        last = found.cause.last if found.cause is not None else None
+        return SignalContext(twin_event(found), self._world, self._now, last)
 
     def _note(self, cursor: EventCursor) -> bool:
         """Note the cursor's position; return whether it differs from the stored one."""
@@ -382,7 +385,7 @@ class EventPublisher(ConnectionComponent):
         if oldest is None:
             return TargetLag(0, 0.0)
         stored = datetime.fromisoformat(oldest.event.timestamp).astimezone(UTC)
-        return TargetLag(newest - seq, max(0.0, (self._present.now() - stored).total_seconds()))
+        return TargetLag(newest - seq, max(0.0, (self._now() - stored).total_seconds()))
 
     def conditions(self, connection_id: str) -> Iterator[tuple[int | None, str]]:
         """Return the conditions of targets for the status of a connection, by their index."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -18,9 +18,9 @@ from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.targets.destination import context_of
 from connectivity.twins.access import Visibility, may_receive, readable, view_of_path
 from connectivity.twins.context import StateLookup
-from connectivity.twins.incarnations import EntityLives, enforcer_at, last_ended, snapshot_enforcer
+from connectivity.twins.incarnations import enforcer_at, last_ended, snapshot_enforcer
 from connectivity.twins.retrieval import hidden
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityType
 from mappings.json_values import decode_value, encode_value
 from mappings.model.field_selector import FieldSelection
 from mappings.model.json_pointer import MISSING
@@ -40,39 +40,6 @@ _TOPICS: Mapping[type, str] = {
 }
 _EVENTS = {"create": "created", "modify": "modified", "merge": "merged"}
 _ACTIONS_WITH_VALUE = frozenset({"created", "modified", "merged"})
-
-
-class CurrentState(StateLookup, Protocol):
-    """The present state, and the time."""
-
-    def now(self) -> datetime:
-        """Return the current time, with a time zone."""
-
-
-class ClockedState(NamedTuple):
-    """A present state with a clock."""
-
-    world: StateLookup
-    clock: Callable[[], datetime]
-
-    def snapshot(self, entity: EntityId) -> Snapshot | None:
-        return self.world.snapshot(entity)
-
-    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        return self.world.enforcer(policy_id, namespace)
-
-    @property
-    def lives(self) -> EntityLives:
-        return self.world.lives
-
-    def permissions(self, policy_id: str) -> bytes | None:
-        return self.world.permissions(policy_id)
-
-    def past_enforcer(self, permissions: bytes | None, namespace: str) -> Enforcer | None:
-        return self.world.past_enforcer(permissions, namespace)
-
-    def now(self) -> datetime:
-        return self.clock()
 
 
 class SuppressionReason(Enum):
@@ -117,7 +84,7 @@ class SubjectView(Generic[S]):
         if self._part is MISSING:
             return self._signal_context.context
         if self._context is None:
-            self._context = context_of(self.signal, self._signal_context.present.now)
+            self._context = context_of(self.signal, self._signal_context.now)
         return self._context
 
     def _operand(self, name: str, template: Template) -> Any:
@@ -152,7 +119,7 @@ class SubjectView(Generic[S]):
         thing = self._read(snapshot.state)
         if not thing or not any(name.startswith("_") for name in selection):
             return thing
-        return {**thing, **hidden(snapshot, selection, self.subjects, signal_context.present)}
+        return {**thing, **hidden(snapshot, selection, self.subjects, signal_context.world)}
 
     def _last_thing(self) -> Mapping[str, Any]:
         thing, event = self._read(self._signal_context.last_state), self._signal_context.signal
@@ -186,15 +153,17 @@ class SignalContext(Generic[S]):
         "_snapshot",
         "_value",
         "_views",
-        "present",
+        "now",
         "signal",
         "topic",
+        "world",
     )
 
-    def __init__(self, signal: S, present: CurrentState, last: bytes | None = None) -> None:
+    def __init__(self, signal: S, world: StateLookup, now: Callable[[], datetime], last: bytes | None = None) -> None:
         """`last`: the state of a thing, as JSON, before the event that deletes it."""
         self.signal: S = signal
-        self.present = present
+        self.world = world
+        self.now = now
         self._last = last
         self.topic = _TOPICS[type(signal)] if signal.entity.type is EntityType.THING else None
         """The topic of such signals in targets; None if there is none."""
@@ -209,7 +178,7 @@ class SignalContext(Generic[S]):
     @property
     def snapshot(self) -> Snapshot | None:
         if self._snapshot is ...:
-            self._snapshot = self.present.snapshot(self.signal.entity)
+            self._snapshot = self.world.snapshot(self.signal.entity)
         return cast("Snapshot | None", self._snapshot)
 
     @property
@@ -218,9 +187,9 @@ class SignalContext(Generic[S]):
         if self._enforcer is ...:
             snapshot, signal = self.snapshot, self.signal
             if isinstance(signal, TwinEvent) and self.is_past:
-                self._enforcer = enforcer_at(signal.entity, signal.revision, self.present)
+                self._enforcer = enforcer_at(signal.entity, signal.revision, self.world)
             else:
-                self._enforcer = None if snapshot is None else snapshot_enforcer(snapshot, self.present)
+                self._enforcer = None if snapshot is None else snapshot_enforcer(snapshot, self.world)
         return cast("Enforcer | None", self._enforcer)
 
     @property
@@ -234,7 +203,7 @@ class SignalContext(Generic[S]):
                 and signal.revision < snapshot.revision
                 # Times may be equal if the clock was set back.
                 and (snapshot.state is None or signal.timestamp <= snapshot.created)
-                and signal.revision <= last_ended(signal.entity, self.present)
+                and signal.revision <= last_ended(signal.entity, self.world)
             )
         return self._is_past
 
@@ -260,7 +229,7 @@ class SignalContext(Generic[S]):
     def context(self) -> PlaceholderContext:
         """The placeholder values of the whole signal."""
         if self._context is None:
-            self._context = context_of(self.signal, self.present.now)
+            self._context = context_of(self.signal, self.now)
         return self._context
 
     def operand(self, name: str, template: Template) -> Any:
@@ -295,7 +264,7 @@ class SignalContext(Generic[S]):
         if not isinstance(signal, TwinEvent):
             return (
                 SubjectView(self, subjects, MISSING)
-                if may_receive(signal, subjects, self.present)
+                if may_receive(signal, subjects, self.world)
                 else SuppressionReason.FORBIDDEN
             )
         enforcer = self.enforcer

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from connectivity.connections.target_topics import TargetTopic, parse_target_topic
 from connectivity.targets.enrichment import ExtraFields, covers, extra_of
-from connectivity.targets.signal_context import CurrentState, S, SignalContext, SubjectView, SuppressionReason
+from connectivity.targets.signal_context import S, SignalContext, SubjectView, SuppressionReason
+from connectivity.twins.context import StateLookup
 from mappings.model.field_selector import FieldSelection, merge_objects
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
@@ -65,7 +67,7 @@ class _CompiledTopic:
         if predicate is None and extra is None:
             return seen.signal
         if predicate is not None and self.has_times:
-            predicate = rql.resolve_times(predicate, signal_context.present.now())
+            predicate = rql.resolve_times(predicate, signal_context.now())
         if extra is None:
             passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
             return seen.signal if passes else SuppressionReason.FILTER
@@ -113,9 +115,9 @@ class TopicFilter:
             for compiled_topic in self._topics.get(topic, ())
         )
 
-    def filter(self, signal: S, present: CurrentState) -> S | SuppressionReason:
+    def filter(self, signal: S, world: StateLookup, now: Callable[[], datetime]) -> S | SuppressionReason:
         """Return the readable signal with its extra fields, or the reason why it is not sent."""
-        return self.filter_shared(SignalContext(signal, present))
+        return self.filter_shared(SignalContext(signal, world, now))
 
     def filter_shared(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """The same for a signal that others are asked about too."""

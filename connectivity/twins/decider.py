@@ -141,10 +141,9 @@ class Decider:
         states: States,
         *,
         now: Callable[[], datetime],
-        historical_headers: tuple[str, ...] = (),
         limits: TwinLimits | None = None,
     ) -> None:
-        self.limits = limits or TwinLimits(historical_headers=historical_headers)
+        self.limits = limits or TwinLimits()
         self.now = now
         self.world: StateLookup = CurrentStateLookup(states.snapshot, self._timestamp, lives=states.lives)
 

@@ -359,7 +359,6 @@ def group(code: str, entity: EntityId) -> str:
     return "policies" if code.startswith("policies:") else entity.type.group
 
 
-def quote(text: object, limit: int = 80) -> str:
+def quote(text: object) -> str:
     """Return a client's text quoted for a message, and cut if it is long."""
-    whole = str(text)
-    return f"'{whole}'" if len(whole) <= limit else f"'{whole[:limit]}…'"
+    return f"'{shorten(str(text), 80)}'"

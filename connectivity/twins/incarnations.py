@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,9 @@ from connectivity.authorization.enforcer import Enforcer
 from mappings.ids import EntityId
 from mappings.json_values import encode_value
 from spark_store.records import Incarnation, PolicyReferences, Snapshot
+
+if TYPE_CHECKING:
+    from connectivity.twins.context import StateLookup
 
 
 class EntityLives(Protocol):
@@ -86,45 +89,32 @@ def past_enforcer(permissions: bytes | None, namespace: str, now: str) -> Enforc
     return Enforcer({"entries": _decode(permissions).entries}, now, namespace)
 
 
-class PresentAndPast(Protocol):
-    """The part of a `StateLookup` that this module needs."""
-
-    @property
-    def lives(self) -> EntityLives: ...
-
-    def snapshot(self, entity: EntityId) -> Snapshot | None: ...
-
-    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None: ...
-
-    def past_enforcer(self, permissions: bytes | None, namespace: str) -> Enforcer | None: ...
-
-
-def enforcer_of(entity: EntityId, world: PresentAndPast) -> Enforcer | None:
+def enforcer_of(entity: EntityId, world: StateLookup) -> Enforcer | None:
     """Return the permissions on an entity: those of its policy, or of its last policy if it is deleted."""
     snapshot = world.snapshot(entity)
     return None if snapshot is None else snapshot_enforcer(snapshot, world)
 
 
-def snapshot_enforcer(snapshot: Snapshot, world: PresentAndPast) -> Enforcer | None:
+def snapshot_enforcer(snapshot: Snapshot, world: StateLookup) -> Enforcer | None:
     """As `enforcer_of`, of an entity whose newest snapshot is at hand."""
     if snapshot.state is None:
         return _ended_enforcer(snapshot.entity, snapshot.revision, world)
     return world.enforcer(snapshot.policy, snapshot.entity.namespace) if snapshot.policy is not None else None
 
 
-def enforcer_at(entity: EntityId, revision: int, world: PresentAndPast) -> Enforcer | None:
+def enforcer_at(entity: EntityId, revision: int, world: StateLookup) -> Enforcer | None:
     """Return the permissions that decide about an event, or the state after it."""
     if revision <= last_ended(entity, world):
         return _ended_enforcer(entity, revision, world)
     return enforcer_of(entity, world)
 
 
-def last_ended(entity: EntityId, world: PresentAndPast) -> int:
+def last_ended(entity: EntityId, world: StateLookup) -> int:
     """Return the last revision of the incarnations that have ended; 0 for none."""
     return next((it.last for it in world.lives.ended(entity)), 0)
 
 
-def _ended_enforcer(entity: EntityId, revision: int, world: PresentAndPast) -> Enforcer | None:
+def _ended_enforcer(entity: EntityId, revision: int, world: StateLookup) -> Enforcer | None:
     for incarnation in world.lives.ended(entity):
         if incarnation.first <= revision <= incarnation.last:
             return world.past_enforcer(incarnation.permissions, entity.namespace)
@@ -142,7 +132,7 @@ MayRead: TypeAlias = Callable[[Enforcer], bool]
 
 
 def visible_revisions(
-    entity: EntityId, world: PresentAndPast, may_read: MayRead, until: int | None = None
+    entity: EntityId, world: StateLookup, may_read: MayRead, until: int | None = None
 ) -> VisibleRevisions | None:
     """Return the newest readable incarnation with the readable ones immediately before it.
 
@@ -162,7 +152,7 @@ def visible_revisions(
     return found if newest is None or (found is not None and found.first <= latest) else newest
 
 
-def _incarnations(entity: EntityId, world: PresentAndPast) -> Iterator[tuple[int, int, Enforcer | None]]:
+def _incarnations(entity: EntityId, world: StateLookup) -> Iterator[tuple[int, int, Enforcer | None]]:
     """Yield first and last revision and the permissions of each incarnation, the newest first."""
     ended = world.lives.ended(entity)
     present = world.snapshot(entity)

@@ -102,13 +102,7 @@ class KeyHash(str, Enum):
     MD5 = "md5"
 
 
-def choose_partition(
-    key: str | None,
-    partitions: int,
-    hash: KeyHash = KeyHash.MURMUR3_SWAPPED,
-    *,
-    random_source: random.Random | None = None,
-) -> int:
+def choose_partition(key: str | None, partitions: int, hash: KeyHash = KeyHash.MURMUR3_SWAPPED) -> int:
     """Return the partition of a message with this key, out of so many.
 
     A random one without key or for an empty one.
@@ -116,7 +110,7 @@ def choose_partition(
     if partitions == 1:
         return 0
     if not key:
-        return (random_source or random).randrange(partitions)
+        return random.randrange(partitions)
     return abs(hash_key(key, hash)) % partitions
 
 

@@ -107,7 +107,7 @@ def judged(folder: Path, scale: Scale = FULL) -> list[Figure]:
         begun, processor = time.perf_counter(), time.process_time()
         published = 0
         for each in events:
-            signal_context = SignalContext(each, plant)
+            signal_context = SignalContext(each, plant, plant.now)
             published += sum(
                 not isinstance(target.filter_shared(signal_context), SuppressionReason) for target in audience
             )

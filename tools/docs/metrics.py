@@ -16,7 +16,7 @@ from connectivity.dispatch.quota_check import quota_figures
 from connectivity.maintenance.pipeline_process import pipeline_figures
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
 from connectivity.sources.consumer import settlement_metrics
-from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
+from connectivity.subscriptions.live_feed import live_metrics
 from connectivity.subscriptions.read_ahead import read_ahead_metrics
 from connectivity.subscriptions.search_queue import search_metrics
 from connectivity.targets.event_publisher import target_metrics
@@ -65,7 +65,7 @@ def example() -> PrometheusRegistry:
     monitor.watch_figures(lambda: quota_figures([((QuotaHolder.NAMESPACE, Quantity.THINGS), QuotaLevels(90, 1))]))
     monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
     monitor.watch_figures(lambda: target_metrics({(_CONNECTION, "0"): (3, 0.5)}, {(_CONNECTION, "0"): 1}))
-    monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))
+    monitor.watch_figures(lambda: live_metrics(2, 5, 0))
     monitor.watch_figures(lambda: search_metrics(2, 0))
     monitor.watch_figures(lambda: read_ahead_metrics({_CONNECTION: 4096}))
     watermark = Watermark(

@@ -34,7 +34,7 @@ from connectivity.subscriptions.feed import NOTHING, Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.enrichment import ExtraFields
-from connectivity.targets.signal_context import TWIN_EVENTS, ClockedState, CurrentState, SuppressionReason
+from connectivity.targets.signal_context import TWIN_EVENTS, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
 from connectivity.twins.access import may_stream, readable_history
 from connectivity.twins.context import StateLookup
@@ -76,7 +76,12 @@ _headers = msgspec.json.Decoder(dict[str, object]).decode
 
 
 def enriched_encoder(
-    entity: EntityId, fields: str, filter: str | None, subjects: tuple[str, ...], present: CurrentState
+    entity: EntityId,
+    fields: str,
+    filter: str | None,
+    subjects: tuple[str, ...],
+    world: StateLookup,
+    now: Callable[[], datetime],
 ) -> Callable[[Event], bytes | None]:
     """Return the encoder of a thing's events that pass a filter, with extra fields.
 
@@ -95,7 +100,7 @@ def enriched_encoder(
     writer = EventWriter(entity)
 
     def write(event: Event) -> bytes | None:
-        judged = interest.filter(TwinEvent(*event[:6], headers=_headers(event.headers)), present)
+        judged = interest.filter(TwinEvent(*event[:6], headers=_headers(event.headers)), world, now)
         if isinstance(judged, SuppressionReason):
             if judged is SuppressionReason.ENRICHMENT:
                 log.warning("event omitted", entity=str(entity), revision=event.revision, reason=judged.value)
@@ -241,9 +246,7 @@ class PublisherResolver:
             return self._written(name.entity, name.projection, name.fields, is_kept)
         if name.projection is not None:
             raise ValueError("found both extra-fields and project, expected only one")
-        write = enriched_encoder(
-            name.entity, name.extra_fields, name.filter, subjects, ClockedState(self._world, self._now)
-        )
+        write = enriched_encoder(name.entity, name.extra_fields, name.filter, subjects, self._world, self._now)
         return write if name.fields is None else _selecting_encoder(write, name.fields)
 
     def _written(

@@ -86,19 +86,13 @@ async def _join(
     dial = make_dial(consumer, connection, options, properties, options.clean_session, patience)
     connack = await connect_and_log_in(channel, dial, connection, patience)
     limits = ServerLimits.of(connack.properties)
-    is_alone = connection.client_count == 1
-    if not is_alone and not limits.shared_subscriptions:
-        is_alone = client == 0
+    is_shared = connection.client_count > 1
+    if is_shared and not limits.shared_subscriptions:
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
-    if is_alone or link.condition is None:
-        for number, group in link.groups.items():
-            filters = [each if is_alone else shared_filter(each, connection.id) for each in group]
-            qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
-            identifier = mqtt_version.subscribe_properties(number) if limits.subscription_identifiers else None
-            granted = await channel.subscribe(filters, qos, identifier, patience)
-            if granted < min(qos, 1):
-                # With QoS 1 in place of 2, nothing is lost or executed twice either.
-                link.condition = f"{Detail.CONNECTED.value}: {LOWER_QOS.format(', '.join(group), qos)}"
+        if client == 0:
+            await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=False)
+    else:
+        await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=is_shared)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
@@ -107,6 +101,27 @@ async def _join(
         dial = make_dial(publisher, connection, options, properties, True, patience)
         connack = await channel.connect(dial, patience)
     link.made(ServerLimits.of(connack.properties))
+
+
+async def _subscribe(
+    link: MqttLink,
+    channel: AsyncMqttClient,
+    connection: Connection,
+    mqtt_version: ProtocolVersion,
+    limits: ServerLimits,
+    patience: float,
+    *,
+    is_shared: bool,
+) -> None:
+    """Subscribe to the addresses of all sources, and note in the link what the broker does not grant."""
+    for number, group in link.groups.items():
+        filters = [shared_filter(each, connection.id) if is_shared else each for each in group]
+        qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
+        identifier = mqtt_version.subscribe_properties(number) if limits.subscription_identifiers else None
+        granted = await channel.subscribe(filters, qos, identifier, patience)
+        if granted < min(qos, 1):
+            # With QoS 1 in place of 2, nothing is lost or executed twice either.
+            link.condition = f"{Detail.CONNECTED.value}: {LOWER_QOS.format(', '.join(group), qos)}"
 
 
 async def connect_and_log_in(

@@ -127,51 +127,69 @@ def accept_handshake(
             HTTPStatus.SERVICE_UNAVAILABLE, f"The listener has {peers} peers, which is its maximum. Try again later."
         )
     try:
-        query_parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
+        query_parameters = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS))
     except ValueError:
         return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MAX_PARAMETERS} parameters.")
-    user = None
-    token = _token(headers.get("authorization"), dict(query_parameters).get(ACCESS_TOKEN)) if rules.tokens else None
-    if token:
-        if is_guessing:
-            return RefusedHandshake(
-                HTTPStatus.TOO_MANY_REQUESTS, "Your address has sent too many wrong tokens. Try again later."
-            )
-        if len(token) < rules.shortest_token:
-            return RefusedHandshake(
-                HTTPStatus.UNAUTHORIZED,
-                f"The token has {len(token)} characters, expected at least {rules.shortest_token}, because the listener "
-                "does not listen on a loopback address.",
-                is_wrong_token=True,
-            )
-        user = rules.tokens.get(sha256(token.encode()).hexdigest())
-        if user is None:
-            return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules), is_wrong_token=True)
+    token = _token(headers.get("authorization"), query_parameters.get(ACCESS_TOKEN)) if rules.tokens else None
+    user = _user_of(token, rules, is_guessing=is_guessing) if token else None
+    if isinstance(user, RefusedHandshake):
+        return user
     if user is None and asked.certified is None and (rules.tokens or rules.accepts_certificate):
         return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules))
     if path not in rules.paths:
         return RefusedHandshake(HTTPStatus.NOT_FOUND, "The path is unknown, expected an address of a source or target.")
-    message_headers = {
+    message_headers = _message_headers(headers, rules, user, asked.certified)
+    codecs = rules.codecs.get(path, ())
+    try:
+        _negotiate(codecs, query_parameters, message_headers)
+    except DecodeError as error:
+        return RefusedHandshake(HTTPStatus.BAD_REQUEST, error.fault.message)
+    names = frozenset(codec.subprotocol for codec in codecs if codec.subprotocol is not None)
+    return AcceptedHandshake(path, message_headers, names)
+
+
+def _user_of(token: str, rules: Rules, *, is_guessing: bool) -> str | RefusedHandshake:
+    """Return the name of a token."""
+    if is_guessing:
+        return RefusedHandshake(
+            HTTPStatus.TOO_MANY_REQUESTS, "Your address has sent too many wrong tokens. Try again later."
+        )
+    if len(token) < rules.shortest_token:
+        return RefusedHandshake(
+            HTTPStatus.UNAUTHORIZED,
+            f"The token has {len(token)} characters, expected at least {rules.shortest_token}, because the listener "
+            "does not listen on a loopback address.",
+            is_wrong_token=True,
+        )
+    user = rules.tokens.get(sha256(token.encode()).hexdigest())
+    if user is None:
+        return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules), is_wrong_token=True)
+    return user
+
+
+def _message_headers(
+    headers: Mapping[str, str], rules: Rules, user: str | None, certified: str | None
+) -> dict[str, str]:
+    """Return the headers of a peer's messages: the used ones of its request, and who it is."""
+    found = {
         name: value
         for name, value in headers.items()
         if name in rules.headers and name not in _DROPPED_HEADERS and not name.startswith((_OWN, "sec-")) and value
     }
     if user is not None:
-        message_headers[USER] = user
-    if asked.certified is not None:
-        message_headers[CERTIFICATE] = asked.certified
-    codecs = rules.codecs.get(path, ())
+        found[USER] = user
+    if certified is not None:
+        found[CERTIFICATE] = certified
+    return found
+
+
+def _negotiate(codecs: Iterable[Codec], query: Mapping[str, str], message_headers: dict[str, str]) -> None:
+    """Set the headers with the versions that codecs negotiate. Raises DecodeError."""
     for codec in codecs:
         if codec.negotiated is not None:
             message_headers.pop(codec.negotiated, None)
-            try:
-                version = codec.negotiate(dict(query_parameters))
-            except DecodeError as error:
-                return RefusedHandshake(HTTPStatus.BAD_REQUEST, error.fault.message)
-            if version is not None:
+            if (version := codec.negotiate(query)) is not None:
                 message_headers[codec.negotiated] = version
-    names = frozenset(codec.subprotocol for codec in codecs if codec.subprotocol is not None)
-    return AcceptedHandshake(path, message_headers, names)
 
 
 def decode_text(raw: str) -> str:

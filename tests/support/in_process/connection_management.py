@@ -109,7 +109,6 @@ class ManagementHarness:
             lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
             lambda _id: None,
             self._known,
-            shown=vault.mask,
             now=self.now,
             keep_notes=definitions.note_files,
         )

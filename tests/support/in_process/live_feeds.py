@@ -50,9 +50,6 @@ class FollowedStore:
         self.streams = SubscriptionManager(
             self._open, SubscriptionLimits(idle_timeout=60, after_life=1), self.clock.now
         )
-        self.hooks: list[tuple[str, EntityId, int]] = []
-        self.following.on_created = lambda entity, followers: self.hooks.append(("created", entity, followers))
-        self.following.on_deleted = lambda entity, followers: self.hooks.append(("deleted", entity, followers))
 
     def _open(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         assert isinstance(subscribe.query, LiveQuery)

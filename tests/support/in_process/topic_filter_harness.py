@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
+from connectivity.targets.signal_context import TWIN_EVENTS, S, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
 from connectivity.twins.incarnations import EntityLives
 from mappings.ids import EntityId
@@ -73,9 +73,13 @@ class TopicFilterHarness:
         self.harness.send(action, path, value, to=to, **headers)
         return on_its_way(self.harness.events[-1], {name.replace("_", "-"): header for name, header in headers.items()})
 
+    def judge(self, who: TopicFilter, signal: S) -> S | SuppressionReason:
+        """Return the signal as a target with this filter receives it, or why it does not."""
+        return who.filter(signal, self, self.now)
+
     def received(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
         """Return the events that a target with this filter receives."""
-        answers = [who.filter_shared(SignalContext(event, self)) for event in events]
+        answers = [who.filter_shared(SignalContext(event, self, self.now)) for event in events]
         return [answer for answer in answers if not isinstance(answer, SuppressionReason)]
 
 

@@ -188,7 +188,7 @@ def test_odd_characters_can_be_printed_anywhere(tmp_path: Path) -> None:
     [
         (["connections", "show", "a\udcff"], "connection"),
         (["connections", "show", "a", "--url", "http://\udcff"], "--url"),
-        (["history", "erase", "acme:\udcff"], "entity"),
+        (["history", "erase", "acme:\udcff"], "ENTITY"),
     ],
 )
 def test_an_argument_that_is_not_utf_8_is_refused_by_its_name(arguments: list[str], where: str) -> None:

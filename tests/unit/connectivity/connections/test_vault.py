@@ -115,7 +115,7 @@ def test_references_stay_and_are_shown() -> None:
 def test_every_secret_is_masked(path: str) -> None:
     assert CANARY not in json.dumps(mask(DOCUMENT))
     assert MASK in at(mask(DOCUMENT), path)
-    assert mask(vault().seal(DOCUMENT)) == vault().mask(DOCUMENT) == mask(DOCUMENT)
+    assert mask(vault().seal(DOCUMENT)) == mask(DOCUMENT)
 
 
 @pytest.mark.parametrize(

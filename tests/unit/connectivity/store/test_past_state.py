@@ -13,6 +13,7 @@ import pytest
 
 from connectivity.store import past_state
 from connectivity.store.past_state import state_at
+from connectivity.twins.context import TwinLimits
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
@@ -50,7 +51,9 @@ class PastSite:
             source("in", OWNER),
             source("other", READER),
             cold=lambda: cold,
-            decider=lambda store: Decider(store, now=lambda: self.now, historical_headers=("ditto-originator", "note")),
+            decider=lambda store: Decider(
+                store, now=lambda: self.now, limits=TwinLimits(historical_headers=("ditto-originator", "note"))
+            ),
         )
 
     async def ask(self, payload: bytes, source: int = 0) -> dict[str, Any]:

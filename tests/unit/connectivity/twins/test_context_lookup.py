@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 
 from connectivity.authorization.enforcer import Enforcer
+from connectivity.twins.context import TwinLimits
 from connectivity.twins.decider import Decider
 from connectivity.twins.incarnations import PresentOnly
 from mappings.ids import EntityId
@@ -67,7 +68,7 @@ class EmptyStore:
 
 def test_a_decider_has_lookup_clock_and_limits() -> None:
     now = datetime(2030, 1, 15, 9, 30, tzinfo=timezone(timedelta(hours=2)))
-    decider = Decider(EmptyStore(), now=lambda: now, historical_headers=("correlation-id",))
+    decider = Decider(EmptyStore(), now=lambda: now, limits=TwinLimits(historical_headers=("correlation-id",)))
     command = Command(thing(THING), "create", "/", b"{}", {"correlation-id": "c-1"})
     event = decider.decide(command, [OWNER]).events[-1]
     assert event.timestamp == "2030-01-15T07:30:00.000000Z"

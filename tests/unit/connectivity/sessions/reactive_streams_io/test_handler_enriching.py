@@ -9,7 +9,6 @@ from urllib.parse import quote
 import pytest
 
 from connectivity.sessions.reactive_streams_io.publishers import enriched_encoder
-from connectivity.targets.signal_context import ClockedState
 from mappings.model.signals import Event
 from mappings.reactive_streams_io.frames import OnError, OnNext
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, source, subscribe
@@ -142,7 +141,7 @@ async def test_fields_that_cannot_be_had_are_refused(publisher: str, message: st
 
 async def test_an_event_is_left_out_when_the_state_after_it_is_not_available() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
-    write = enriched_encoder(LAMP, "attributes", None, (OWNER,), ClockedState(rsio_harness.decider.world, lambda: NOW))
+    write = enriched_encoder(LAMP, "attributes", None, (OWNER,), rsio_harness.decider.world, lambda: NOW)
     event = Event(LAMP, 2, "2030-01-15T07:30:00.000000Z", "modified", "/attributes/on", b"2", b"{}")
     assert json.loads(write(event) or b"")["extra"] == {"attributes": {"on": 2}}
     assert write(event._replace(revision=3)) is None

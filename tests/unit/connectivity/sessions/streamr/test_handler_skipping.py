@@ -20,14 +20,12 @@ from mappings.streams.stream_id import partition_id
 from spark_store.records import Change, Snapshot
 from tests.support.in_process.service import NOW, until
 from tests.support.in_process.streamr import (
-    OTHER,
     StreamrHarness,
     offsets,
     publish,
     resend,
     subscribe,
     subscribed,
-    unsubscribe,
 )
 from tests.support.temporary_journal import TemporaryJournal
 
@@ -66,29 +64,6 @@ async def test_case_b11_a_resend_sends_exactly_the_messages_that_a_slow_session_
     frames = await streamr_harness.exchange("a", resend(resend_from=4, resend_to=8), 7)
     assert offsets(frames, 1) == [4, 5, 6, 7, 8]
     assert offsets(await streamr_harness.exchange("a", publish())) == [10]
-
-
-async def test_cases_h01_to_h03_only_the_first_and_the_last_subscriber_of_a_stream_are_reported() -> None:
-    streamr_harness = await StreamrHarness.filled(messages=2)
-    notifications: list[tuple[str, str, int]] = []
-    streamr_harness.following.on_created = lambda entity, followers: notifications.append(
-        ("created", entity.name, followers)
-    )
-    streamr_harness.following.on_deleted = lambda entity, followers: notifications.append(
-        ("deleted", entity.name, followers)
-    )
-    await streamr_harness.exchange("a", resend(resend_all=True), 4)
-    (refused,) = await streamr_harness.exchange("a", subscribe(OTHER))
-    assert (refused[1], notifications) == (7, []), "who may not read makes none either"
-    await streamr_harness.exchange("a", subscribe())
-    await streamr_harness.exchange("b", subscribe())
-    await streamr_harness.exchange("a", subscribe())
-    assert notifications == [("created", "tank/0", 1)]
-    await streamr_harness.exchange("a", unsubscribe())
-    assert len(notifications) == 1
-    streamr_harness.send("b", {"type": "disconnect"})
-    await until(lambda: len(notifications) == 2)
-    assert notifications[1:] == [("deleted", "tank/0", 0)]
 
 
 async def test_subscribers_with_the_same_frame_style_share_one_encoded_frame() -> None:
