@@ -36,7 +36,7 @@ from connectivity.api.schemas import (
 from connectivity.config.problems import show
 from connectivity.connections.model import CONNECTION_ID_FORM, READ_ONLY
 from connectivity.errors import Problem
-from connectivity.management.interface import Definition, Permit, SampleMessage
+from connectivity.management.definition import Definition, Permit, SampleMessage
 from connectivity.management.manager import ConnectionManager
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
 

@@ -11,7 +11,7 @@ from connectivity.api.errors import refusal
 from connectivity.config.problems import show
 from connectivity.connections.authority import streams_of, subjects_of
 from connectivity.connections.model import Connection
-from connectivity.management.interface import Permit, permit_all
+from connectivity.management.definition import Permit, permit_all
 
 
 def permit_of(request: Request) -> Permit:

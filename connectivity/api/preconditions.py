@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from connectivity.api.errors import fault, refusal
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import Definition, Judge, RevisionSelector
+from connectivity.management.definition import Definition, Judge, RevisionSelector
 from connectivity.twins.preconditions import Tags, parse_tags
 from mappings.timestamps import parse_instant
 

@@ -27,8 +27,8 @@ from connectivity.errors import (
     NotConnected,
     OperationRefused,
 )
+from connectivity.management.definition import SampleMessage
 from connectivity.management.dry_run import dry_run
-from connectivity.management.interface import SampleMessage
 from connectivity.sources.reader import MAX_PAYLOAD
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import AddressCheck, ProbeReport

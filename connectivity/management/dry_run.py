@@ -19,8 +19,8 @@ from msgspec import structs
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import OperationRefused, Problem
-from connectivity.management import interface
-from connectivity.management.interface import SampleMessage
+from connectivity.management import faults
+from connectivity.management.definition import SampleMessage
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sources.reader import ReceivedSignal, SourceReader
@@ -114,7 +114,7 @@ def _check_source(connection: Connection, index: int) -> None:
     if not 0 <= index < (number := len(connection.sources)):
         expected = f"the index of a source, from 0 to {number - 1}" if number else "a connection with sources"
         problem = Problem("sample.source", str(index), expected)
-        raise OperationRefused(interface.invalid([problem]), [problem])
+        raise OperationRefused(faults.invalid([problem]), [problem])
 
 
 async def _error_report(error: ErrorResponse, route: ReplyTargetPublisher, hint: str) -> Shown:

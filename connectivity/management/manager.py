@@ -25,8 +25,8 @@ from connectivity.connections.model import Connection, ConnectionStatus
 from connectivity.connections.secret_references import NOTHING, ReferenceRules
 from connectivity.connections.vault import Vault, mask
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
-from connectivity.management import interface
-from connectivity.management.interface import (
+from connectivity.management import faults
+from connectivity.management.definition import (
     Definition,
     Document,
     Judge,
@@ -74,7 +74,7 @@ class ConnectionManager:
     """The connections of a service, for its operators.
 
     `by` is the name for the audit log. A change is durable when its method returns. All methods raise OperationRefused, with
-    the errors of `connectivity.management.interface`.
+    the errors of `connectivity.management.faults`.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class ConnectionManager:
             # Its past is in the history of the file.
             if wanted.revision == at.revision if at.time is None else wanted.modified <= at.time:
                 return self._definition_of(wanted)
-            raise OperationRefused(interface.no_history(connection_id))
+            raise OperationRefused(faults.no_history(connection_id))
         found = self._revisions(connection_id)
         if not found:
-            raise OperationRefused(interface.not_found(connection_id))
+            raise OperationRefused(faults.not_found(connection_id))
         for revision in found:
             modified = datetime.fromisoformat(revision.modified)
             if revision.revision == at.revision if at.time is None else modified <= at.time:
@@ -185,7 +185,7 @@ class ConnectionManager:
                     break
                 document = mask(json.loads(revision.document))
                 return Definition(connection_id, document, revision.revision, Owner.API, modified)
-        raise OperationRefused(interface.no_history(connection_id))
+        raise OperationRefused(faults.no_history(connection_id))
 
     async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
         """Return the revisions of a connection, newest first: `revision`, `modified`, `by`, `action`."""
@@ -194,7 +194,7 @@ class ConnectionManager:
             by = str(of_file.file)
             return [{"revision": of_file.revision, "modified": of_file.modified, "by": by, "action": "file"}]
         if not found:
-            raise OperationRefused(interface.not_found(connection_id))
+            raise OperationRefused(faults.not_found(connection_id))
         return [
             {"revision": it.revision, "modified": datetime.fromisoformat(it.modified), "by": it.by, "action": it.action}
             for it in found
@@ -217,7 +217,7 @@ class ConnectionManager:
 
     def _desired(self, connection_id: str) -> DesiredConnection:
         if (found := self._registry.known.get(connection_id)) is None:
-            raise OperationRefused(interface.not_found(connection_id))
+            raise OperationRefused(faults.not_found(connection_id))
         return found
 
     def _definition_of(self, wanted: DesiredConnection) -> Definition:
@@ -259,7 +259,7 @@ class ConnectionManager:
                 refuse_file(former)
                 self._require(permit, former)
             if (named := document.get("id", connection_id)) != connection_id:
-                raise OperationRefused(interface.other_id(connection_id, named))
+                raise OperationRefused(faults.other_id(connection_id, named))
             wanted = await self._validate({**document, "id": connection_id}, permit, former)
             if former is None:
                 self._refuse_known(connection_id)
@@ -321,7 +321,7 @@ class ConnectionManager:
             connection, problems = await asyncio.to_thread(self.revalidate, wanted.document)
             if connection is None:
                 self._registry.put(replace(wanted, problems=problems))
-                raise OperationRefused(interface.unusable(connection_id, problems))
+                raise OperationRefused(faults.unusable(connection_id, problems))
             wanted = replace(wanted, connection=connection, problems=())
         if wanted.status == status:
             self._registry.put(wanted)
@@ -358,15 +358,15 @@ class ConnectionManager:
                 await running.attempted.wait()
         except TimeoutError:
             raise OperationRefused(
-                interface.not_opened(connection_id, f"no connection attempt completed within {self._patience:g} s")
+                faults.not_opened(connection_id, f"no connection attempt completed within {self._patience:g} s")
             ) from None
         if running.status is not Status.OPEN:
-            raise OperationRefused(interface.not_opened(connection_id, running.status_details))
+            raise OperationRefused(faults.not_opened(connection_id, running.status_details))
 
     def _refuse_known(self, connection_id: str) -> None:
         if (known := self._registry.known.get(connection_id)) is not None:
             refuse_file(known)
-            raise OperationRefused(interface.exists(connection_id))
+            raise OperationRefused(faults.exists(connection_id))
 
     async def _validate(
         self, document: Document, permit: Permit, former: DesiredConnection | None = None
@@ -377,7 +377,7 @@ class ConnectionManager:
         """
         connection, complete = await self._usable(document, permit, former)
         if former is not None and (kind := former.document.get("connectionType")) != connection.connection_type:
-            raise OperationRefused(interface.other_type(connection.id, str(kind), connection.connection_type))
+            raise OperationRefused(faults.other_type(connection.id, str(kind), connection.connection_type))
         with refuse_secret_failures(connection.id):
             sealed = self._vault.seal(complete)
         return DesiredConnection(connection.id, Owner.API, sealed, connection, 0, self._now())
@@ -393,7 +393,7 @@ class ConnectionManager:
             is_short = len(json.dumps(complete, default=str)) <= _SHORT
             connection = self._parse(complete) if is_short else await asyncio.to_thread(self._parse, complete)
         except DefinitionError as error:
-            raise OperationRefused(interface.invalid(error.problems), error.problems) from None
+            raise OperationRefused(faults.invalid(error.problems), error.problems) from None
         permit(connection, self._connections())
         return connection, complete
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from connectivity.config.problems import show
 from connectivity.connections.model import Connection, ConnectionStatus
 from connectivity.errors import Problem
+from connectivity.management.definition import Document, Owner
 from connectivity.management.files import FileProblem, LoadedFolder
-from connectivity.management.interface import Document, Owner
 from spark_store.records import FileNote
 
 OPEN = ConnectionStatus.OPEN.value

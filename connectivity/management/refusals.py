@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
-from connectivity.management import interface
-from connectivity.management.interface import Owner
+from connectivity.management import faults
+from connectivity.management.definition import Owner
 from connectivity.management.reconciler import DesiredConnection
 from spark_store.errors import StoreError
 
@@ -18,13 +18,13 @@ def refuse_store_failures() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise OperationRefused(interface.unavailable(str(error))) from error
+        raise OperationRefused(faults.unavailable(str(error))) from error
 
 
 def refuse_file(wanted: DesiredConnection) -> None:
     """Refuse to change a connection that a file owns."""
     if wanted.owner is Owner.FILE:
-        raise OperationRefused(interface.owned_by_file(wanted.id, wanted.file))
+        raise OperationRefused(faults.owned_by_file(wanted.id, wanted.file))
 
 
 @contextlib.contextmanager
@@ -35,4 +35,4 @@ def refuse_secret_failures(connection_id: str) -> Iterator[None]:
     except DefinitionError:
         raise
     except ConnectivityError as error:
-        raise OperationRefused(interface.unusable(connection_id, [str(error)])) from None
+        raise OperationRefused(faults.unusable(connection_id, [str(error)])) from None

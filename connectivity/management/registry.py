@@ -18,8 +18,8 @@ import structlog
 
 from connectivity.connections.model import Connection
 from connectivity.connections.vault import mask
+from connectivity.management.definition import Owner
 from connectivity.management.files import FileProblem, LoadedFolder
-from connectivity.management.interface import Owner
 from connectivity.management.reconciler import (
     DesiredConnection,
     FolderReading,

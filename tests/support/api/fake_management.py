@@ -18,7 +18,7 @@ from connectivity.config.api_settings import ApiSettings
 from connectivity.connections.model import Connection
 from connectivity.errors import DefinitionError, OperationRefused
 from connectivity.maintenance.erasure import Eraser
-from connectivity.management.interface import (
+from connectivity.management.definition import (
     Definition,
     Judge,
     Owner,

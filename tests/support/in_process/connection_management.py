@@ -17,7 +17,7 @@ from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import ReferenceRules
 from connectivity.connections.vault import Vault
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import Definition, Judge, SampleMessage
+from connectivity.management.definition import Definition, Judge, SampleMessage
 from connectivity.management.manager import ConnectionManager
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.subscription_table import SubscriptionTable

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import RevisionSelector, SampleMessage
+from connectivity.management.definition import RevisionSelector, SampleMessage
 from mappings.errors import Fault
 from tests.support.api.fake_management import DOCUMENT, START, FakeManagement, ask, management_with_connection
 from tests.support.table import each_row

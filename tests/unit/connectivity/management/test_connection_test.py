@@ -24,7 +24,7 @@ from connectivity.errors import (
 )
 from connectivity.management import connection_test
 from connectivity.management.connection_test import run_connection_test
-from connectivity.management.interface import SampleMessage
+from connectivity.management.definition import SampleMessage
 from connectivity.transports import ConnectionType, load_connection_type
 from connectivity.transports.base import AddressCheck, ProbeReport
 from connectivity.validation.validator import parse

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
+from connectivity.management.definition import SampleMessage
 from connectivity.management.dry_run import WHY_NOT, dry_run, payload_as_json
-from connectivity.management.interface import SampleMessage
 from connectivity.validation.validator import parse
 from tests.support.in_process.service import NOW, command, document, streaming, turn
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.lifecycle import Status
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import Owner, RevisionSelector
+from connectivity.management.definition import Owner, RevisionSelector
 from connectivity.security.keys import new_key
 from connectivity.security.uri import MASK
 from mappings.model.signals import SubscriptionKind

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Connection
-from connectivity.management.interface import SampleMessage
+from connectivity.management.definition import SampleMessage
 from connectivity.management.manager import TESTS_AT_ONCE
 from connectivity.security.keys import new_key
 from tests.support.in_process.connection_management import ManagementHarness, document, error_of, refused

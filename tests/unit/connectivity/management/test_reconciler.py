@@ -10,8 +10,8 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Problem
+from connectivity.management.definition import Owner
 from connectivity.management.files import FileProblem, LoadedFolder
-from connectivity.management.interface import Owner
 from connectivity.management.reconciler import (
     DesiredConnection,
     FolderReading,

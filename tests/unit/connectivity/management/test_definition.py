@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from connectivity.management.interface import Definition, Owner
+from connectivity.management.definition import Definition, Owner
 
 
 def test_a_definition_is_tagged_with_its_revision() -> None:
