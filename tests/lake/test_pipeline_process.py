@@ -162,7 +162,7 @@ def test_a_manual_action_checks_the_lock_before_it_starts_spark(
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(session, "start_session", started)
-    monkeypatch.setattr(module, "_HAND_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_MANUAL_LOCK_SECONDS", 0.01)
     data_folder.lake.pipeline.mkdir(parents=True)
     holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
     with subprocess.Popen(
