@@ -206,10 +206,10 @@ class PublisherResolver:
             feed = self._ask(SubscriptionKind.HISTORY, query, subjects)
             if isinstance(feed, Fault):
                 return feed
-            if name.from_revision is not None:
+            if name.from_revision is not None and feed is not NOTHING:
                 visible = readable_history(entity, subjects, self._world, name.to_revision)
                 assert isinstance(visible, VisibleRevisions), "the feed was opened"
-                feed = self._retained(entity, name.from_revision, visible, feed)
+                feed = self._check_retention(entity, name.from_revision, visible, feed)
                 if isinstance(feed, Fault):
                     return feed
             if not name.follow:
@@ -327,7 +327,8 @@ class PublisherResolver:
                 found: Feed | Fault = DeferredFeed(find)
             else:
                 found = ask(query := query_of(selection, entity, newest))
-                if found is not NOTHING and query.from_revision < self._store.oldest_revision(entity):
+                # A message names its predecessor, which may be in the lake.
+                if found is not NOTHING and query.from_revision <= self._store.oldest_revision(entity) > 1:
                     found = DeferredFeed(find)
             if isinstance(found, Fault):
                 return found
@@ -350,7 +351,7 @@ class PublisherResolver:
             return NOTHING
         return _unprocessable(feed) if isinstance(feed, Fault) else feed
 
-    def _retained(self, entity: EntityId, wanted: int, visible: VisibleRevisions, feed: Feed) -> Feed | Fault:
+    def _check_retention(self, entity: EntityId, wanted: int, visible: VisibleRevisions, feed: Feed) -> Feed | Fault:
         """Return the feed, or the fault for a revision that is no longer retained, or not visible.
 
         Where the history begins may have to be looked up in the lake first.
@@ -359,13 +360,11 @@ class PublisherResolver:
         if wanted >= begin and _retention_fault(entity, wanted, self._store.oldest_revision(entity), newest) is None:
             return feed
 
-        def judged(oldest: int) -> Feed | Fault:
-            return _retention_fault(entity, wanted, max(begin, oldest), newest) or feed
-
         async def find() -> Feed | Fault:
-            return judged(await self._store.retained_history.look(entity))
+            oldest = max(begin, await self._store.retained_history.look(entity))
+            return _retention_fault(entity, wanted, oldest, newest) or feed
 
-        return DeferredFeed(find) if wanted >= begin else judged(begin)
+        return DeferredFeed(find)
 
 
 def _retention_fault(entity: EntityId, wanted: int | None, oldest: int, newest: int) -> Fault | None:

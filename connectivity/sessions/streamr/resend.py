@@ -253,6 +253,7 @@ class _Resend:
 def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
     """Whether the history is known to go back that far without reading the lake."""
     try:
-        return query.from_revision >= store.oldest_revision(query.entity)
+        # A message names its predecessor, which may be in the lake.
+        return query.from_revision > (oldest := store.oldest_revision(query.entity)) or oldest == 1
     except StoreUnavailable:
         return False

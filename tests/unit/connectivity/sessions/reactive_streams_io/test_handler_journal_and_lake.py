@@ -71,6 +71,17 @@ async def test_the_messages_of_a_stream_in_the_lake_name_their_predecessors(hist
     assert places(frames) == [(2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
 
 
+@pytest.mark.parametrize("start", ["resend_from=5", "resend_last=2"])
+async def test_the_oldest_message_of_the_journal_names_its_predecessor_in_the_lake(
+    history: HarnessLake, start: str
+) -> None:
+    streamr_harness = await StreamrHarness.filled(messages=6, cold=history.cold)
+    rsio_harness = await add_rsio_connection(streamr_harness)
+    await history.trim(streamr_harness, keep=2)
+    frames = await received(rsio_harness, f"streams/tank/0?{start}&follow=false", number=4)
+    assert places(frames) == [(5, 4), (6, 5)]
+
+
 async def test_a_stream_from_before_the_oldest_message_in_the_lake_is_gone(history: HarnessLake) -> None:
     streamr_harness = await StreamrHarness.filled(messages=6, cold=history.cold)
     rsio_harness = await add_rsio_connection(streamr_harness)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -35,6 +36,16 @@ async def test_case_r19_the_first_message_from_the_lake_names_its_predecessor_th
     assert places(frames) == [(2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
     frames = await streamr_harness.exchange("a", resend(resend_all=True), 8)
     assert places(frames)[:2] == [(1, None), (2, 1)]
+
+
+@pytest.mark.parametrize("options", [{"resend_from": 5}, {"resend_last": 2}])
+async def test_case_r19_the_oldest_message_of_the_journal_names_its_predecessor_in_the_lake(
+    history: HarnessLake, options: dict[str, Any]
+) -> None:
+    streamr_harness = await StreamrHarness.filled(messages=6, cold=history.cold)
+    await history.trim(streamr_harness, keep=2)
+    frames = await streamr_harness.exchange("a", resend(**options), 4)
+    assert places(frames) == [(5, 4), (6, 5)]
 
 
 async def test_case_r24_expired_messages_are_not_resent_and_the_oldest_message_has_no_predecessor(
