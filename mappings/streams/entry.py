@@ -186,7 +186,7 @@ def published_at(event: Event) -> int:
     try:
         instant = None if event.headers == _NO_HEADERS else _headers(event.headers).ts
         return milliseconds(event.timestamp) if instant is None else instant
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise _refused(f"found the invalid headers {_quote(event.headers.decode(errors='replace'))}") from None
     except ValueError:
         raise _refused(f"found the invalid timestamp {_quote(event.timestamp)}") from None

@@ -189,7 +189,7 @@ class SqliteSearch:
             yield
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StoreUnavailable(
                 f"{self.path}: a stored state cannot be decoded: {error}; {DAMAGED_JOURNAL}"
             ) from error

@@ -273,8 +273,11 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) ->
         SqliteSearch(tmp_path / "none" / "journal.db")
 
 
-def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSearch, many: ReaderRights) -> None:
-    database.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (b'{"thingId":',))
+@pytest.mark.parametrize("state", [b'{"thingId":', b'{"attributes":{"n":"\xff"}}'])
+def test_a_damaged_state_is_reported(
+    database: StateDatabase, search: SqliteSearch, many: ReaderRights, state: bytes
+) -> None:
+    database.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (state,))
     with pytest.raises(StoreUnavailable, match="damaged"):
         found(search, query_for("ge(attributes/n,0)"), many)
 
