@@ -22,7 +22,7 @@ class ErrorCode(NamedTuple):
 
 
 CODES: Final[Mapping[str, ErrorCode]] = {
-    "api:body.invalid": ErrorCode(400, "the body is not JSON of the expected structure"),
+    "api:body.invalid": ErrorCode(400, "the body is not JSON of the expected structure, or has an invalid ID or type"),
     "api:body.timeout": ErrorCode(408, "the body did not arrive in time (`api.read_timeout`)"),
     "api:body.toolarge": ErrorCode(413, "the body is larger than `api.max_body`"),
     "api:contenttype.unsupported": ErrorCode(415, "the operation does not support the body's media type"),

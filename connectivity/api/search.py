@@ -128,8 +128,8 @@ def router(searches: SearchRequests) -> APIRouter:
         option: Options,
         wait: Timeout = None,
     ) -> Response:
-        inquiry = _inquiry(request, subjects, filter, namespaces, wait, option, fields)
-        found = await searches.things(inquiry)
+        search = _search_of(request, subjects, filter, namespaces, wait, option, fields)
+        found = await searches.things(search)
         shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
         if found.next_offset is not None:
             shown["nextPageOffset"] = found.next_offset
@@ -151,8 +151,8 @@ def router(searches: SearchRequests) -> APIRouter:
     async def count(
         request: Request, subjects: Subjects, filter: Filter, namespaces: Namespaces, wait: Timeout = None
     ) -> Response:
-        inquiry = _inquiry(request, subjects, filter, namespaces, wait)
-        return JsonResponse(await searches.count(inquiry))
+        search = _search_of(request, subjects, filter, namespaces, wait)
+        return JsonResponse(await searches.count(search))
 
     @api.get(
         "/plan",
@@ -175,13 +175,13 @@ def router(searches: SearchRequests) -> APIRouter:
         option: Options,
         wait: Timeout = None,
     ) -> Response:
-        inquiry = _inquiry(request, subjects, filter, namespaces, wait, option)
-        return JsonResponse(await searches.plan(inquiry))
+        search = _search_of(request, subjects, filter, namespaces, wait, option)
+        return JsonResponse(await searches.plan(search))
 
     return api
 
 
-def _inquiry(
+def _search_of(
     request: Request,
     subjects: list[str],
     filter: list[str],

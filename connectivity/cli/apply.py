@@ -63,7 +63,7 @@ class StepOutcome(NamedTuple):
     """Why a step failed, None if it succeeded; and whether the service lacks the document of the step."""
 
     failure: str | None
-    is_unstored: bool = False
+    is_missing: bool = False
 
 
 NOT_DELETED = StepOutcome("not deleted, because another change failed; fix it, then run the command again")

@@ -230,7 +230,7 @@ def apply(
             confirm(f"Make these changes ({summary(doing)})?", yes=yes)
             for step in doing:
                 # A new connection may replace one that is gone.
-                is_left = step.action is Action.GONE and any(each.is_unstored for each in outcomes.values())
+                is_left = step.action is Action.GONE and any(each.is_missing for each in outcomes.values())
                 outcomes[step.id] = NOT_DELETED if is_left else carry_out(service, step, wanted)
                 if not as_json:
                     _print_outcome(step.id, outcomes[step.id].failure)

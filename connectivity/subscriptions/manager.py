@@ -204,7 +204,7 @@ class SubscriptionManager(ConnectionComponent):
         """`clock` returns monotonic seconds."""
         self._quotas = SubscriptionQuotas(quotas or Quotas(()))
         self.open_feed = open_feed
-        """Also for session handlers that wrap the feed."""
+        """Opens the feed of a subscribe; session handlers that wrap the feed call it, too. Raises StoreError."""
         self._bounds = bounds
         self._clock = clock
         self._scopes: defaultdict[tuple[Hashable, SubscriptionKind], dict[str, ActiveSubscription]] = defaultdict(dict)

@@ -13,13 +13,11 @@ import msgspec
 
 from spark_store.records import CursorPosition
 
-_ALL = "SELECT connection, target, seq, skipped, parked FROM cursors ORDER BY connection, target"
-_TARGETS = "SELECT target FROM cursors WHERE connection = ?"
-_CREATE = (
-    "INSERT INTO cursors (connection, target, seq, skipped) SELECT ?, ?, value, 0 FROM counters WHERE name = 'seq'"
-)
-_ADVANCE = "UPDATE cursors SET seq = ?, skipped = ?, parked = ? WHERE connection = ? AND target = ? AND seq <= ?"
-_REMOVE = "DELETE FROM cursors WHERE connection = ? AND target = ?"
+_ALL = "SELECT connection, target, seq, skipped, parked FROM places ORDER BY connection, target"
+_TARGETS = "SELECT target FROM places WHERE connection = ?"
+_CREATE = "INSERT INTO places (connection, target, seq, skipped) SELECT ?, ?, value, 0 FROM counters WHERE name = 'seq'"
+_ADVANCE = "UPDATE places SET seq = ?, skipped = ?, parked = ? WHERE connection = ? AND target = ? AND seq <= ?"
+_REMOVE = "DELETE FROM places WHERE connection = ? AND target = ?"
 _parked_things = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 

@@ -93,7 +93,7 @@ JOURNAL: Step = (
     # The position of each target, and its parked things as JSON, pairs of ID and next revision: see
     # `spark_store.journal.cursors`.
     """
-    CREATE TABLE cursors (
+    CREATE TABLE places (
         connection TEXT    NOT NULL,
         target     TEXT    NOT NULL,
         seq        INTEGER NOT NULL,

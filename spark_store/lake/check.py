@@ -36,7 +36,7 @@ def check_lake(place: Lake, journal_reader: JournalReader) -> None:
         _check_commits(Path(place.path(table)) / "_delta_log")
     check_reach(place, journal_reader)
     for table in there:
-        for damage in _damages(place, table):
+        for damage in _damaged_files(place, table):
             raise damaged_table(damage)
 
 
@@ -93,7 +93,7 @@ def _check_commits(log: Path) -> None:
         )
 
 
-def _damages(place: Lake, table: Table) -> Iterator[str]:
+def _damaged_files(place: Lake, table: Table) -> Iterator[str]:
     for name, size in reader.files(place, table).items():
         damage = _damage_of(Path(place.path(table)) / name, size)
         # A file that was removed meanwhile is no longer part of the table.

@@ -83,9 +83,9 @@ Say = Callable[..., None]
 """Receives an event's name, and its fields."""
 
 _POLL_SECONDS = 0.1
-"""The least pause between two looks at the journal."""
+"""The least pause between two checks of the journal."""
 _CHECK_SECONDS = 0.5
-"""The pause between two looks for erasures and maintenance that is due."""
+"""The pause between two checks for erasures and maintenance that is due."""
 _WARM_UP_SECONDS = 10.0
 """How long after its start the pipeline warms Spark up: the first batch comes first."""
 _RETRY_SECONDS = 600.0

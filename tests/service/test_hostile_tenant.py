@@ -2,8 +2,9 @@
 
 No command fails or is lost, the API can be reached, memory and disk stay within their bounds, and the p99 is at most three
 times what it was alone. A p99 alone below 5 ms is taken as 5 ms. Load and attack run on the machine of the service, the
-attack with `nice 19`. Other programs delay a scene, and none makes it faster: so up to eight are played. The short form
-runs beside other tests, and measures the wait of a command in processor time of the service instead.
+attack with `nice 19`; as root, service and tenant go before other programs. Those delay a scene, and none makes it faster:
+so up to eight are played. The short form runs beside other tests, and measures the wait of a command in processor time of
+the service instead.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def revisions(reader: AmqpClient) -> list[int]:
 def is_stored(service: ServiceProcess) -> bool:
     """Return whether the journal has the newest position of the target."""
     with closing(sqlite3.connect(f"file:{service.data / 'journal.db'}?mode=ro", uri=True)) as journal:
-        found = journal.execute("SELECT seq = value FROM cursors, counters WHERE name = 'seq'").fetchall()
+        found = journal.execute("SELECT seq = value FROM places, counters WHERE name = 'seq'").fetchall()
     return found == [(1,)]
 
 

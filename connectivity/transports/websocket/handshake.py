@@ -149,7 +149,7 @@ def accept_handshake(
 
 
 def _user_of(token: str, rules: Rules, *, is_guessing: bool) -> str | RefusedHandshake:
-    """Return the name of a token."""
+    """Return the name of a token, or why it is refused."""
     if is_guessing:
         return RefusedHandshake(
             HTTPStatus.TOO_MANY_REQUESTS, "Your address has sent too many wrong tokens. Try again later."
@@ -170,7 +170,7 @@ def _user_of(token: str, rules: Rules, *, is_guessing: bool) -> str | RefusedHan
 def _message_headers(
     headers: Mapping[str, str], rules: Rules, user: str | None, certified: str | None
 ) -> dict[str, str]:
-    """Return the headers of a peer's messages: the used ones of its request, and who it is."""
+    """Return the headers of a peer's messages: its request's, and the names of token and certificate."""
     found = {
         name: value
         for name, value in headers.items()

@@ -21,8 +21,9 @@ hosts of brokers (`hosts` in the settings) do not apply to listeners.
 
 Without `tokens` and `ca`, everyone who reaches the port can connect, and has the source's `authorizationContext`. A token's
 name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject. The common
-name in a peer's certificate is the header `{CERTIFICATE}`. The two headers are different, so no certificate can replace
-a token. The service refuses a message without the header that a subject needs.
+name in a peer's certificate is the header `{CERTIFICATE}`. The two headers are different, so the service
+never takes a name in a certificate for the name of a token. It refuses a message without the header that a subject
+needs.
 """,
     example="examples/connections/websocket-listener.yaml",
     addresses=(
