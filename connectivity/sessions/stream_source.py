@@ -105,6 +105,14 @@ class StreamSource:
             return previous, 0
         return previous, self._lifetimes.remaining_seconds(event, int(self._now().timestamp() * 1000))
 
+    def is_at_hand(self, query: HistoryQuery) -> bool:
+        """Whether the entries, and the predecessor of the first one, are known without reading the lake.
+
+        Raises StoreUnavailable.
+        """
+        oldest = self._store.oldest_revision(query.entity)
+        return oldest == 1 or query.from_revision > oldest
+
     async def query_from_time(self, entity: EntityId, instant: int, *, oldest: int, newest: int) -> HistoryQuery:
         """Return the query of the entries from the first one published at `instant` (milliseconds) or later.
 

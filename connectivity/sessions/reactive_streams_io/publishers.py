@@ -327,8 +327,7 @@ class PublisherResolver:
                 found: Feed | Fault = DeferredFeed(find)
             else:
                 found = ask(query := query_of(selection, entity, newest))
-                # A message names its predecessor, which may be in the lake.
-                if found is not NOTHING and query.from_revision <= self._store.oldest_revision(entity) > 1:
+                if found is not NOTHING and not self._source.is_at_hand(query):
                     found = DeferredFeed(find)
             if isinstance(found, Fault):
                 return found

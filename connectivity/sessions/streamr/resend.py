@@ -181,7 +181,7 @@ class _Resend:
         request, entity, newest, _ = self._plan
         is_timed = isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM
         query = None if is_timed else query_of(request.selection, entity, newest)
-        if query is not None and _is_at_hand(query, store):
+        if query is not None and self._is_at_hand(query):
             self._subscribe(query, streams)
         else:
             self._looking = asyncio.get_running_loop().create_task(self._look(query, store, streams))
@@ -249,11 +249,9 @@ class _Resend:
         if error is None and not self._is_over:
             self._resending.request(self, number)
 
-
-def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
-    """Whether the history is known to go back that far without reading the lake."""
-    try:
-        # A message names its predecessor, which may be in the lake.
-        return query.from_revision > (oldest := store.oldest_revision(query.entity)) or oldest == 1
-    except StoreUnavailable:
-        return False
+    def _is_at_hand(self, query: HistoryQuery) -> bool:
+        try:
+            return self._source.is_at_hand(query)
+        except StoreUnavailable:
+            # Looking it up reports why.
+            return False
