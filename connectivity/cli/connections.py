@@ -143,7 +143,7 @@ def list_(
         for each in found:
             typer.echo(escape_control_characters(str(each)))
     else:
-        print_list(found, tables.connections(found), "no connections", as_json=as_json)
+        print_list(found, lambda: tables.connections(found), "no connections", as_json=as_json)
 
 
 @app.command()
@@ -361,8 +361,9 @@ def status(
     """Show the status of one connection, with its clients, sources and targets, or of all connections."""
     found = service.get("connections", connection, "status") if connection is not None else _all(service, "status")
     if as_json or isinstance(found, list):
-        rows = [tables.live(each) for each in tables.objects(found)]
-        print_list(found, rows, "no connections", as_json=as_json)
+        print_list(
+            found, lambda: [tables.live(each) for each in tables.objects(found)], "no connections", as_json=as_json
+        )
     else:
         print_fields(tables.live(found))
         if resources := tables.resources(found):
@@ -385,7 +386,7 @@ def metrics(
             typer.echo(f"{connection}: counters reset")
             return
     found = service.get("connections", connection, "metrics")
-    print_list(found, tables.metrics(found), f"{connection}: no metrics", as_json=as_json)
+    print_list(found, lambda: tables.metrics(found), f"{connection}: no metrics", as_json=as_json)
 
 
 @app.command()
@@ -443,7 +444,7 @@ def _print_entry(entry: Mapping[str, Any]) -> None:
 def revisions(service: ServiceClient, connection: ConnectionId, as_json: AsJson = False) -> None:
     """List the revisions of a connection, newest first: time, author and action."""
     found = service.items("connections", connection, "revisions")
-    print_list(found, tables.align_columns(found), f"{connection}: no revisions", as_json=as_json)
+    print_list(found, lambda: tables.align_columns(found), f"{connection}: no revisions", as_json=as_json)
 
 
 def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str, *, as_json: bool) -> None:

@@ -257,7 +257,7 @@ def erasures(
             found = way.service().items("erasures")
     else:
         found = _stored_erasures(way)
-    print_list(found, found, "no erasures", as_json=as_json)
+    print_list(found, lambda: found, "no erasures", as_json=as_json)
 
 
 def _stored_erasures(way: ConnectionOptions) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ def list_(
     found, total = service.some(limit, "connectivity", "subscriptions")
     if len(found) < total:
         print_error(f"only {len(found)} of {total} subscriptions are shown; --limit accepts at most {_MOST}")
-    print_list(found, tables.align_columns(found), "no subscriptions", as_json=as_json)
+    print_list(found, lambda: tables.align_columns(found), "no subscriptions", as_json=as_json)
 
 
 @app.command()
@@ -61,4 +61,4 @@ def audit(
 ) -> None:
     """Show the audit log, newest entries first: who changed which connection, when and how."""
     found = service.items("audit", limit=str(limit))
-    print_list(found, tables.align_columns(found), "no entries", as_json=as_json)
+    print_list(found, lambda: tables.align_columns(found), "no entries", as_json=as_json)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -69,11 +69,13 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
         typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-def print_list(found: object, rows: Sequence[Mapping[str, object]], empty: str, *, as_json: bool) -> None:
+def print_list(
+    found: object, rows_of: Callable[[], Sequence[Mapping[str, object]]], empty: str, *, as_json: bool
+) -> None:
     """Print what was found as JSON, or its rows as a table; `empty` if there are none."""
     if as_json:
         print_json(found)
-    elif rows:
+    elif rows := rows_of():
         print_table(rows)
     else:
         typer.echo(empty)

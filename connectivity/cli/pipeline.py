@@ -76,7 +76,7 @@ def retention(
 
     with exit_on(pipeline_process.PipelineEnded):
         namespaces = pipeline_process.preview(loaded)
-    print_list(namespaces, namespaces, "no events would be deleted", as_json=as_json)
+    print_list(namespaces, lambda: namespaces, "no events would be deleted", as_json=as_json)
 
 
 @app.command()

@@ -75,8 +75,12 @@ def search(
     found, is_all = _collect(_pages(service, {**asked, "fields": fields}, order, limit), limit)
     if not is_all:
         print_error(f"{len(found)} things are shown, and more exist; raise --limit to see more")
-    rows = tables.align_columns([tables.leaves(thing) for thing in found] if fields else found)
-    print_list(found, rows, "no things", as_json=as_json)
+    print_list(
+        found,
+        lambda: tables.align_columns([tables.leaves(thing) for thing in found] if fields else found),
+        "no things",
+        as_json=as_json,
+    )
 
 
 def _pages(
