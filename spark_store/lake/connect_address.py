@@ -38,7 +38,7 @@ def read_address(path: Path) -> str:
         raise StoreUnavailable(f"{path}: expected a file that can be read, found: {error}") from error
     try:
         return msgspec.json.decode(content, type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise StoreUnavailable(
             f"{path}: expected an address, found {len(content)} bytes that are not an address: {error}"
         ) from error

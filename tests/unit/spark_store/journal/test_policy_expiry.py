@@ -14,7 +14,7 @@ from spark_store.records import Change, PolicyDue, Snapshot
 from tests.support.journal_entries import LAMP, LATER, POLICY, change, event, snapshot, timestamp
 from tests.support.temporary_journal import TemporaryJournal, due
 
-SUBJECT = b"a-subject-nobody-else-has"
+SUBJECT = b"a-subject-of-this-policy-alone"
 
 
 def test_an_erased_policy_leaves_no_subject_to_announce(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_policy_with_an_expiry_is_due_until_it_was_checked() -> None:
     assert due(journal, LATER, 10) != []
     reschedule(3, None)
     assert due(journal, LATER, 10) == []
-    reschedule(3, LATER, b"nobody")
+    reschedule(3, LATER, b"not due any more")
     assert due(journal, LATER, 10) == []
     write(4, expiring)
     write(5, None)
