@@ -148,7 +148,7 @@ class ConnectionRegistry:
             todo = (ReconcileStep.CLOSE, ReconcileStep.OPEN)
         for step in todo:
             if step is ReconcileStep.CLOSE:
-                await self._close(connection_id, "document deleted" if wanted is None else "document or secret changed")
+                await self._close(connection_id, wanted)
             elif self._is_closing:
                 break
             elif step is ReconcileStep.OPEN and target is not None:
@@ -174,11 +174,19 @@ class ConnectionRegistry:
         except Exception:
             log.exception("connection not reconciled", connection=connection_id)
 
-    async def _close(self, connection_id: str, reason: str) -> None:
-        """Close a connection and log the reason."""
+    async def _close(self, connection_id: str, wanted: DesiredConnection | None) -> None:
+        """Close a connection, and log the reason."""
+        reason = "document deleted" if wanted is None else "document or secret changed"
         log.info("connection closed", connection=connection_id, reason=reason)
+        supervisor = self._supervisors[connection_id]
         try:
-            await self._supervisors[connection_id].close(DRAIN_SECONDS)
+            try:
+                if wanted is None:
+                    await supervisor.hand_over(None)
+                elif wanted.running is not None:
+                    await supervisor.hand_over(wanted.running)
+            finally:
+                await supervisor.close(DRAIN_SECONDS)
         except Exception:
             # Its remaining parts end with its link; another one can be created.
             log.exception("connection not closed cleanly", connection=connection_id)

@@ -26,6 +26,7 @@ from connectivity.connections.target_topics import CONNECTION_ANNOUNCEMENTS
 from connectivity.dispatch.assembly import Dispatch
 from connectivity.errors import Detail
 from connectivity.management.client import Backoff, ConnectionClient
+from connectivity.management.hand_over import hand_over
 from connectivity.management.status_report import (
     client_status,
     closed_status,
@@ -59,6 +60,9 @@ log = structlog.get_logger(__name__)
 
 _PARTING = 5 / 6
 """The share of the time for sessions that do not answer a goodbye. Pending responses leave meanwhile."""
+
+_HAND_OVER = 10.0
+"""Seconds for clients that will not come back to settle what the broker has kept for them."""
 
 
 class Supervisor:
@@ -235,6 +239,12 @@ class Supervisor:
                 component.opened(self._member)
         for client in self.clients:
             client.open()
+
+    async def hand_over(self, successor: Connection | None) -> None:
+        """End the sessions of clients that `successor` does not have; None: of all. Call it before `close`."""
+        links = [client.link for client in self.clients if client.link is not None]
+        if links:
+            await self._wait(hand_over(self.clients, self.connection, successor), links, _HAND_OVER)
 
     async def close(self, drain: float = 0.0) -> None:
         """Close the connection.

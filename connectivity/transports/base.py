@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from pydantic import BaseModel
@@ -168,6 +168,17 @@ class Link(Protocol):
         """Disconnect from the broker in order; it keeps unsettled deliveries. Safe to call twice."""
 
 
+@runtime_checkable
+class SessionLink(Link, Protocol):
+    """A link of a client that has a session: the broker keeps messages for it while it is away."""
+
+    async def end_session(self) -> None:
+        """Consume nothing new, and return when everything that the broker has kept is settled.
+
+        The session ends when the link is closed. Raises NotConnected if the link is lost.
+        """
+
+
 class KnownNames(NamedTuple):
     """The names of deliveries that may come again: requeued ones, and those carried out lately."""
 
@@ -284,6 +295,8 @@ class ConnectionType:
     """
     keeps_key_order: bool = False
     """Whether several consumers of an address are assigned messages by key, so that keys keep their order."""
+    session_names: Callable[[Connection], Sequence[str]] = lambda _connection: ()
+    """The names of the sessions that the broker keeps for a connection, in the order of its clients."""
     is_listener: bool = False
     """Whether the service listens at the `uri` and peers connect to it, without a broker."""
     is_stream: bool = False

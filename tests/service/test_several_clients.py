@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -25,7 +26,7 @@ from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import BrokerClient
-from tests.support.connection_documents import Reader, added, policy_for, topic
+from tests.support.connection_documents import CONNECTIONS, Reader, added, policy_for, topic, wait_until_open
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, wait_until_sync
 
@@ -97,12 +98,16 @@ class Work:
                 self._open.remove(int(number))
                 self.answered[name].append(int(number))
 
-    def check(self) -> None:
-        """The history of each thing holds each change once, in the order of the answers, and without a gap."""
+    def check(self, *, is_repeated: bool = False) -> None:
+        """The history of each thing holds each change once, in the order of the answers, and without a gap.
+
+        With `is_repeated` it may hold a change again.
+        """
         for name in self.names:
             items = self._replayed(name)
             assert [item["revision"] for item in items] == list(range(1, len(items) + 1))
-            assert [item["value"] for item in items[1:]] == self.answered[name]
+            values = [item["value"] for item in items[1:]]
+            assert (list(dict.fromkeys(values)) if is_repeated else values) == self.answered[name]
         assert sorted(chain.from_iterable(self.answered.values())) == list(range(self.sent))
 
     def _replayed(self, name: str) -> list[dict[str, Any]]:
@@ -231,6 +236,57 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
             work.send(5)
             work.finish()
             work.check()
+
+
+# other clients (MQTT: the broker keeps a session for each)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "change"),
+    [
+        pytest.param(Mqtt5Setup, 3, {"clientCount": 2}, id="fewer clients"),
+        pytest.param(Mqtt5Setup, 2, {"clientCount": 1}, id="only one client"),
+        pytest.param(Mqtt5Setup, 1, {"clientCount": 2}, id="several clients"),
+        pytest.param(MqttSetup, 1, {"specificConfig": {"clientId": uuid4().hex}}, id="another client ID"),
+    ],
+)
+def test_no_message_is_lost_when_a_change_of_the_connection_gives_it_other_clients(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup], count: int, change: dict[str, Any]
+) -> None:
+    setup = kind(mosquitto)
+    with setup.client("line") as requester, ThreadPoolExecutor(1) as executor:
+        document = setup.connection("site", setup.source("line", OWNER), clientCount=count)
+        with added(service, document):
+            work = Work(requester, 4)
+            edit = executor.submit(put, service, document | change)
+            while not wait([edit], timeout=0.01).done:
+                work.send(1)
+            wait_until_open(service, document["id"])
+            work.send(25)
+            work.finish()
+            # A message may come through the last subscription and the new one; clients of one group share theirs.
+            work.check(is_repeated=count == 1 or change == {"clientCount": 1})
+
+
+@pytest.mark.parametrize("kind", [MqttSetup, Mqtt5Setup])
+def test_after_a_connection_is_deleted_the_broker_keeps_no_messages_for_it(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup]
+) -> None:
+    """A connection that is created later with the same ID gets none of them."""
+    setup = kind(mosquitto)
+    with setup.client("line") as requester:
+        document = setup.connection("site", setup.source("line", OWNER))
+        with added(service, document):
+            work = Work(requester, 1)
+        work.send(5)
+        with added(service, document):
+            requester.assert_nothing_came(work.names[0])
+            assert [item["revision"] for item in Reader(requester, work.names[0]).all()] == [1]
+
+
+def put(service: ServiceProcess, document: dict[str, Any]) -> None:
+    status, answer = service.ask("PUT", f"{CONNECTIONS}/{document['id']}", document)
+    assert status in (200, 204), answer
 
 
 # four sources

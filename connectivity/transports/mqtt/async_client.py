@@ -36,6 +36,7 @@ DISCONNECT_TIMEOUT = 1.0
 MAX_TICK = 5.0
 MIN_TICK = 0.25
 KEEP_ALIVE_TIMEOUT = 141
+UNANSWERED = "the link was lost before its subscriptions were changed"
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _EMPTY = memoryview(b"")
@@ -63,14 +64,17 @@ class AsyncMqttClient:
         self._is_closing = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
         self._connack: asyncio.Future[ConnAck] = self._loop.create_future()
-        self._subscribed: dict[int, asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]]] = {}
+        self._answers: dict[int, asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]]] = {}
+        """The expected answers to SUBSCRIBE and UNSUBSCRIBE by packet identifier."""
         self._socket_closed: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
+        self.last_properties: Properties | None = None
+        """The properties of DISCONNECT."""
         self.is_paused = False
         self.is_port_reached = False
         """Whether the broker's port is reached, with TLS if configured."""
         client.on_connect = self._connected
-        client.on_subscribe = self._handle_suback
+        client.on_subscribe = client.on_unsubscribe = self._handle_answer
         client.on_disconnect = self._disconnected
         client.on_socket_close = self._forget_socket
 
@@ -101,22 +105,33 @@ class AsyncMqttClient:
             _, mid = self._client.subscribe([(topic_filter, qos) for topic_filter in filters], properties=properties)
         except ValueError as error:
             raise ConnectionRefused(Detail.MISSING_ADDRESS, f"{', '.join(filters)}: {error}") from error
-        if mid is None:
-            raise NotConnected(Detail.CONNECTING, "the link was lost before the sources were subscribed")
-        answer = self._subscribed[mid] = self._loop.create_future()
         try:
             async with asyncio.timeout(patience):
-                reasons, said = await answer
+                reasons, said = await self._answer(mid)
         except TimeoutError:
             raise NotConnected(
                 Detail.TIMEOUT, f"the broker did not answer a subscription within {patience:g} s"
             ) from None
-        finally:
-            del self._subscribed[mid]
         for topic_filter, reason in zip(filters, reasons, strict=False):
             if reason.is_failure:
                 raise suback_error(topic_filter, reason, said)
         return min((int(reason.value) for reason in reasons), default=qos)
+
+    async def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Send one UNSUBSCRIBE and wait for its answer. Raises NotConnected if the link is lost."""
+        _, mid = self._client.unsubscribe(list(filters))
+        await self._answer(mid)
+
+    async def _answer(self, mid: int | None) -> tuple[Sequence[ReasonCode], Properties | None]:
+        """Return the answer to a SUBSCRIBE or UNSUBSCRIBE by its packet identifier; None: it was not sent."""
+        if mid is None:
+            raise NotConnected(Detail.CONNECTING, UNANSWERED)
+        answer: asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]] = self._loop.create_future()
+        self._answers[mid] = answer
+        try:
+            return await answer
+        finally:
+            del self._answers[mid]
 
     def when_written(self, done: Callable[[], None]) -> None:
         """Call `done` when all packets queued so far are written to the socket."""
@@ -142,7 +157,7 @@ class AsyncMqttClient:
         self._is_closing = True
         said: asyncio.Future[None] = self._loop.create_future()
         self.when_written(lambda: _resolve(said))
-        self._client.disconnect()
+        self._client.disconnect(properties=self.last_properties)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCONNECT_TIMEOUT):
                 await asyncio.wait((said, self._socket_closed), return_when=asyncio.FIRST_COMPLETED)
@@ -264,6 +279,8 @@ class AsyncMqttClient:
             self._socket = None
             self._loop.remove_reader(sock)
             self._loop.remove_writer(sock)
+        for answer in self._answers.values():
+            _fail(answer, NotConnected(Detail.CONNECTING, UNANSWERED))
         _resolve(self._socket_closed)
 
     def _tick(self) -> None:
@@ -291,10 +308,10 @@ class AsyncMqttClient:
             self._timer = self._loop.call_later(0, self._tick)
             self._connack.set_result(ConnAck(flags.session_present, properties))
 
-    def _handle_suback(
+    def _handle_answer(
         self, _client: object, _data: object, mid: int, reasons: list[ReasonCode], properties: Properties | None
     ) -> None:
-        answer = self._subscribed.get(mid)
+        answer = self._answers.get(mid)
         if answer is not None and not answer.done():
             answer.set_result((reasons, properties))
 
@@ -315,10 +332,10 @@ class AsyncMqttClient:
 
     def _die(self, error: LinkError) -> None:
         """Handle the unexpected end of the link."""
+        for answer in self._answers.values():
+            _fail(answer, error)
         self._client.drop_socket()
         _fail(self._connack, error)
-        for answer in self._subscribed.values():
-            _fail(answer, error)
         if not self._is_closing:
             self._is_closing = True
             self._on_lost(error)

@@ -12,7 +12,7 @@ PUBREC it sends only PUBREL, also on the next link of the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paho.mqtt.properties import Properties
 
@@ -63,6 +63,24 @@ async def connect(
     return link
 
 
+def session_names(connection: Connection) -> Sequence[str]:
+    """Return the client IDs with a session at the broker, in the order of the clients."""
+    options = Options.model_validate(connection.own_options)
+    if options.clean_session:
+        return ()
+    return [_client_id(connection, options, client) for client in range(connection.client_count)]
+
+
+def _client_id(connection: Connection, options: Options, client: int) -> str:
+    """Return the ID of a client; empty if the broker chooses it."""
+    client_id = connection.id if options.client_id is None else options.client_id
+    return f"{client_id}{_suffix(connection, client)}" if client_id else ""
+
+
+def _suffix(connection: Connection, client: int) -> str:
+    return f"_{client}" if connection.client_count > 1 else ""
+
+
 async def _join(
     link: MqttLink,
     connection: Connection,
@@ -72,10 +90,9 @@ async def _join(
     max_packet: int,
     patience: float,
 ) -> None:
-    suffix = f"_{client}" if connection.client_count > 1 else ""
-    client_id = connection.id if options.client_id is None else options.client_id
-    consumer_id = f"{client_id}{suffix}" if client_id else ""
-    consumer = SansIoPahoClient(consumer_id, mqtt_version.protocol, clean_session=options.clean_session)
+    consumer = SansIoPahoClient(
+        _client_id(connection, options, client), mqtt_version.protocol, clean_session=options.clean_session
+    )
     if options.last_will_topic is not None:
         consumer.will_set(
             options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
@@ -95,7 +112,9 @@ async def _join(
         await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=is_shared)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
-        publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
+        publisher_id = (
+            f"{options.publisher_id or f'{options.client_id or connection.id}p'}{_suffix(connection, client)}"
+        )
         publisher = SansIoPahoClient(publisher_id, mqtt_version.protocol, clean_session=True)
         channel = link.make_channel(publisher)
         dial = make_dial(publisher, connection, options, properties, True, patience)
@@ -119,6 +138,7 @@ async def _subscribe(
         qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
         identifier = mqtt_version.subscribe_properties(number) if limits.subscription_identifiers else None
         granted = await channel.subscribe(filters, qos, identifier, patience)
+        link.subscribed += filters
         if granted < min(qos, 1):
             # With QoS 1 in place of 2, nothing is lost or executed twice either.
             link.condition = f"{Detail.CONNECTED.value}: {LOWER_QOS.format(', '.join(group), qos)}"

@@ -45,6 +45,9 @@ from mappings.text_cache import MAX_CACHED_LENGTH
 log = structlog.get_logger(__name__)
 
 IN_FLIGHT = 1000
+SETTLING_PAUSE = 0.05
+"""Seconds between two looks at what is unsettled of a session that ends."""
+
 MAX_UNACKNOWLEDGED = 10
 """The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
@@ -92,6 +95,8 @@ class MqttLink:
         self._sources = Sources(filters)
         self.groups = self._sources.groups
         """The filters of each subscription by its identifier."""
+        self.subscribed: list[str] = []
+        """The filters that were subscribed to, with the share of each."""
         self._current: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
         """The sources that have taken messages of a topic from present subscriptions.
 
@@ -282,6 +287,30 @@ class MqttLink:
             self._balance()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def end_session(self) -> None:
+        """See `SessionLink`.
+
+        The broker answers UNSUBSCRIBE after the messages that it has sent before. So nothing is left if none is unsettled
+        when it is sent and none arrives before the answer. It is sent once more for brokers that queue the two apart.
+        """
+        channel = self._channels[0]
+        channel.last_properties = self._mqtt_version.last_properties()
+        if not self.subscribed:
+            return
+        await channel.unsubscribe(self.subscribed)
+        is_quiet = False
+
+        def arrived(arrival: ReceivedPublish) -> None:
+            nonlocal is_quiet
+            is_quiet = False
+            self._arrived(arrival)
+
+        self._in.on_arrival = arrived
+        while not is_quiet:
+            await asyncio.sleep(SETTLING_PAUSE)
+            is_quiet = not self._unsettled.count
+            await channel.unsubscribe(self.subscribed)
 
     async def close(self) -> None:
         self._end()

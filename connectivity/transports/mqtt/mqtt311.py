@@ -10,7 +10,7 @@ from paho.mqtt.properties import Properties
 
 from connectivity.errors import PublishFailed
 from connectivity.transports.base import ConnectionType, OutboundMessage, ReaderStatus
-from connectivity.transports.mqtt.connector import connect
+from connectivity.transports.mqtt.connector import connect, session_names
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
@@ -55,6 +55,9 @@ class Mqtt311:
     def subscribe_properties(self, number: int) -> Properties | None:  # noqa: ARG002
         return None
 
+    def last_properties(self) -> Properties | None:
+        return None
+
 
 def read_qos(text: str) -> int:
     """Read a QoS header. Raises PublishFailed for anything but 0, 1 and 2."""
@@ -94,5 +97,6 @@ CONNECTION_TYPE = ConnectionType(
     matches=matches,
     is_filter=is_filter,
     address_header=TOPIC,
+    session_names=session_names,
     schema=MQTT_SCHEMA,
 )

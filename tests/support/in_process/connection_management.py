@@ -78,6 +78,9 @@ class FakeSupervisor:
             self.status, self.status_details = self._bench.broker
             self.attempted.set()
 
+    async def hand_over(self, successor: Connection | None) -> None:
+        """There are no sessions."""
+
     async def close(self, drain: float = 0.0) -> None:
         self._bench.reported.append(f"close {self.connection.id}")
         await self._bench.may_close.wait()

@@ -67,6 +67,22 @@ does not execute it again. A live message may be forwarded twice if the link is 
     ),
     notes=(
         Note(
+            "Sessions",
+            """\
+Unless `cleanSession` is `true`, the broker keeps a session for each client: while the client is away, the broker keeps the
+messages with QoS 1 and 2 for it.
+
+A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker. It then
+unsubscribes, handles the messages that the broker has kept for it, and ends its session; this takes at most 10 s. Before
+that, a new client subscribes, so that no message is lost. If the two do not share a subscription, the service may handle
+twice a message that arrives at that moment. With `mqtt`, the broker may keep an empty session.
+
+This requires a link. If a connection is changed or deleted while it has none, or while the service is stopped, the session
+remains at the broker, with its messages. If the client ID is used again, the service handles them. A delivery that is
+requeued at that time is lost.
+""",
+        ),
+        Note(
             "Retained messages",
             """\
 Do not publish commands with the retain flag: a broker delivers a retained message for every new subscription, so the

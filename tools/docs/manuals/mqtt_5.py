@@ -55,10 +55,8 @@ topic. Messages for a client without a link wait until that client reconnects, a
 Retained messages are not delivered through shared subscriptions. `consumerCount` has no effect: a source has one
 subscription for each client.
 
-After a change of `clientCount`, the broker keeps the sessions of clients that no longer exist for 60 s, and the messages in
-them are lost. If the count is lowered to 2 or more, each removed client still gets its share of the messages in this time.
-If the count changes from or to 1, the messages that arrive while the connection is opened again are lost. So pause the
-senders while you change the count.
+Clients that no longer exist after a change of `clientCount` end their [sessions](#sessions). If the connection has no link
+at that time, the broker keeps those sessions for 60 s, with their share of the messages, and then deletes both.
 """,
         ),
         Note(

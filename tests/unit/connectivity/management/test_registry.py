@@ -24,12 +24,15 @@ from tests.support.wait import wait_until
 class FakeSupervisor:
     """Records the actions on a connection."""
 
-    def __init__(self, connection: Connection, actions: list[str]) -> None:
+    def __init__(self, connection: Connection, actions: list[str], successors: dict[str, Connection | None]) -> None:
         self.connection = connection
-        self._actions = actions
+        self._actions, self._successors = actions, successors
 
     def open(self) -> None:
         self._actions.append(f"open {self.connection.id}")
+
+    async def hand_over(self, successor: Connection | None) -> None:
+        self._successors[self.connection.id] = successor
 
     async def close(self, drain: float = 0.0) -> None:
         self._actions.append(f"close {self.connection.id}")
@@ -38,10 +41,12 @@ class FakeSupervisor:
 class RegistryHarness:
     def __init__(self, folder: Path) -> None:
         self.folder, self.reported = folder, list[str]()
+        self.successors: dict[str, Connection | None] = {}
+        """What connections were handed over to when they were closed."""
         self.may_be_open: Callable[[str], bool] = lambda _id: True
         self.registry = ConnectionRegistry(
             FolderWatcher(folder, pause=lambda _seconds: None),
-            lambda connection: FakeSupervisor(connection, self.reported),  # type: ignore[arg-type, return-value]
+            lambda connection: FakeSupervisor(connection, self.reported, self.successors),  # type: ignore[arg-type, return-value]
             lambda connection_id: self.reported.append(f"ended {connection_id}"),
             self._known,
             keep_notes=self._keep_notes,
@@ -207,6 +212,35 @@ async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_ag
     harness.write("one.json", document("elsewhere"))
     with capture_logs() as lines:
         assert await harness.changes() == ["ended one", "open one"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["connection not closed cleanly"]
+
+
+async def test_a_changed_connection_is_handed_over_to_its_successor_and_a_deleted_one_to_none(
+    harness: RegistryHarness,
+) -> None:
+    """One that is only closed keeps its sessions."""
+    for name in ("changed", "deleted", "closed"):
+        harness.write(f"{name}.json", document())
+    await harness.changes()
+    harness.write("changed.json", document("elsewhere"))
+    (harness.folder / "deleted.json").unlink()
+    harness.write("closed.json", document(connectionStatus="closed"))
+    await harness.changes()
+    successor = harness.registry["changed"].connection
+    assert harness.successors == {"changed": successor, "deleted": None}
+
+
+async def test_a_connection_closes_although_it_cannot_be_handed_over(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+
+    async def fail(successor: Connection | None) -> None:
+        raise OSError("the link does not answer")
+
+    harness.registry["one"].hand_over = fail  # type: ignore[method-assign]
+    harness.write("one.json", document("elsewhere"))
+    with capture_logs() as lines:
+        assert await harness.changes() == ["close one", "ended one", "open one"]
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["connection not closed cleanly"]
 
 
