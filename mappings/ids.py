@@ -11,7 +11,8 @@ import random
 import re
 import secrets
 from enum import Enum
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 from mappings.text_cache import cached_if_short
 
@@ -70,15 +71,21 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-@cached_if_short(8192)
 def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
     """Return the entity with this ID; None if the text is no ID: the caller knows the error."""
+    return _ENTITY_IDS[type](text)
+
+
+def _parse(type: EntityType, text: str) -> EntityId | None:
     if type is EntityType.STREAM:
         return partition_entity(text) if _PARTITION.fullmatch(text) else None
     match = _ENTITY_ID.fullmatch(text)
     if match is None or utf16_length(text) > MAX_ID_LENGTH:
         return None
     return EntityId(type, match["namespace"], match["name"])
+
+
+_ENTITY_IDS: Final = {type: cached_if_short(8192)(partial(_parse, type)) for type in EntityType}
 
 
 def namespace_of(id: str) -> str:

@@ -75,8 +75,8 @@ def _case(
 ) -> CommandContext:
     if command.entity.name == NO_NAME:
         _check_several(command)
-    else:
-        _check_value(command, limits)
+    elif command.value is not None and len(command.value) > limits.thing:
+        _check_value(command, command.value, limits)
     _check_headers(command, subjects, limits)
     address = paths.address(command.entity, command.path)
     case = CommandContext(command, tuple(subjects), world, now, limits, address, past)
@@ -91,11 +91,8 @@ def _check_several(command: Command) -> None:
         raise refusal(f"{entity.type.group}:id.invalid", entity, command.path, f"'{entity}'")
 
 
-def _check_value(command: Command, limits: TwinLimits) -> None:
+def _check_value(command: Command, value: bytes, limits: TwinLimits) -> None:
     """Refuse a value that is too large for any entity, because it would take long to read."""
-    value = command.value
-    if value is None or len(value) <= limits.value:
-        return
     # Six bytes of an escaped character are one at least.
     if (size := len(value) - 5 * value.count(rb"\u")) > limits.value:
         type, detail = command.entity.type, f"found {size} bytes, expected at most {limits.value}"

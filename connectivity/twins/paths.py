@@ -8,7 +8,7 @@ included.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from connectivity.errors import TwinError
@@ -121,7 +121,7 @@ def address(entity: EntityId, path: str) -> ResourcePath:
 
     Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path.
     """
-    found = _parse_known(entity.type, path)
+    found = _KNOWN[entity.type](path)
     # The fast check has failed: find the error to report.
     return found if found is not None else _address(entity, path)
 
@@ -153,13 +153,15 @@ def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
             raise errors.refusal("policies:id.invalid", entity, found.pointer, errors.quote(id))
 
 
-@cached_if_short(8192)
 def _parse_known(type: EntityType, path: str) -> ResourcePath | None:
     """Return the address of a valid path; None for any other."""
     try:
         return _address(EntityId(type, "", ""), path)
     except TwinError:
         return None
+
+
+_KNOWN: Final = {type: cached_if_short(8192)(partial(_parse_known, type)) for type in EntityType}
 
 
 def _read(type: EntityType, path: str) -> ResourcePath | None:

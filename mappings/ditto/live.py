@@ -16,7 +16,7 @@ import msgspec
 from mappings.ditto import errors
 from mappings.ditto.document import DittoMessage as Document
 from mappings.ditto.document import compact, parse_value
-from mappings.ditto.paths import resource
+from mappings.ditto.paths import RESOURCES
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import MAX_ID_LENGTH, EntityId, is_label, utf16_length
 from mappings.model.headers import readable
@@ -53,7 +53,7 @@ def read_live(document: Document, topic: TopicPath, entity: EntityId, headers: H
     if topic.action is None or entity.name == "_":
         raise unknown_topic(document.topic)
     is_event = topic.criterion == "events"
-    place = resource(entity.type, document.path)
+    place = RESOURCES[entity.type](document.path)
     if (_TWIN_ACTIONS.get(topic.action) if is_event else topic.action) not in place.actions:
         raise unknown_topic(document.topic)
     value = compact(document.value) if document.value else None

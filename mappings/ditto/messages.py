@@ -18,7 +18,7 @@ from mappings.ids import EntityId
 from mappings.json_values import encode_value
 from mappings.model.envelope import Envelope
 from mappings.model.headers import subscription_headers
-from mappings.model.metadata import without_changes
+from mappings.model.metadata import SIGN, without_changes
 from mappings.model.signals import Headers, Next, SubscriptionKind
 from mappings.model.topic_path import entity_topic, topic_of
 
@@ -105,17 +105,17 @@ def next_envelopes(signal: Next) -> list[Envelope]:
         return _page_envelopes(signal)
     if signal.entity is None:
         raise not_expressible("elements of a history without the id of their entity")
-    around = _BatchParts(signal)
     frames: dict[str, _Frame] = {}
     headers = transport_headers(signal.headers)
     encode, join = encode_value, b"".join
     envelopes = []
     for _, revision, timestamp, action, path, value, stored in signal.elements:
         if (frame := frames.get(action)) is None:
-            frame = frames[action] = around.frame(signal.entity, action)
+            frame = frames[action] = _frame(signal, signal.entity, action)
         head, middle, has_value = frame
         number = encode(revision)
-        start = (head, without_changes(stored), b',"entity-revision":', number, middle, encode(path))
+        shown = without_changes(stored) if SIGN in stored else stored
+        start = (head, shown, b',"entity-revision":', number, middle, encode(path))
         end = (b',"revision":', number, b',"timestamp":"', timestamp.encode(), b'"}}}')
         if has_value and value is not None:
             payload = join((*start, b',"value":', value, *end))
@@ -125,26 +125,20 @@ def next_envelopes(signal: Next) -> list[Envelope]:
     return envelopes
 
 
-class _BatchParts:
-    """The parts that all messages of one batch share."""
-
-    def __init__(self, signal: Next) -> None:
-        self._opened = _opened(signal, b"item") + b'{"topic":'
-        repeated = {
-            name: value for name, value in subscription_headers(signal.subscribed).items() if name not in _ITEM_HEADERS
-        }
-        self._headers = b',"headers":' + json_bytes(repeated)[:-1] + (b"," if repeated else b"")
-
-    def frame(self, entity: EntityId, action: str) -> _Frame:
-        """The frame for events with this action. Raises EncodeError for an action that no event has."""
-        if action not in CONTENT_TYPES:
-            raise not_expressible(f"an event with the action '{action}'")
-        topic = encode_value(entity_topic(entity, entity.type.group, "events", action).full)
-        return _Frame(
-            self._opened + topic + self._headers + b'"historical-headers":',
-            _DECLARED[action] + b'},"path":',
-            CONTENT_TYPES[action] is not None,
-        )
+def _frame(signal: Next, entity: EntityId, action: str) -> _Frame:
+    """Return the frame for events with this action. Raises EncodeError for an action that no event has."""
+    if action not in CONTENT_TYPES:
+        raise not_expressible(f"an event with the action '{action}'")
+    topic = encode_value(entity_topic(entity, entity.type.group, "events", action).full)
+    repeated = {
+        name: value for name, value in subscription_headers(signal.subscribed).items() if name not in _ITEM_HEADERS
+    }
+    headers = b',"headers":' + json_bytes(repeated)[:-1] + (b"," if repeated else b"")
+    return _Frame(
+        _opened(signal, b"item") + b'{"topic":' + topic + headers + b'"historical-headers":',
+        _DECLARED[action] + b'},"path":',
+        CONTENT_TYPES[action] is not None,
+    )
 
 
 def _page_envelopes(signal: Next) -> list[Envelope]:

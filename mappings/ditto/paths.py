@@ -7,7 +7,8 @@ of a subject or the key of a resource, slashes included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 from mappings.ditto import errors
 from mappings.errors import DecodeError, UnknownPath
@@ -41,16 +42,18 @@ class DittoResource(NamedTuple):
     actions: frozenset[str]
 
 
-@cached_if_short(8192)
-def resource(type: EntityType, path: str) -> DittoResource:
-    """Return the place that `path` names.
-
-    Raises DecodeError: `json.pointer.invalid`, `json.invalid` for too many segments, or UnknownPath.
-    """
+def _resource(type: EntityType, path: str) -> DittoResource:
     found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
     if found is None:
         raise UnknownPath(errors.unknown_path(path))
     return found
+
+
+RESOURCES: Final = {type: cached_if_short(8192)(partial(_resource, type)) for type in EntityType}
+"""A function for each type of entity: it returns the place that a path names.
+
+Raises DecodeError: `json.pointer.invalid`, `json.invalid` for too many segments, or UnknownPath.
+"""
 
 
 def _thing_resource(path: str) -> DittoResource | None:

@@ -17,7 +17,7 @@ from mappings.ditto import errors
 from mappings.ditto.document import DittoMessage, compact, parse_value, read_message, read_topic, reject_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.messages import MESSAGE, written_message_schema
-from mappings.ditto.paths import resource
+from mappings.ditto.paths import RESOURCES
 from mappings.ditto.subscriptions import HISTORY_COMMANDS, SEARCH_COMMANDS
 from mappings.ditto.writer import WRITERS
 from mappings.errors import DecodeError
@@ -96,7 +96,7 @@ def _signals(message: DittoMessage, topic: TopicPath, entity: EntityId | None, h
 
 
 def _command(message: DittoMessage, topic: TopicPath, entity: EntityId, headers: Headers) -> Command:
-    place = resource(entity.type, message.path)
+    place = RESOURCES[entity.type](message.path)
     action = topic.action
     if action is None or action not in place.actions:
         raise unknown_topic(message.topic)

@@ -48,8 +48,12 @@ class Envelope(msgspec.Struct, frozen=True):
 
     def utf8(self) -> bytes:
         """Return a payload of text in UTF-8, converted from the charset of its content type."""
-        content_type = self.header("content-type") if self.headers else None
-        return self.payload if content_type is None else to_utf8(self.payload, parse_content_type(content_type))
+        payload = self.payload
+        # As in `to_utf8`, without looking for the header, which most text does not need.
+        is_plain = payload.isascii() and payload.find(0) < 0
+        if is_plain or (content_type := self.header("content-type")) is None:
+            return payload
+        return to_utf8(payload, parse_content_type(content_type))
 
 
 class ContentType(NamedTuple):

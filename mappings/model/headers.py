@@ -252,6 +252,7 @@ FIELDS: dict[str, HeaderField] = {
 _INTERNAL_PREFIX = "ditto-pre-defined-extra-fields"
 
 _NEVER_SENT = frozenset(row.name for row in FIELDS.values() if not row.is_written)
+_NEVER_IN_SUBSCRIPTIONS = _NEVER_SENT | {"version"}
 
 
 def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
@@ -401,4 +402,4 @@ def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 def subscription_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a command that the messages of its subscription repeat: no schema version."""
-    return {name: value for name, value in repeated_headers(headers).items() if name != "version"}
+    return {name: value for name, value in headers.items() if name not in _NEVER_IN_SUBSCRIPTIONS}

@@ -17,7 +17,7 @@ from mappings.json_values import parse_json
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Event
 from spark_store.errors import StoreError
-from spark_store.history.replay import merge, state_path
+from spark_store.history.replay import STATE_PATHS, merge
 from spark_store.records import Snapshot
 
 
@@ -44,7 +44,7 @@ def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[s
         return {}
     if action == "merged":
         value = merge(None, value)
-    for key in reversed(state_path(type, path)):
+    for key in reversed(STATE_PATHS[type](path)):
         value = {key: value}
     return dict(value) if isinstance(value, Mapping) else {}
 

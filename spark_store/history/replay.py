@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -75,7 +75,7 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
     """As `evolve`, of a thing or a policy, for a caller that has the event's value at hand as parsed JSON."""
     before = snapshot.state if snapshot is not None else None
     data: Mapping[str, Any] = {} if before is None else data_of(before) if METADATA in before else before
-    path = state_path(event.entity.type, event.path)
+    path = STATE_PATHS[event.entity.type](event.path)
     if event.action == "deleted":
         state = remove(data, path) if path else None
         if path == _IMPORTS and event.entity.type is EntityType.POLICY:
@@ -120,15 +120,18 @@ def _annotate(
     return {**state, METADATA: evolve_metadata(present, data, state, changes, emptied)}
 
 
-@cached_if_short(4096)
-def state_path(type: EntityType, path: str) -> Segments:
-    """Return the keys in a path of an event.
+def _policy_path(path: str) -> Segments:
+    match = _WHOLE_KEY.fullmatch(path)
+    return (*parse_pointer(match[1]), match[2]) if match is not None else parse_pointer(path)
 
-    Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
-    """
-    if type is EntityType.POLICY and (match := _WHOLE_KEY.fullmatch(path)):
-        return (*parse_pointer(match[1]), match[2])
-    return parse_pointer(path)
+
+STATE_PATHS: Final = {
+    type: cached_if_short(4096)(_policy_path if type is EntityType.POLICY else parse_pointer) for type in EntityType
+}
+"""A function for each type of entity: it returns the keys in a path of an event.
+
+Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
+"""
 
 
 def merge_at(state: Any, path: Segments, patch: Any) -> Any:

@@ -25,7 +25,7 @@ from mappings.model.json_pointer import put
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Event
 from mappings.timestamps import utc_text
-from spark_store.history.replay import StateFold, state_path
+from spark_store.history.replay import STATE_PATHS, StateFold
 from spark_store.records import Snapshot, entity_of
 from spark_store.rql.ast import And, FieldKind, Not, Or, Predicate
 from spark_store.rql.partial_evaluator import fields
@@ -240,7 +240,7 @@ def _fold_values(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
     last = {event.path: event.revision for event in events}
     for event in events[bisect_left(events, last.get("/", 0), key=_revision_of) :]:
         if last[event.path] == event.revision:
-            state = put(state, state_path(EntityType.THING, event.path or "/"), decode_value(event.value or "null"))
+            state = put(state, STATE_PATHS[EntityType.THING](event.path or "/"), decode_value(event.value or "null"))
     newest = events[-1]
     created = events[0].at if known is None else known.created or known.at
     return StateRow(newest.entity, newest.revision, created, newest.at, None, state)

@@ -37,7 +37,7 @@ UNREPORTED_REFUSALS = {1: 132, 2: 133}
 _ONE_BYTE, _TWO_BYTES = 127, 16_383
 """The greatest lengths that take one byte, and two; they are read and written without a call."""
 
-_PUBLISH, _PUBACK = int(MessageType.PUBLISH), int(MessageType.PUBACK)
+_PUBLISH, _PUBACK, _PUBREC = int(MessageType.PUBLISH), int(MessageType.PUBACK), int(MessageType.PUBREC)
 _LENGTH = Struct("!H")
 _ACK = Struct("!BBH")
 
@@ -247,7 +247,10 @@ class SansIoPahoClient(Client):
 
     def acknowledge(self, mid: int, qos: int) -> None:
         """Acknowledge a message, with QoS 2 by PUBREC, which paho would send too early."""
-        self._packet_queue(_PUBACK, _ACK.pack(_PUBACK if qos == 1 else int(MessageType.PUBREC), 2, mid), mid, qos)
+        self.unsent.append(_ACK.pack(_PUBACK if qos == 1 else _PUBREC, 2, mid))
+        # As in `_packet_queue`, without a call.
+        if len(self.unsent) == 1:
+            self.on_unsent()
 
     def _handle_connack(self) -> MQTTErrorCode:
         packet = self._in_packet["packet"]

@@ -8,17 +8,17 @@ calls: list[str] = []
 
 
 @cached_if_short(2)
-def read(kind: int, text: str) -> str:
-    """Return a text."""
+def read(text: str) -> str:
+    """Return a text twice."""
     calls.append(text)
-    return text * kind
+    return text * 2
 
 
 def calls_for(*texts: str) -> list[str]:
     """Return those of the texts for which the function was executed."""
     calls.clear()
     for text in texts:
-        assert read(2, text) == text * 2
+        assert read(text) == text * 2
     return list(calls)
 
 
@@ -32,5 +32,11 @@ def test_a_result_for_a_long_text_is_not_kept() -> None:
     assert calls_for(long[1:], long[1:]) == [long[1:]]
 
 
-def test_a_function_keeps_its_name_and_description() -> None:
-    assert (read.__name__, read.__doc__) == ("read", "Return a text.")
+def test_a_result_that_is_used_again_outlives_any_number_of_others() -> None:
+    others = [text for number in range(100) for text in (f"text {number}", "often")]
+    assert calls_for("often", *others).count("often") == 1
+
+
+def test_the_number_of_kept_results_is_bounded() -> None:
+    calls_for(*map(str, range(100)))
+    assert calls_for(*map(str, range(100))) == [str(number) for number in range(100)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.ditto.paths import resource
+from mappings.ditto.paths import RESOURCES
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityType
 from tests.support.table import each_row
@@ -52,12 +52,12 @@ POLICY_PATHS = {
 
 @each_row(("path", "actions"), THING_PATHS.items())
 def test_a_path_of_a_thing_takes_its_actions(path: str, actions: str) -> None:
-    assert resource(EntityType.THING, path) == (path, frozenset(actions.split()))
+    assert RESOURCES[EntityType.THING](path) == (path, frozenset(actions.split()))
 
 
 @each_row(("path", "actions"), POLICY_PATHS.items())
 def test_a_path_of_a_policy_takes_its_actions(path: str, actions: str) -> None:
-    assert resource(EntityType.POLICY, path) == (path, frozenset(actions.split()))
+    assert RESOURCES[EntityType.POLICY](path) == (path, frozenset(actions.split()))
 
 
 @each_row(
@@ -75,8 +75,8 @@ def test_a_path_of_a_policy_takes_its_actions(path: str, actions: str) -> None:
     ],
 )
 def test_a_path_has_one_normal_form(type: EntityType, written: str, path: str) -> None:
-    assert resource(type, written).path == path
-    assert resource(type, path).path == path
+    assert RESOURCES[type](written).path == path
+    assert RESOURCES[type](path).path == path
 
 
 @each_row(
@@ -99,7 +99,7 @@ def test_a_path_has_one_normal_form(type: EntityType, written: str, path: str) -
 )
 def test_any_other_path_is_unknown(type: EntityType, path: str) -> None:
     with pytest.raises(UnknownPath) as caught:
-        resource(type, path)
+        RESOURCES[type](path)
     assert caught.value.fault.error == "protocoladapter:unknown.path"
 
 
@@ -108,24 +108,24 @@ def test_any_other_path_is_unknown(type: EntityType, path: str) -> None:
 )
 def test_two_slashes_in_a_row_are_an_invalid_pointer(path: str) -> None:
     with pytest.raises(DecodeError) as caught:
-        resource(EntityType.THING, path)
+        RESOURCES[EntityType.THING](path)
     assert caught.value.fault.error == "json.pointer.invalid"
     assert len(caught.value.fault.message) < 300
 
 
 def test_a_long_path_is_read_like_a_short_one() -> None:
     path = "/attributes/" + "a" * 5000
-    assert resource(EntityType.THING, path).path == path
+    assert RESOURCES[EntityType.THING](path).path == path
 
 
 @pytest.mark.parametrize("path", ["/attributes" + "/a" * 199, "attributes" + "/a" * 199 + "/"])
 def test_a_path_of_a_thing_has_at_most_200_segments(path: str) -> None:
-    assert resource(EntityType.THING, path).path == "/attributes" + "/a" * 199
+    assert RESOURCES[EntityType.THING](path).path == "/attributes" + "/a" * 199
     with pytest.raises(DecodeError, match=r"json\.invalid") as caught:
-        resource(EntityType.THING, "/a/" + path.removeprefix("/"))
+        RESOURCES[EntityType.THING]("/a/" + path.removeprefix("/"))
     assert caught.value.fault.description == "Found 201 segments, expected at most 200."
 
 
 def test_a_subject_and_a_resource_of_a_policy_have_any_number_of_slashes() -> None:
     path = "/entries/owner/resources/thing:" + "/a" * 300
-    assert resource(EntityType.POLICY, path).path == path
+    assert RESOURCES[EntityType.POLICY](path).path == path

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.model.signals import Event
-from spark_store.history.replay import DeletePatternRefused, MatchBudget, evolve, matching_keys, merge, state_path
+from spark_store.history.replay import STATE_PATHS, DeletePatternRefused, MatchBudget, evolve, matching_keys, merge
 from spark_store.records import Snapshot
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
@@ -150,7 +150,7 @@ def test_a_policy_guards_itself() -> None:
     ],
 )
 def test_a_path_names_keys(type: EntityType, path: str, keys: tuple[str, ...]) -> None:
-    assert state_path(type, path) == keys
+    assert STATE_PATHS[type](path) == keys
 
 
 @each_row(
@@ -207,7 +207,7 @@ def test_merging_twice_is_merging_once(target: Any, patch: Any) -> None:
 @given(PLACES, STATES)
 def test_a_replayed_state_has_the_modified_value(path: str, value: Any) -> None:
     after: Any = replayed(CREATED, ("modified", path, value)).state
-    for key in state_path(EntityType.THING, path):
+    for key in STATE_PATHS[EntityType.THING](path):
         after = after[key]
     assert after == value
 
@@ -273,8 +273,8 @@ def test_the_patterns_of_one_merge_have_one_budget() -> None:
 
 def test_a_long_path_is_not_kept() -> None:
     path = "/attributes/" + "a" * 501
-    assert state_path(EntityType.THING, path) == ("attributes", "a" * 501)
-    assert state_path(EntityType.THING, path) is not state_path(EntityType.THING, path)
+    assert STATE_PATHS[EntityType.THING](path) == ("attributes", "a" * 501)
+    assert STATE_PATHS[EntityType.THING](path) is not STATE_PATHS[EntityType.THING](path)
 
 
 def test_a_delete_pattern_that_is_accepted_is_fast_at_its_worst() -> None:
