@@ -222,11 +222,20 @@ def test_a_refused_connection_does_not_stop_the_others(
     assert missing.startswith("depto: connectivity:connection.notfound: It is not there.")
 
 
-def test_a_missing_permission_error_explains_how_to_set_a_token(server: Canned) -> None:
+def test_a_missing_permission_error_explains_how_to_set_a_token(
+    server: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONNECTIVITY_TOKEN")
     server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
     result = run("list")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "CONNECTIVITY_TOKEN or --token-file" in result.stderr
+
+
+def test_a_refused_token_is_not_shown(server: Canned) -> None:
+    server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
+    result = run("list")
+    assert (result.exit_code, result.stdout) == (4, "")
     assert TOKEN not in result.output
 
 
