@@ -168,7 +168,8 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
     (open_to / "link").symlink_to(data / "secrets.key")
     (open_to / "folder").symlink_to(data)
     (open_to / "same").hardlink_to(key)
-    texts = [str(data / "secrets.key"), str(key), "link", "folder/secrets.key", "same", "../data/secrets.key"]
+    (open_to / "inner").hardlink_to(data / "secrets.key")
+    texts = [str(data / "secrets.key"), str(key), "link", "folder/secrets.key", "same", "inner", "../data/secrets.key"]
     texts += [f"{data}/../data/secrets.key", f"/proc/self/root{key}", f"{data}/./secrets.key"]
     for text in texts:
         found = resolve({"ca": f"${{file:{text}}}"}, base=open_to, rules=ReferenceRules(own=[data, key]))
