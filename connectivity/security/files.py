@@ -18,6 +18,10 @@ _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
+OWN_FILE = "a file that belongs to the service"
+"""Why a forbidden file is not read."""
+
+
 class UnreadableFile(ValueError):
     """The file cannot be read, or must not be. The text says why, and nothing of the content."""
 
@@ -37,7 +41,7 @@ def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) 
     with open(opened, "rb") as file:
         has_other_names = os.fstat(opened).st_nlink > 1
         if not passed.isdisjoint(_identities(forbidden, with_files=has_other_names)):
-            raise UnreadableFile("a file that belongs to the service")
+            raise UnreadableFile(OWN_FILE)
         content = file.read(most + 1)
     if len(content) > most:
         raise UnreadableFile(f"a file of more than {most} bytes")

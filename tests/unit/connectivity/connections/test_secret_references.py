@@ -214,6 +214,19 @@ def test_existing_and_missing_files_outside_of_the_folders_get_the_same_refusal(
         assert problem.found == f"${{file:{tmp_path}/{name}}}, a file outside the folders in secrets.folders"
 
 
+def test_existing_and_missing_files_of_the_services_own_get_the_same_refusal(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "link").symlink_to(data)
+    (data / "secrets.key").write_text("geheim", encoding="utf-8")
+    for own in (data, tmp_path / "link"):
+        rules = ReferenceRules(own=[own], folders=[tmp_path])
+        for name in ("secrets.key", "nowhere", "nowhere/below", "."):
+            (problem,) = resolve({"ca": f"${{file:{data}/{name}}}"}, rules=rules).problems
+            assert problem.found == f"${{file:{data}/{name}}}, a file that belongs to the service"
+            assert problem.expected == "a file in an allowed folder"
+
+
 def test_variables_limit_the_names_of_references() -> None:
     environ = {
         "BROKER_PASSWORD": "geheim",
