@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import h11
 import msgspec
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connectivity.api.errors import error_body, fault
@@ -43,7 +46,7 @@ def server_of(app: FastAPI, settings: ApiSettings) -> Server:
 
     return Server(
         uvicorn.Config(
-            app,
+            _with_origin_form(app),
             http=Bounded,
             ws="none",
             log_config=None,
@@ -53,6 +56,22 @@ def server_of(app: FastAPI, settings: ApiSettings) -> Server:
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
     )
+
+
+_ABSOLUTE_TARGET = re.compile(rb"https?://([^/]+)(/.*)?", re.IGNORECASE)
+
+
+def _with_origin_form(app: ASGIApp) -> ASGIApp:
+    """Pass a request with an absolute target on as one for its path, with its host (RFC 9112, 3.2.2)."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        if (target := _ABSOLUTE_TARGET.fullmatch(scope["raw_path"])) is not None:
+            path = target[2] or b"/"
+            headers = [(b"host", target[1]), *(each for each in scope["headers"] if each[0] != b"host")]
+            scope = {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": headers}
+        await app(scope, receive, send)
+
+    return run
 
 
 class _Protocol(H11Protocol):

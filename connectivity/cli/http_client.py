@@ -212,7 +212,7 @@ class ServiceClient:
             sent["content-type"] = content_type
         with _translate_errors(self.address):
             status, found, data = self._exchange(method, target, sent, content)
-        return _parse_response(self.address, status, found, data)
+        return _parse_response(self.address, status, found, data, has_token=self._token is not None)
 
     def _exchange(
         self, method: str, target: str, headers: Mapping[str, str], content: bytes | None
@@ -311,7 +311,9 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
         ) from None
 
 
-def _parse_response(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:
+def _parse_response(
+    place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes, *, has_token: bool
+) -> HttpResponse:
     """The answer, if it is one of this service. Raises RequestFailed."""
     document = _document(headers, data)
     if 200 <= status < 300:
@@ -321,7 +323,7 @@ def _parse_response(place: ServiceAddress, status: int, headers: Mapping[str, st
     fault = document if isinstance(document, dict) else {}
     code, message = (fault.get(name) for name in ("error", "message"))
     if status in (401, 403):
-        raise NotAllowed(f"{place.display_url}: {_not_allowed(status, message)}")
+        raise NotAllowed(f"{place.display_url}: {_not_allowed(status, message, has_token)}")
     if not isinstance(code, str) or not isinstance(message, str):
         raise ServiceUnreachable(
             f"{place.display_url}: status {status} with an error that does not come from this service; fix --url"
@@ -334,10 +336,10 @@ def _parse_response(place: ServiceAddress, status: int, headers: Mapping[str, st
     raise ServiceRefused(gap.join([f"{code}:", message, *([str(description)] if is_more else [])]), status, code, fault)
 
 
-def _not_allowed(status: int, message: object) -> str:
+def _not_allowed(status: int, message: object, has_token: bool) -> str:
     """Return the error with the service's text, if there is one, and the remedy."""
     said = f"{message}" if isinstance(message, str) else f"status {status}"
-    if status == 401:
+    if status == 401 and not has_token:
         return f"{said} Give the token in {TOKEN_VARIABLE} or --token-file."
     return f"{said} Use another token or address."
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import exit_on, pluralize, print_error, print_fields, print_json, print_list, print_table
 from connectivity.errors import SettingsError
+
+if TYPE_CHECKING:
+    from connectivity.config.settings import Settings
 
 app = CommandGroup(
     help="Inspect, verify and repair the lake, and run the pipeline that copies events from the journal to the lake."
@@ -27,7 +30,7 @@ app = CommandGroup(
 @app.command()
 def run(settings: SettingsFile = None) -> None:
     """Run the pipeline until SIGTERM or SIGINT. Use this command if `spark.mode` is `external`."""
-    loaded = loaded_settings(settings)
+    loaded = _settings_with_lake(settings)
     from connectivity.maintenance import pipeline_process
 
     # The pipeline replaces this process, with its signals and exit code.
@@ -38,7 +41,7 @@ def run(settings: SettingsFile = None) -> None:
 @app.command()
 def install(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Download Delta's jars, which Spark needs to write the lake, and verify their checksums."""
-    found = _run_action(settings, "install")
+    found = _run_action(loaded_settings(settings), "install")
     if as_json:
         print_json(found)
     else:
@@ -48,7 +51,7 @@ def install(settings: SettingsFile = None, as_json: AsJson = False) -> None:
 @app.command()
 def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Compact small files of the lake, and remove unused files."""
-    found = _run_action(settings, "optimize")
+    found = _run_action(_settings_with_lake(settings), "optimize")
     if as_json:
         print_json(found)
     else:
@@ -65,7 +68,7 @@ def retention(
 ) -> None:
     """Delete events that are older than their retention, or preview the deletion by namespace."""
     if not preview:
-        found = _run_action(settings, "retention")
+        found = _run_action(_settings_with_lake(settings), "retention")
         if as_json:
             print_json(found)
         else:
@@ -95,7 +98,7 @@ def verify(settings: SettingsFile = None, as_json: AsJson = False) -> None:
         elif message["event"] == "compared" and sys.stderr.isatty():
             typer.echo(f"\r\033[Kentity {message['entities']:,} of {message['total']:,}", nl=False, err=True)
 
-    found = _run_action(settings, "verify", on_event=on_event)
+    found = _run_action(loaded_settings(settings), "verify", on_event=on_event)
     if sys.stderr.isatty():
         typer.echo("\r\033[K", nl=False, err=True)
     if as_json:
@@ -149,7 +152,7 @@ def rebuild(
     Stop the service first, because no other process may write journal or lake meanwhile. The exception is
     `--only index`: if the service is running, the service rebuilds the index. If the command was interrupted, run it again.
     """
-    loaded = loaded_settings(settings)
+    loaded = _settings_with_lake(settings) if only is RebuildChoice.LATEST else loaded_settings(settings)
     from connectivity.maintenance import rebuild as module
 
     with exit_on(SettingsError, code=2):
@@ -186,12 +189,26 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def _settings_with_lake(file: Path | None) -> Settings:
+    """Return the settings. Ends the command with 2 if they are invalid, or say that there is no lake.
+
+    A mode that is `off` by default is not refused: the pipeline then reports the missing extra.
+    """
+    loaded = loaded_settings(file)
+    if loaded.spark.mode.value == "off" and "mode" in loaded.spark.model_fields_set:
+        print_error(
+            "spark.mode: found off, expected external or embedded; with off there is no lake, and the journal keeps "
+            "everything"
+        )
+        raise typer.Exit(2)
+    return loaded
+
+
 def _run_action(
-    settings: Path | None, action: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
+    settings: Settings, action: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> dict[str, Any]:
     """Return the result of a pipeline process; exit with its code if it failed."""
-    loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 
     with exit_on(pipeline_process.PipelineEnded):
-        return pipeline_process.answer(loaded, action, on_event=on_event)
+        return pipeline_process.answer(settings, action, on_event=on_event)

@@ -45,11 +45,8 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        with exit_on(SettingsError, code=2):
+        with exit_on(SettingsError, code=2), exit_on(DataFolderLocked):
             done = keyring.rotate_offline(loaded, user())
-    except DataFolderLocked as error:
-        print_error(f"{error}; stop that process, then repeat the command")
-        raise typer.Exit(error.exit_code) from None
     except (SealError, keyring.RotationFailed) as error:
         print_error(f"{error}; nothing has changed")
         raise typer.Exit(1) from None

@@ -123,13 +123,19 @@ def _read_retention(value: object) -> object:
     return {"default": value} if is_one_rule else value
 
 
+_NAMESPACE = "^[^:]*$"
+"""Of streams, too, whose namespaces are any text before the first colon of an ID."""
+
+
 class RetentionSettings(Section):
     """Which events are kept: by namespace, and by default."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra={"propertyNames": {"pattern": _NAMESPACE}})
 
     default: Keeping = Field(default=RetentionSetting(), description="For namespaces without a rule of their own.")
-    __pydantic_extra__: dict[str, Keeping] = Field(init=False)
+    __pydantic_extra__: dict[Annotated[str, TextForm(_NAMESPACE, "a namespace, which has no colon")], Keeping] = Field(
+        init=False
+    )
 
     @property
     def rules(self) -> Mapping[str, RetentionSetting]:

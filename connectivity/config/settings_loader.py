@@ -69,7 +69,9 @@ def _explain(details: Any, content: Mapping[str, Any], file: Path | None) -> str
     name = json_path(*steps)
     if details["type"] == "extra_forbidden":
         return _unknown(name, origin, steps[-1], list(_section(steps[:-1]).model_fields))
-    found, expected = show(value), expected_of(details["type"], details.get("ctx", {}), details["msg"])
+    # An invalid name is reported at its own place.
+    found = show(steps[-1] if details["input"] == steps[-1] else value)
+    expected = expected_of(details["type"], details.get("ctx", {}), details["msg"])
     hint = nearest_choice(value, expected)
     if steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
         found = "an invalid token"

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from connectivity.config.documents import is_encodable
 from connectivity.config.problems import json_path
 from connectivity.errors import Problem
-from connectivity.security.files import UnreadableFile, read_regular_file
+from connectivity.security.files import OWN_FILE, UnreadableFile, read_regular_file
 
 PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
 """The fields of a connection in which references are replaced."""
@@ -61,6 +61,9 @@ class ReferenceRules:
             return "a file outside the folders in secrets.folders"
         if any(path.is_relative_to(place) for place in _SYSTEM_FOLDERS):
             return "a file in a system folder"
+        # An existing one is also recognized by other names when it is read.
+        if any(path.is_relative_to(os.path.realpath(it)) for it in self.own):
+            return OWN_FILE
         return None
 
 

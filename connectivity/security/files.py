@@ -18,6 +18,10 @@ _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
+OWN_FILE = "a file that belongs to the service"
+"""Why a forbidden file is not read."""
+
+
 class UnreadableFile(ValueError):
     """The file cannot be read, or must not be. The text says why, and nothing of the content."""
 
@@ -26,7 +30,7 @@ def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) 
     """Return the content of a regular file of at most `most` bytes. Raises UnreadableFile.
 
     `path` is absolute and has no links: a folder that became a link after the path was checked is not followed.
-    `forbidden` are files and folders that the file must not be or be in.
+    `forbidden` are files and folders that the file must not be or be in, also by a hard link elsewhere.
     """
     try:
         opened, passed = _open(path)
@@ -35,8 +39,9 @@ def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) 
     except OSError as error:
         raise UnreadableFile(f"a file that cannot be read: {error.strerror}") from None
     with open(opened, "rb") as file:
-        if not passed.isdisjoint(_identities(forbidden)):
-            raise UnreadableFile("a file that belongs to the service")
+        has_other_names = os.fstat(opened).st_nlink > 1
+        if not passed.isdisjoint(_identities(forbidden, with_files=has_other_names)):
+            raise UnreadableFile(OWN_FILE)
         content = file.read(most + 1)
     if len(content) > most:
         raise UnreadableFile(f"a file of more than {most} bytes")
@@ -62,10 +67,15 @@ def _open(path: Path) -> tuple[int, set[Identity]]:
     return held, passed
 
 
-def _identities(paths: Iterable[Path]) -> Iterator[Identity]:
+def _identities(paths: Iterable[Path], *, with_files: bool) -> Iterator[Identity]:
+    """Yield the identities of files and folders; `with_files`: and of all files in these folders."""
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
             yield _identity(path.stat())
+        for folder, _, names in os.walk(path) if with_files else ():
+            for name in names:
+                with suppress(FileNotFoundError):
+                    yield _identity(os.lstat(os.path.join(folder, name)))
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -117,6 +117,8 @@ class _ParsedSearch(NamedTuple):
     filter: str | None
     now: datetime
     after: SortKey | None
+    is_of_no_namespace: bool
+    """Whether the list of namespaces is empty: nothing matches, and nothing is read."""
 
 
 class SearchRequests:
@@ -144,7 +146,7 @@ class SearchRequests:
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)
             options, feed = parsed.options, SearchFeed(self._service, parsed.request)
-            if options.size == 0 or (search.namespaces == frozenset() and options.cursor is None):
+            if options.size == 0 or parsed.is_of_no_namespace:
                 return NO_THINGS
             if options.offset is not None:
                 page = await feed.page_at(options.offset, self._page_bytes)
@@ -169,9 +171,10 @@ class SearchRequests:
             number += len(hits)
 
         async with _as_operation_refused(search.seconds):
-            request = (await self._parse_and_audit(search)).request
-            if search.namespaces == frozenset():
+            parsed = await self._parse_and_audit(search)
+            if parsed.is_of_no_namespace:
                 return 0
+            request = parsed.request
             scan = FullScan(self._service, request.question, request.subjects, self._count_timeout)
             await scan.read(add)
         return number
@@ -182,13 +185,16 @@ class SearchRequests:
         It contains numbers of things regardless of permissions. Raises OperationRefused.
         """
         async with _as_operation_refused(search.seconds):
-            request = (await self._parse_and_audit(search)).request
+            parsed = await self._parse_and_audit(search)
+            request = parsed.request
             plan = await self._service.look(
                 request.subjects,
                 lambda worker: worker.reading.explain(
                     request.question, ThingRights(worker.world, request.subjects), request.size
                 ),
             )
+            if parsed.is_of_no_namespace:
+                plan = plan.of_nothing()
         return {
             "accessPath": plan.access_path.value,
             "order": plan.order,
@@ -222,7 +228,8 @@ class SearchRequests:
             now, after = datetime.fromtimestamp(known.now, UTC), known.sort_key
         question = ThingQuery(None if filter is None else read(filter, now), order, namespaces)
         request = SearchRequest(question, size, search.selection, search.subjects)
-        return _ParsedSearch(request, options, filter, now, after)
+        is_of_no_namespace = search.namespaces == frozenset() and options.cursor is None
+        return _ParsedSearch(request, options, filter, now, after, is_of_no_namespace)
 
 
 def _cursor(parsed: _ParsedSearch, place: SortKey) -> SearchCursor:

@@ -283,7 +283,9 @@ class EventPublisher(ConnectionComponent):
                 found, missed = tail.next_event(entity, revision), 0
                 if found is None or found.event.revision > revision:
                     start = tail.beginning(entity)
-                    missed = start.first - max(revision, start.erased + 1)
+                    # The event that was found is sent, even if it has been trimmed since.
+                    first = start.first if found is None else found.event.revision
+                    missed = first - max(revision, start.erased + 1)
                 if found is None or found.seq > cursor.judged:
                     cursor.unpark(entity, missed)
                 else:

@@ -2,7 +2,8 @@
 
 See the Ditto protocol, subject expiry. An expired subject is deleted by the service with an event at the subject's path. A
 subject with an `announcement` is notified `beforeExpiry` before the time, and with `whenDeleted` after a deletion by the
-service or a command. `judge` is pure: it takes a policy, the time, and earlier notifications, and returns what to do. With a
+service or a command from all entries: an announcement does not name the entry, so one about a subject of another entry would
+mislead. `expire_subjects` is pure: it takes a policy, the time, and earlier notifications, and returns what to do. With a
 `randomizationInterval` an announcement comes earlier by a part of it that differs between subjects and is always the same
 for one.
 """
@@ -61,6 +62,7 @@ def expire_subjects(policy: Snapshot, now: str, announced: frozenset[ExpiryNotic
     """Return what is due in a policy at `now`. Times are text as in `Event.timestamp`."""
     events: list[Event] = []
     announcements: dict[ExpiryNotice, PolicyAnnouncement] = {}
+    departures: dict[ExpiryNotice, PolicyAnnouncement] = {}
     moments: list[str] = []
     kept: set[ExpiryNotice] = set()
     snapshot = policy
@@ -73,7 +75,7 @@ def expire_subjects(policy: Snapshot, now: str, announced: frozenset[ExpiryNotic
             snapshot = evolve_parsed(snapshot, event, None)
             events.append(event)
             if found.announcement.get("whenDeleted"):
-                announcements[about] = _announcement(policy.entity, found, expiry)
+                departures[about] = _announcement(policy.entity, found, expiry)
             continue
         moments.append(moment)
         if (ahead := _ahead(policy.entity, found, moment)) is None:
@@ -86,16 +88,15 @@ def expire_subjects(policy: Snapshot, now: str, announced: frozenset[ExpiryNotic
         else:
             announcements[about] = _announcement(policy.entity, found, expiry)
             kept.add(about)
+    left = {found.subject for found in _subjects(snapshot)}
+    announcements |= {about: each for about, each in departures.items() if about.subject not in left}
     return ExpiryOutcome(
         tuple(events), snapshot, tuple(announcements.values()), min(moments, default=None), frozenset(kept)
     )
 
 
 def departure_announcements(before: Snapshot | None, after: Snapshot) -> list[PolicyAnnouncement]:
-    """Return the announcements for subjects that a command has deleted from all entries.
-
-    An announcement does not name the entry, so one about a subject of another entry would mislead.
-    """
+    """Return the announcements for subjects that a command has deleted from all entries."""
     if before is None or before.state is None or after.entity.type is not EntityType.POLICY:
         return []
     left = {found.subject for found in _subjects(after)}

@@ -1,13 +1,13 @@
-"""Rows of the journal as Arrow batches."""
+"""Rows of the journal, and of states folded from the lake, as Arrow batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from spark_store.errors import DAMAGED_JOURNAL, StoreUnavailable
+from spark_store.errors import DAMAGED_JOURNAL, StoreError, StoreUnavailable
 from spark_store.journal.reader import EntityState, JournalEntry
 
 BATCH_ROWS, BATCH_BYTES = 10_000, 8 << 20
@@ -24,8 +24,17 @@ EVENTS, STATES = (
 )
 
 
-def arrow(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows in Arrow batches, bounded in number and in bytes. Raises StoreUnavailable for damaged ones."""
+def _damaged_journal(problem: str) -> StoreUnavailable:
+    return StoreUnavailable(f"journal.db, {problem}; {DAMAGED_JOURNAL}")
+
+
+def arrow(
+    rows: Iterable[tuple[Any, ...]], schema: pa.Schema, damaged: Callable[[str], StoreError] = _damaged_journal
+) -> Iterator[pa.RecordBatch]:
+    """Return rows in Arrow batches, bounded in number and in bytes.
+
+    Raises what `damaged` makes of the problem of a damaged row; rows of other origin than the journal name theirs.
+    """
     collected: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
@@ -33,21 +42,23 @@ def arrow(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.Rec
         # The last two fields are the ones that can be long, or the last one is.
         size += len(row[-1] or b"") + len(row[-2] or b"")
         if len(collected) >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield _batch(collected, schema)
+            yield _batch(collected, schema, damaged)
             collected, size = [], 0
     if collected:
-        yield _batch(collected, schema)
+        yield _batch(collected, schema, damaged)
 
 
-def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(schema, zip(*rows, strict=True), strict=True)
-    return pa.RecordBatch.from_arrays([_column(field, values) for field, values in columns], schema=schema)
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, damaged: Callable[[str], StoreError]) -> pa.RecordBatch:
+    arrays = []
+    for field, values in zip(schema, zip(*rows, strict=True), strict=True):
+        try:
+            arrays.append(_column(field, values))
+        except pa.ArrowInvalid as error:
+            raise damaged(f"column {field.name}: found: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     kept = pa.binary() if field.name in _JSON else pa.int64() if field.name in _NUMBERS else pa.string()
-    try:
-        # An invalid time is an error, not a null.
-        return pa.array(values, kept).cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise StoreUnavailable(f"journal.db, column {field.name}: found: {error}; {DAMAGED_JOURNAL}") from error
+    # An invalid time is an error, not a null.
+    return pa.array(values, kept).cast(field.type)

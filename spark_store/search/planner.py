@@ -12,12 +12,20 @@ against the filter in any case.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from spark_store.rql.query import SortField, ThingQuery
-from spark_store.search.index_sql import AllThings, Candidates, Intersection, PathIntersection, RowSelect, Union
+from spark_store.search.index_sql import (
+    NOTHING,
+    AllThings,
+    Candidates,
+    Intersection,
+    PathIntersection,
+    RowSelect,
+    Union,
+)
 
 JUDGING: Final = 40
 """How many rows of the index cost as much as evaluating a thing."""
@@ -56,9 +64,13 @@ class QueryPlan:
     declared: str = ""
     """The declared path whose index lists the things of a value in the order of their IDs. Empty: none."""
 
+    def of_nothing(self) -> QueryPlan:
+        """Return the plan of a search that finds nothing: no thing is a candidate."""
+        return replace(self, access_path=AccessPath.CANDIDATES, candidates=NOTHING, known=0, apart=0, declared="")
+
     def __str__(self) -> str:
         lines = [f"{self.access_path.value}; {self.things} things, order {self.order}"]
-        if not self.is_indexed:
+        if self.known is None and not self.is_indexed:
             lines.append("the index is being built: all states are scanned")
         lines += [f"{'  ' * depth}{text}" for depth, text in _lines(self.candidates, 0)]
         lines.append("candidates: " + ("too many for a list" if self.known is None else str(self.known)))

@@ -170,6 +170,15 @@ def test_a_value_that_is_unknown_or_not_possible_is_refused(value: str, complain
     assert complaint in ended.stderr
 
 
+@pytest.mark.parametrize("release", ["prod.eu", "7prod", "7.prod-connectivity", "a" * 49 + ".b"])
+def test_every_object_has_a_name_that_a_service_may_have_whatever_the_release_is_called(release: str) -> None:
+    """Names of Services are labels of RFC 1035; names of releases may have dots and begin with a digit."""
+    ended = helm("template", release, str(CHART), "--values", str(EXAMPLE))
+    names = [each["metadata"]["name"] for each in yaml.safe_load_all(ended.stdout) if each is not None]
+    assert names
+    assert [name for name in names if not re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)] == []
+
+
 def test_the_notes_name_the_secrets_and_commands_that_exist() -> None:
     ended = helm("install", RELEASE, str(CHART), "--dry-run=client", "--values", str(EXAMPLE))
     notes = ended.stdout.partition("NOTES:")[2]

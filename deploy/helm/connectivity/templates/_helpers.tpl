@@ -1,6 +1,8 @@
-{{- /* The name of all objects: the name of the release, with the chart's name unless it contains it. */ -}}
+{{- /* The name of all objects: the name of the release, with the chart's name unless it contains it. Names of Services are
+labels: they have no dots, and begin with a letter. */ -}}
 {{- define "connectivity.name" -}}
-{{- $name := .Release.Name -}}
+{{- $name := .Release.Name | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = printf "%s-%s" .Chart.Name $name }}{{ end -}}
 {{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
 {{- $name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}

@@ -102,6 +102,26 @@ async def test_bytes_after_a_body_with_two_lengths_are_not_read_as_a_request() -
     assert response.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize(
+    ("target", "header", "expected"),
+    [
+        ("http://localhost/health/live", "localhost", 200),
+        ("HTTP://localhost:80/health/%6Cive", "evil.example", 200),
+        ("http://localhost/health/live", "", 200),
+        ("http://localhost", "localhost", 404),
+        ("http://localhost/api/2/connections?ids-only=true", "localhost", 200),
+        ("http://evil.example/api/2/connections", "localhost", 403),
+        ("http:///health/live", "localhost", 404),
+    ],
+)
+async def test_rfc_9112_3_2_2_an_absolute_target_is_one_with_its_path_and_its_host(
+    target: str, header: str, expected: int
+) -> None:
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(f"GET {target} HTTP/1.1\r\nhost: {header}\r\n\r\n".encode())
+        assert (await answer(reader))[0] == expected
+
+
 async def test_a_body_that_trickles_is_answered_with_408() -> None:
     head = b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):

@@ -197,11 +197,8 @@ async def test_the_role_of_a_token_limits_the_allowed_commands(shell: Shell) -> 
     for line in ("connections apply --yes lamp.yaml", "connections close owned", "audit"):
         refused = await shell(line, 4, CONNECTIVITY_TOKEN=BERT)
         assert "Use another token" in refused.stderr
-    for token in ("wrong", ""):
-        assert (
-            "CONNECTIVITY_TOKEN or --token-file"
-            in (await shell("connections list", 4, CONNECTIVITY_TOKEN=token)).stderr
-        )
+    for token, advice in (("wrong", "Use another token"), ("", "Give the token in CONNECTIVITY_TOKEN or --token-file")):
+        assert advice in (await shell("connections list", 4, CONNECTIVITY_TOKEN=token)).stderr
 
 
 async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_anybodys(shell: Shell) -> None:

@@ -73,7 +73,7 @@ PRINTED: dict[str, tuple[list[str], list[str]]] = {
     "close depot depot": ([f"POST {DEPOT}/command"] * 2, ["depot: closed"] * 2),
     "delete depot --yes": ([f"DELETE {DEPOT}"], ["depot: deleted"]),
     "metrics depot --reset": ([f"POST {DEPOT}/command"], ["depot: counters reset"]),
-    "logs depot --enable": ([f"POST {DEPOT}/command"], ["depot: log enabled"]),
+    "logs depot --enable": ([f"POST {DEPOT}/command", f"GET {DEPOT}/logs"], ["depot: log enabled"]),
     "logs depot --reset": ([f"POST {DEPOT}/command"], ["depot: entries deleted"]),
     "logs depot --level failure": ([f"GET {DEPOT}/logs"], ["T2  failure  source mapped: no"]),
     "logs depot": (
@@ -132,9 +132,16 @@ COMMANDS = {
 @pytest.mark.parametrize("line", COMMANDS)
 def test_spec_7_1_the_five_commands_are_sent_as_text(line: str, server: Canned) -> None:
     run(*line.split())
-    (asked,) = server.requests
+    (asked,) = (each for each in server.requests if each.line.startswith("POST "))
     assert asked.body.decode() == f"connectivity.commands:{COMMANDS[line]}"
     assert asked.headers["content-type"] == "text/plain"
+
+
+def test_the_log_of_a_closed_connection_is_not_reported_as_enabled(server: Canned) -> None:
+    server.table[f"GET {DEPOT}/logs"] = Reply({"connectionId": "depot", "connectionLogs": []})
+    result = run("logs", "depot", "--enable")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "depot: found a closed connection, which has no log; opening it enables its log\n"
 
 
 def test_a_connection_is_shown_as_a_file_might_hold_it(server: Canned) -> None:
@@ -215,11 +222,20 @@ def test_a_refused_connection_does_not_stop_the_others(
     assert missing.startswith("depto: connectivity:connection.notfound: It is not there.")
 
 
-def test_a_missing_permission_error_explains_how_to_set_a_token(server: Canned) -> None:
+def test_a_missing_permission_error_explains_how_to_set_a_token(
+    server: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONNECTIVITY_TOKEN")
     server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
     result = run("list")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "CONNECTIVITY_TOKEN or --token-file" in result.stderr
+
+
+def test_a_refused_token_is_not_shown(server: Canned) -> None:
+    server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
+    result = run("list")
+    assert (result.exit_code, result.stdout) == (4, "")
     assert TOKEN not in result.output
 
 

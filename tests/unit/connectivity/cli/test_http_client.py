@@ -141,7 +141,7 @@ def test_a_server_without_tls_is_reported_from_one_with() -> None:
 
 
 REFUSED: dict[int, tuple[type[RequestFailed], int, str]] = {
-    401: (NotAllowed, 4, "Give the token in CONNECTIVITY_TOKEN or --token-file"),
+    401: (NotAllowed, 4, "Use another token or address"),
     403: (NotAllowed, 4, "Use another token or address"),
     404: (ServiceRefused, 1, "a:b: why"),
     409: (ServiceRefused, 1, "a:b: why"),

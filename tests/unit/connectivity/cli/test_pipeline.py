@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli import pipeline as module
 from connectivity.cli.main import app
+from connectivity.config.extras import Extra
 from connectivity.maintenance import pipeline_process
 from spark_store.journal.journal import Journal
 from spark_store.pipeline.settings import decode_settings
@@ -193,6 +194,31 @@ def test_the_other_becomes_a_pipeline_with_the_services_settings(
     assert became[0][1:4] == ["-m", "spark_store.pipeline", action]
     assert decode_settings(became[0][-1]).memory == "2g"
     assert given == {"without": "secrets"}
+
+
+@pytest.mark.parametrize("action", ["run", "optimize", "retention", "rebuild --only latest"])
+def test_without_a_lake_in_the_settings_no_command_writes_one(
+    action: str, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Journal.open(settings.parent / "journal.db").close()
+    settings.write_text(f"data_dir: {settings.parent}\nspark: {{mode: off}}\n")
+    started: list[object] = []
+    monkeypatch.setattr("connectivity.cli.pipeline.os.execve", lambda *call: started.append(call))
+    monkeypatch.setattr("subprocess.Popen", lambda *call, **_: started.append(call))
+    result = run(*action.split(), "--settings", settings)
+    assert (result.exit_code, started) == (2, [])
+    assert result.stderr.startswith("spark.mode: found off, expected external or embedded")
+
+
+def test_a_mode_that_follows_from_a_missing_extra_is_no_setting_to_refuse(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline's process then names the extra."""
+    monkeypatch.setattr(Extra, "is_installed", False)
+    settings.write_text(f"data_dir: {settings.parent}\n")
+    called = answers(monkeypatch, {"event": "expired", "events": 0})
+    assert run("retention", "--settings", settings).exit_code == 0
+    assert called == [["retention"]]
 
 
 def test_settings_that_cannot_be_used_end_with_2(settings: Path) -> None:

@@ -101,6 +101,14 @@ def test_retention_takes_days_revisions_or_both(text: str, expected: RetentionSe
     assert load_settings(written(tmp_path, f"lake: {{retention: {text}}}\n")).lake.retention.default == expected
 
 
+@pytest.mark.parametrize("namespace", ["", "days", "0x5a/sensors", "room 7"])
+def test_any_namespace_of_things_or_streams_may_have_a_retention_rule(namespace: str, tmp_path: Path) -> None:
+    retention = load_settings(
+        written(tmp_path, f"lake: {{retention: {{'{namespace}': 1d, acme: 2d}}}}\n")
+    ).lake.retention
+    assert retention.of(namespace) == RetentionSetting(days=timedelta(days=1))
+
+
 def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__DAYS", "30")
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__REVISIONS", "7")
@@ -116,6 +124,11 @@ def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatc
         ("{acme: {}}", "lake.retention.acme", "or an object with days, revisions or both"),
         ("{acme: 0s}", "lake.retention.acme", 'found "0s", expected a duration above 0, or forever'),
         ("0", "lake.retention.default", "found 0, expected a duration above 0, or forever"),
+        (
+            "{'acme:lamp': 1d}",
+            'lake.retention["acme:lamp"]',
+            'found "acme:lamp", expected a namespace, which has no colon',
+        ),
         ("{acme: soon}", "lake.retention.acme", 'found "soon", expected a duration such as 30d, forever, or an object'),
     ],
 )

@@ -39,6 +39,7 @@ def test_the_schema_accepts_usable_settings(text: str) -> None:
         "conections_dir: a",
         "journal: {retention: 7 days}",
         "lake: {retention: {days: -1}}",
+        "lake: {retention: {'acme:lamp': 1d}}",
         "spark: {mode: on}",
         "spark: {memory: 1 GB}",
         "api: {port: 70000}",

@@ -168,7 +168,8 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
     (open_to / "link").symlink_to(data / "secrets.key")
     (open_to / "folder").symlink_to(data)
     (open_to / "same").hardlink_to(key)
-    texts = [str(data / "secrets.key"), str(key), "link", "folder/secrets.key", "same", "../data/secrets.key"]
+    (open_to / "inner").hardlink_to(data / "secrets.key")
+    texts = [str(data / "secrets.key"), str(key), "link", "folder/secrets.key", "same", "inner", "../data/secrets.key"]
     texts += [f"{data}/../data/secrets.key", f"/proc/self/root{key}", f"{data}/./secrets.key"]
     for text in texts:
         found = resolve({"ca": f"${{file:{text}}}"}, base=open_to, rules=ReferenceRules(own=[data, key]))
@@ -211,6 +212,19 @@ def test_existing_and_missing_files_outside_of_the_folders_get_the_same_refusal(
     for name in ("binary", "nowhere", "loop", "binary/below", "."):
         (problem,) = resolve({"ca": f"${{file:{tmp_path}/{name}}}"}, rules=NOTHING).problems
         assert problem.found == f"${{file:{tmp_path}/{name}}}, a file outside the folders in secrets.folders"
+
+
+def test_existing_and_missing_files_of_the_services_own_get_the_same_refusal(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "link").symlink_to(data)
+    (data / "secrets.key").write_text("geheim", encoding="utf-8")
+    for own in (data, tmp_path / "link"):
+        rules = ReferenceRules(own=[own], folders=[tmp_path])
+        for name in ("secrets.key", "nowhere", "nowhere/below", "."):
+            (problem,) = resolve({"ca": f"${{file:{data}/{name}}}"}, rules=rules).problems
+            assert problem.found == f"${{file:{data}/{name}}}, a file that belongs to the service"
+            assert problem.expected == "a file in an allowed folder"
 
 
 def test_variables_limit_the_names_of_references() -> None:

@@ -52,6 +52,20 @@ def test_a_forbidden_file_is_recognized_by_any_of_its_names(tmp_path: Path) -> N
     assert read_regular_file(real / "other", most=MOST, forbidden=[real / "missing"]) == b"geheim"
 
 
+def test_a_hard_link_to_a_file_in_a_forbidden_folder_is_refused(tmp_path: Path) -> None:
+    real = tmp_path.resolve()
+    (real / "own" / "below").mkdir(parents=True)
+    (real / "link").symlink_to(real / "own")
+    for number, folder in enumerate((real / "own", real / "own" / "below")):
+        (folder / "word").write_text("geheim", encoding="utf-8")
+        (real / f"other-{number}").hardlink_to(folder / "word")
+        for forbidden in (real / "own", real / "link"):
+            assert refusal(real / f"other-{number}", (forbidden,)) == "a file that belongs to the service"
+    (real / "first").write_text("word", encoding="utf-8")
+    (real / "second").hardlink_to(real / "first")
+    assert read_regular_file(real / "second", most=MOST, forbidden=[real / "own"]) == b"word"
+
+
 def test_no_file_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     (tmp_path / "word").write_bytes(b"x" * (MOST + 1))

@@ -208,6 +208,15 @@ async def test_a_plan_describes_how_the_first_page_is_found(
     assert await error_of(searches.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
 
 
+async def test_the_plan_of_an_empty_list_of_namespaces_has_no_candidates(
+    harness: ConnectionHarness, searches: SearchRequests
+) -> None:
+    await lamps(harness, 3)
+    found = await searches.plan(replace(OWNER, namespaces=frozenset()))
+    assert (found["accessPath"], found["things"], found["candidates"]) == ("all candidates, sorted", 3, 0)
+    assert found["text"] == "all candidates, sorted; 3 things, order +thingId\nnothing\ncandidates: 0"
+
+
 async def test_time_now_is_the_same_for_all_pages(harness: ConnectionHarness) -> None:
     """`time:now` has the value of the first page."""
     await lamps(harness, 3)

@@ -16,6 +16,7 @@ from connectivity.targets.event_cursor import Result
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import erasure
+from spark_store.records import HistoryStart
 from tests.support.in_process.event_followers import EVENTS, add_follower, cursor, events, write_values
 from tests.support.in_process.service import (
     LAMP,
@@ -286,6 +287,25 @@ async def test_trimmed_events_of_a_parked_thing_are_counted_and_erased_ones_are_
     harness.event_publisher.wake()
     await until(lambda: is_done(other))
     assert (received(other, "lamp-7"), received(other, "lamp-8"), cursor(other).skipped) == ([3], [], 1)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_an_event_that_is_trimmed_while_it_is_retried_is_sent_and_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness, other = await unroutable()
+    await changed(harness, ("lamp-7", 1), ("lamp-7", 2), ("lamp-7", 3))
+    await until(lambda: len(cursor(other).parked) == 1)
+    tail = harness.store.tail
+    await harness.store.trim(tail.newest - 2, LATER)
+    # The next trim removes the first event that is left, after it was read.
+    monkeypatch.setattr(tail, "beginning", lambda _: HistoryStart(0, 4))
+    other.link.unroutable.clear()
+    other.link.published.clear()
+    cursor(other).parked.refused(LAMP, "no queue", monotonic() - 3600.0)
+    harness.event_publisher.wake()
+    await until(lambda: is_done(other))
+    assert (received(other, "lamp-7"), cursor(other).skipped) == ([3, 4], 1)
 
 
 @pytest.mark.usefixtures("patient")

@@ -95,6 +95,19 @@ def test_a_subject_with_an_announcement_is_notified_of_its_deletion() -> None:
     assert values_of(expire_subjects(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
 
 
+@pytest.mark.parametrize("kept", [{"type": "t"}, expiring("2030-01-15T09:00:00Z", whenDeleted=True)])
+def test_an_expiry_that_leaves_the_subject_in_another_entry_sends_no_announcement(kept: dict[str, Any]) -> None:
+    harness = TwinHarness()
+    view, other = (entry([], {"thing:/": granting("READ")}) for _ in range(2))
+    view["subjects"], other["subjects"] = {VIEWER: expiring(whenDeleted=True)}, {VIEWER: kept}
+    harness.write_policy({"VIEW": view, "OTHER": other})
+    judged = expire_subjects(harness.snapshots[P], AT_EIGHT)
+    assert ([event.path for event in judged.events], judged.announcements) == ([PATH], ())
+    later = expire_subjects(judged.snapshot, "2030-01-15T09:00:00.000000Z")
+    expected = [{"deleteAt": kept["expiry"], "subjectIds": [VIEWER]}] if "expiry" in kept else []
+    assert values_of(later.announcements) == expected
+
+
 def test_announcements_are_spread_over_their_interval() -> None:
     names = [f"n{number}" for number in range(40)]
     spread = {"beforeExpiry": "10m", "randomizationInterval": "10m"}

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
+from spark_store.errors import LakeUnfit
 from spark_store.pipeline import folding
 from tests.support.journal_entries import timestamp
 
@@ -47,6 +51,16 @@ def test_rows_of_one_entity_after_the_other_become_one_state_each() -> None:
         ("a:4", "a:policy", 7, None, 0, "known"),
     ]
     assert list(fold_rows([])) == []
+
+
+def test_a_damaged_row_of_the_lake_is_not_reported_as_one_of_the_journal() -> None:
+    damaged = (*item("a:1", 1, 10)[:5], "soon", *item("a:1", 1, 10)[6:])
+    batch = pa.RecordBatch.from_arrays([pa.array([value]) for value in damaged], [f"c{n}" for n in range(len(damaged))])
+    with pytest.raises(
+        LakeUnfit,
+        match=r"^lake, rows of events, latest or snapshots, column created: found: .*soon.*; stop the pipeline",
+    ):
+        list(folding._fold_batches([batch]))
 
 
 def test_a_rebuilt_state_has_the_sequence_number_of_its_last_event() -> None:
