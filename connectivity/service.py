@@ -312,16 +312,18 @@ class Service:
             "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",
             "connections": {**shown, **unusable},
             "closed": len(known) - len(wanted) - len(unusable),
-            "files": self._wrong_with_files(),
+            "files": self._file_problems(),
             "quotas": self.quota_check.nearly_used(),
             "jobs": self.jobs.problems,
             "lake": self.pipeline.details,
         }
 
-    def _wrong_with_files(self) -> list[str]:
+    def _file_problems(self) -> list[str]:
         """Return the problems of connection files, that of an unreadable folder first."""
-        gone = [f"{gone}; running connections stay open"] if (gone := self.registry.folder_problem) else []
-        return gone + [str(problem) for problem in self.registry.problems]
+        problems = [str(problem) for problem in self.registry.problems]
+        if unreadable := self.registry.folder_problem:
+            problems.insert(0, f"{unreadable}; running connections stay open")
+        return problems
 
     async def _watch(self) -> None:
         await self.registry.look()
