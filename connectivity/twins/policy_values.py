@@ -560,13 +560,13 @@ def _check_sources(
     needed = [(imported, label) for imported, wanted in added.items() for label in wanted["entries"]]
     former = {} if before is None else before["entries"]
     changed = {
-        label
+        label: references
         for label, entry in policy["entries"].items()
-        if entry.get("references") and entry["references"] != former.get(label, {}).get("references")
+        if (references := entry.get("references")) and references != former.get(label, {}).get("references")
     }
-    for label in changed:
-        references = policy["entries"][label]["references"]
-        needed += [(each["import"], each["entry"]) for each in references if "import" in each]
+    needed += [
+        (each["import"], each["entry"]) for references in changed.values() for each in references if "import" in each
+    ]
     for found in effective:
         origin = found.path[0]
         if origin in (changed if len(found.path) == 1 else added):

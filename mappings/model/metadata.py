@@ -22,13 +22,13 @@ METADATA: Final = "_metadata"
 MetadataChange: TypeAlias = Sequence[Any]
 """`(pointer, value)` or `(pointer,)`."""
 
-_SIGN: Final = b'"_metadata":'
+_METADATA_KEY: Final = b'"_metadata":'
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_changes(headers: bytes) -> Sequence[MetadataChange]:
     """Return the metadata changes of an event with these stored headers, in order."""
-    if _SIGN not in headers:
+    if _METADATA_KEY not in headers:
         return ()
     found: Sequence[MetadataChange] = decode_value(headers).get(METADATA, ())
     return found
@@ -36,7 +36,7 @@ def read_changes(headers: bytes) -> Sequence[MetadataChange]:
 
 def without_changes(headers: bytes) -> bytes:
     """An event's stored headers as they are shown."""
-    if _SIGN not in headers:
+    if _METADATA_KEY not in headers:
         return headers
     return encode_value({name: value for name, value in _decode_members(headers).items() if name != METADATA})
 

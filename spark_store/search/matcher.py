@@ -30,7 +30,7 @@ from spark_store.rql.search_evaluator import holds
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.read_view import CandidateRow, ReadView, SearchTimeout
 
-_SIGN: Final = b'"_metadata":'
+_METADATA_KEY: Final = b'"_metadata":'
 
 
 class Match(NamedTuple):
@@ -92,7 +92,7 @@ class Matcher:
         if access is None:
             return None
         hidden = ThingMetadata(revision, created, modified)
-        if access.is_whole and _SIGN not in state:
+        if access.is_whole and _METADATA_KEY not in state:
             if not self._is_plain:
                 seen = self._narrow(state)
                 if self._looks_beside:
@@ -106,9 +106,9 @@ class Matcher:
         if self._predicate is not None and not holds(self._predicate, thing, may):
             return None
         shown = thing if access.is_whole else access.view(thing)
-        return (
-            None if shown is None else Match(sort_key(thing, self._order, may), SearchHit(thing_id, shown), len(state))
-        )
+        if shown is None:
+            return None
+        return Match(sort_key(thing, self._order, may), SearchHit(thing_id, shown), len(state))
 
     def sees_everything(self, policies: Collection[str] | None) -> bool:
         """Whether the requester may certainly read everything of every visible thing of these policies."""
