@@ -52,7 +52,6 @@ _SMALL: Final = 400
 _DENSE: Final = 12
 """If one thing in so many is a candidate, all are read rather than each candidate by itself."""
 
-_NONE: Final = object()
 _FIRST: Final = -1
 _LAST: Final = 99
 """Ranks before and behind all others."""
@@ -515,42 +514,41 @@ class OrderedScan:
 
         They begin with `start`, or after it.
         """
-        sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
-        select = "SELECT value, thing FROM search_values WHERE path = ? AND rank = ?"
         is_plain = rank in PLAIN
         if is_plain and is_behind:
             return
-        bound: tuple[Any, ...] = () if start is None or is_plain else (start.value,)
+        sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
         if not is_behind:
-            sign = f"{sign}="
+            sign += "="
+        select = "SELECT value, thing FROM search_values WHERE path = ? AND rank = ?"
+        bound: tuple[Any, ...] = () if start is None or is_plain else (start.value,)
         while True:
             condition = f" AND value {sign} ?" if bound else ""
             cursor = self.read_view.connection.execute(
                 f"{select}{condition} ORDER BY value {direction}", (path, rank, *bound)
             )
-            last: Any = _NONE
+            value: Any = None
             members, size = list[int](), 0
-            for value, thing in cursor:
-                if is_plain:
-                    value = None
-                if last is _NONE or value != last:
-                    if last is not _NONE:
-                        yield Group(rank, last), members
-                    last, members, size = value, [], 0
+            for each, thing in cursor:
+                if not size or (each != value and not is_plain):
+                    if size:
+                        yield Group(rank, value), members
+                    value, members, size = None if is_plain else each, [], 0
                 size += 1
                 if size > _SMALL:
-                    cursor.close()
-                    yield Group(rank, last), None
-                    if is_plain:
-                        return
-                    bound, sign = (last,), sign[0]
                     break
                 if keys is None or thing in keys:
                     members.append(thing)
             else:
-                if last is not _NONE:
-                    yield Group(rank, last), members
+                if size:
+                    yield Group(rank, value), members
                 return
+            cursor.close()
+            yield Group(rank, value), None
+            if is_plain:
+                return
+            # Continue after this value without reading the rest of its rows.
+            bound, sign = (value,), sign[0]
 
     def _end_of(self, group: Group) -> SortKey:
         """Behind everything that has this value."""
