@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mappings.model.metadata import METADATA
 from spark_store.rql.order import TypeRank, compare, key_of
@@ -59,6 +59,24 @@ _AT: Final = "SELECT thing FROM search_values WHERE path = ? AND rank"
 _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
 
 
+class _Part(NamedTuple):
+    """The candidates whose first values are `fixed`, to be ordered by the other fields, after the place `after`.
+
+    `keys`: the candidates; None for all things of `tree`. Things that are `apart` are sorted by themselves.
+    """
+
+    keys: frozenset[int] | None
+    tree: Candidates
+    after: SortKey | None
+    fixed: tuple[Group, ...] = ()
+    apart: frozenset[int] = frozenset()
+
+    @property
+    def level(self) -> int:
+        """The index of the field that orders next."""
+        return len(self.fixed)
+
+
 class OrderedScan:
     """One query, for one page of about `limit` things."""
 
@@ -80,21 +98,20 @@ class OrderedScan:
         """Yield the matches after a place, in order."""
         keys = self.reach.few() if self.reach.is_indexed else None
         if self.order[0].field.path == ("thingId",):
-            yield from self._along_ids(keys, self.reach.tree, after, 0, ())
+            yield from self._along_ids(_Part(keys, self.reach.tree, after))
             return
         if keys is not None and len(keys) <= SORTABLE:
-            yield from self._in_order(keys, after, ())
+            yield from self._in_order(keys, after)
             return
         apart = self._apart()
         if apart is None or not self._is_walkable(self.order[0]):
-            yield from self._in_order(self.reach.all(self.reach.tree) if self.reach.is_indexed else None, after, ())
+            yield from self._in_order(self.reach.all(self.reach.tree) if self.reach.is_indexed else None, after)
             return
-        walked = self._level(0, None if keys is None else keys - apart, self.reach.tree, after, (), apart)
+        part = _Part(None if keys is None else keys - apart, self.reach.tree, after, apart=apart)
+        walked = self._level(part)
         if apart:
-            looked_at = apart if keys is None else apart & keys
-            walked = heapq.merge(
-                walked, self._in_order(looked_at, after, ()), key=lambda found: self.key_of(found.place)
-            )
+            beside = self._in_order(apart if keys is None else apart & keys, after)
+            walked = heapq.merge(walked, beside, key=lambda found: self.key_of(found.place))
         yield from walked
 
     def plan(self) -> QueryPlan:
@@ -104,7 +121,7 @@ class OrderedScan:
         declared = ""
         if self.order[0].field.path == ("thingId",):
             way = way_to_ids(known, self.reach.things, self.limit)
-            if way is AccessPath.IDS and (value := self._value(self.reach.tree, ())) is not None:
+            if way is AccessPath.IDS and (value := self._value(_Part(keys, self.reach.tree, None))) is not None:
                 way, declared = AccessPath.VALUE, value.name
         elif known is not None and known <= SORTABLE:
             way = AccessPath.CANDIDATES
@@ -162,7 +179,7 @@ class OrderedScan:
         self,
         keys: Collection[int] | None,
         after: SortKey | None,
-        fixed: tuple[Group, ...],
+        fixed: tuple[Group, ...] = (),
         last: Collection[Group] = (),
     ) -> Iterator[Match]:
         """Yield the matches among these keys, all evaluated and sorted; None for all things.
@@ -170,7 +187,7 @@ class OrderedScan:
         Their first values are `fixed`, and, if `last` is given, the next one is one of those.
         """
         found, level = [], len(fixed)
-        for row in self._every_row() if keys is None else self.read_view.load(keys):
+        for row in self._by_ids.things(None, False, COLUMNS) if keys is None else self.read_view.load(keys):
             judged = self.judge.match_row(row)
             if (
                 judged is not None
@@ -180,26 +197,19 @@ class OrderedScan:
             ):
                 found.append(judged)
         if len(found) > 1:
-            for level in reversed(range(len(self.order))):
-                found.sort(key=lambda each: each.place[level], reverse=self.order[level].is_descending)
+            for index in reversed(range(len(self.order))):
+                found.sort(key=lambda each: each.place[index], reverse=self.order[index].is_descending)
         yield from found
 
     def _is_within(self, place: SortKey, fixed: tuple[Group, ...]) -> bool:
         return all(Group.of(value) == group for value, group in zip(place, fixed, strict=False))
 
-    def _along_ids(
-        self,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        level: int,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int] = frozenset(),
-    ) -> Iterator[Match]:
-        """Yield the matches in the order of IDs; `fixed` are the values of earlier ordering fields."""
-        is_descending = self.order[level].is_descending
-        start = None if after is None else str(after[level].value)
-        for row in self._rows_by_id(keys, tree, start, is_descending, fixed, apart):
+    def _along_ids(self, part: _Part) -> Iterator[Match]:
+        """Yield the matches in the order of IDs."""
+        fixed = part.fixed
+        is_descending = self.order[part.level].is_descending
+        start = None if part.after is None else str(part.after[part.level].value)
+        for row in self._rows_by_id(part, start, is_descending):
             if isinstance(row, str):
                 if not fixed:
                     yield Match((SortValue(TypeRank.TEXT, row),), None)
@@ -210,23 +220,16 @@ class OrderedScan:
             elif not fixed and self.read_view.clock.is_late():
                 yield Match((SortValue(TypeRank.TEXT, row[1]),), None)
 
-    def _rows_by_id(
-        self,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        start: str | None,
-        is_descending: bool,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[CandidateRow | str]:
+    def _rows_by_id(self, part: _Part, start: str | None, is_descending: bool) -> Iterator[CandidateRow | str]:
         """Yield rows that may match in the order of IDs, and IDs up to which none did."""
+        keys, tree, _, fixed, apart = part
         if fixed and self.known.ids is not None and self.known.ids[0] == fixed:
             yield from self._known_ids(self.known.ids[1], start, is_descending)
             return
         if keys is not None:
-            yield from self._candidates_by_id(keys, tree, start, is_descending, fixed)
+            yield from self._candidates_by_id(keys, part, start, is_descending)
             return
-        value = self._value(tree, fixed)
+        value = self._value(part)
         things: Iterator[CandidateRow | str] = (
             self._by_ids.things(start, is_descending, COLUMNS)
             if value is None
@@ -246,7 +249,7 @@ class OrderedScan:
                 if found is not None:
                     if not fixed:
                         self.known.keys = found
-                    yield from self._candidates_by_id(found - apart, tree, id, is_descending, fixed)
+                    yield from self._candidates_by_id(found - apart, part, id, is_descending)
                     return
 
     def _condition(self) -> Condition | None:
@@ -273,15 +276,15 @@ class OrderedScan:
                 yield last
 
     def _candidates_by_id(
-        self, keys: frozenset[int], tree: Candidates, start: str | None, is_descending: bool, fixed: tuple[Group, ...]
+        self, keys: frozenset[int], part: _Part, start: str | None, is_descending: bool
     ) -> Iterator[CandidateRow | str]:
         if way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.CANDIDATES:
-            if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
-                self.known.ids = (fixed or keys, sorted(self.read_view.ids(keys)))
+            if self.known.ids is None or self.known.ids[0] not in (keys, part.fixed):
+                self.known.ids = (part.fixed or keys, sorted(self.read_view.ids(keys)))
             yield from self._known_ids(self.known.ids[1], start, is_descending)
             return
-        if (value := self._value(tree, fixed)) is not None:
-            yield from self._of_value(value, keys, start, is_descending, fixed)
+        if (value := self._value(part)) is not None:
+            yield from self._of_value(value, keys, start, is_descending, part.fixed)
             return
         is_dense = len(keys) * _DENSE > self.reach.things
         rows = self._by_ids.things(start, is_descending, COLUMNS if is_dense else "key, id")
@@ -297,7 +300,7 @@ class OrderedScan:
     def _known_ids(
         self, ids: list[tuple[str, int]], start: str | None, is_descending: bool
     ) -> Iterator[CandidateRow | str]:
-        """The things with these ids, which are in order, behind `start`."""
+        """Yield the things with these IDs, which are in order, after `start`."""
         if is_descending:
             rest = ids[: len(ids) if start is None else bisect_left(ids, (start,))][::-1]
         else:
@@ -312,12 +315,12 @@ class OrderedScan:
         rows = {row[0]: row for row in self.read_view.load([key for _, key in ids])}
         yield from (rows[key] for _, key in ids if key in rows)
 
-    def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> ValueCandidates | None:
+    def _value(self, part: _Part) -> ValueCandidates | None:
         """Return the value whose IDs are walked along, in place of all things."""
-        if not fixed and len(self.reach.large) > APART:
+        if not part.fixed and len(self.reach.large) > APART:
             # Those would have to be merged into the order.
             return None
-        return self.reach.of_value(tree)
+        return self.reach.of_value(part.tree)
 
     def _of_value(
         self,
@@ -327,7 +330,7 @@ class OrderedScan:
         is_descending: bool,
         fixed: tuple[Group, ...],
     ) -> Iterator[CandidateRow | str]:
-        """The things of a value among the keys, and ids as far as which there are no others."""
+        """Yield the things of a value among the keys, and IDs up to which there are no others."""
         size = min(CHUNK, self.limit + 1)
         # If other values come first, large things are examined by themselves.
         beside = () if fixed else self.reach.large
@@ -341,120 +344,78 @@ class OrderedScan:
                 some = []
         yield from self._load(some)
 
-    def _every_row(self) -> Iterator[CandidateRow]:
-        return self._by_ids.things(None, False, COLUMNS)
-
-    def _level(
-        self,
-        level: int,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """Yield the matches among candidates whose first values are `fixed`, ordered by the rest."""
+    def _level(self, part: _Part) -> Iterator[Match]:
+        """Yield the matches of a part in order."""
+        keys, sorting = part.keys, self.order[part.level]
         if keys is not None and len(keys) <= _SMALL:
-            yield from self._in_order(keys, after, fixed)
-        elif self.order[level].field.path == ("thingId",):
-            yield from self._along_ids(keys, tree, after, level, fixed, apart)
-        elif keys is not None and (len(keys) <= SORTABLE or not self._is_walkable(self.order[level])):
-            yield from self._in_order(keys, after, fixed)
-        elif not self._is_walkable(self.order[level]):
-            found = self.reach.all(tree)
-            yield from self._in_order(None if found is None else found - apart, after, fixed)
+            yield from self._in_order(keys, part.after, part.fixed)
+        elif sorting.field.path == ("thingId",):
+            yield from self._along_ids(part)
+        elif keys is not None and (len(keys) <= SORTABLE or not self._is_walkable(sorting)):
+            yield from self._in_order(keys, part.after, part.fixed)
+        elif not self._is_walkable(sorting):
+            found = self.reach.all(part.tree)
+            yield from self._in_order(None if found is None else found - part.apart, part.after, part.fixed)
         else:
-            yield from self._along_values(level, keys, tree, after, fixed, apart)
+            yield from self._along_values(part)
 
-    def _along_values(
-        self,
-        level: int,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """As `_level`, one value of the field that orders next after the other."""
-        sorting = self.order[level]
-        start = None if after is None else after[level]
+    def _along_values(self, part: _Part) -> Iterator[Match]:
+        """Yield the matches of a part, one value of the field that orders next after the other."""
+        sorting = self.order[part.level]
+        start = None if part.after is None else part.after[part.level]
         path = self.read_view.path(path_of(sorting.field.path))
         ranks = [int(rank) for rank in TypeRank]
         for rank in reversed(ranks) if sorting.is_descending else ranks:
             if start is not None and (rank > start.rank if sorting.is_descending else rank < start.rank):
                 continue
-            behind = after if start is not None and rank == start.rank else None
+            if start is not None and rank != start.rank:
+                part = part._replace(after=None)
             if rank == TypeRank.NULL:
-                yield from self._without_value(level, path, keys, tree, behind, fixed, apart)
+                yield from self._without_value(path, part)
             else:
-                yield from self._of_rank(level, path, rank, keys, tree, behind, fixed, apart)
+                yield from self._of_rank(path, rank, part)
 
-    def _of_rank(
-        self,
-        level: int,
-        path: int | None,
-        rank: int,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """As `_along_values`, for values of one type. Values of few things are looked at together."""
-        start = None if after is None else Group.of(after[level])
-        is_behind = start is not None and self.known.ids is not None and self.known.ids[0] == (*fixed, start)
+    def _of_rank(self, path: int | None, rank: int, part: _Part) -> Iterator[Match]:
+        """Yield the matches with values of one type. Values of few things are looked at together."""
+        keys, apart, is_descending = part.keys, part.apart, self.order[part.level].is_descending
+        start = None if part.after is None else Group.of(part.after[part.level])
+        is_behind = start is not None and self.known.ids is not None and self.known.ids[0] == (*part.fixed, start)
         if start is not None and is_behind:
             # An earlier page has ended amid many things of one value, and has kept their order.
-            yield from self._large_group(level, path, start, keys, tree, after, (*fixed, start), apart)
+            yield from self._large_group(path, start, part)
         things: dict[int, None] = {}
         groups: list[Group] = []
         # Earlier results may come first, and one more than a page is needed.
         wanted = min(CHUNK, self.limit + _SPARE)
-        for group, members in self._groups(path, rank, start, is_behind, self.order[level].is_descending, keys):
+        for group, members in self._groups(path, rank, start, is_behind, is_descending, keys):
             if members is not None:
                 groups.append(group)
                 things.update((key, None) for key in members if key not in apart)
                 if len(things) < wanted:
                     continue
             if groups:
-                yield from self._of_groups(level, things, groups, after, fixed)
+                yield from self._of_groups(things, groups, part)
                 things, groups, wanted = {}, [], CHUNK
             if members is None:
-                behind = after if group == start else None
-                yield from self._large_group(level, path, group, keys, tree, behind, (*fixed, group), apart)
-                if level == 0 and not group.is_cut:
+                yield from self._large_group(path, group, part if group == start else part._replace(after=None))
+                if part.level == 0 and not group.is_cut:
                     yield Match(self._end_of(group), None)
         if groups:
-            yield from self._of_groups(level, things, groups, after, fixed)
+            yield from self._of_groups(things, groups, part)
 
-    def _of_groups(
-        self,
-        level: int,
-        things: Collection[int],
-        groups: Sequence[Group],
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-    ) -> Iterator[Match]:
-        """The things of some values that lie beside each other."""
+    def _of_groups(self, things: Collection[int], groups: Sequence[Group], part: _Part) -> Iterator[Match]:
+        """Yield the matches among the things of some consecutive values."""
         if things:
-            yield from self._in_order(things, after, fixed, frozenset(groups))
-        if level == 0 and not groups[-1].is_cut:
+            yield from self._in_order(things, part.after, part.fixed, frozenset(groups))
+        if part.level == 0 and not groups[-1].is_cut:
             yield Match(self._end_of(groups[-1]), None)
 
-    def _large_group(
-        self,
-        level: int,
-        path: int | None,
-        group: Group,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """The things of one value that many have."""
-        if self.known.ids is not None and self.known.ids[0] == fixed:
-            yield from self._along_ids(None, tree, after, level + 1, fixed, apart)
+    def _large_group(self, path: int | None, group: Group, part: _Part) -> Iterator[Match]:
+        """Yield the matches with one value that many things have."""
+        field, keys = self.order[part.level].field, part.keys
+        part = part._replace(fixed=(*part.fixed, group))
+        if self.known.ids is not None and self.known.ids[0] == part.fixed:
+            yield from self._along_ids(part._replace(keys=None))
             return
         condition, parameters = ("", ()) if group.value is None else (" AND value = ?", (group.value,))
         equal = None if group.value is None or group.is_cut else (group.rank, group.value)
@@ -462,34 +423,26 @@ class OrderedScan:
             f"SELECT thing FROM search_values WHERE path = ? AND rank = ?{condition}",
             (path, group.rank, *parameters),
             "",
-            path_of(self.order[level].field.path),
+            path_of(field.path),
             equal,
         )
-        inner = rows if isinstance(tree, AllThings) else Intersection((tree, rows))
-        is_next = level + 2 == len(self.order)
+        part = part._replace(tree=rows if isinstance(part.tree, AllThings) else Intersection((part.tree, rows)))
+        is_next = part.level + 1 == len(self.order)
         are_many = keys is None or way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.IDS
         if is_next and are_many and self.reach.of_value(rows) is not None:
-            yield from self._along_ids(keys, inner, after, level + 1, fixed, apart)
+            yield from self._along_ids(part)
             return
         found = self.reach.read(rows, ALL if group.is_cut else self.reach.bound())
         if found is not None:
-            keys = found - apart if keys is None else keys & found
+            part = part._replace(keys=found - part.apart if keys is None else keys & found)
         if group.is_cut:
-            yield from self._in_order(keys, after, fixed)
+            yield from self._in_order(part.keys, part.after, part.fixed)
         else:
-            yield from self._level(level + 1, keys, inner, after, fixed, apart)
+            yield from self._level(part)
 
-    def _without_value(
-        self,
-        level: int,
-        path: int | None,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """The things that have no value to be ordered by, or null."""
+    def _without_value(self, path: int | None, part: _Part) -> Iterator[Match]:
+        """Yield the matches without a value to be ordered by, or with null."""
+        keys, apart = part.keys, part.apart
         if path is not None and self.read_view.has_for_all(path):
             nulls = frozenset(self.read_view.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
             keys = (nulls if keys is None else keys & nulls) - apart
@@ -498,8 +451,7 @@ class OrderedScan:
             nulls = frozenset(self.read_view.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
             all = (frozenset(self.read_view.column(_KEYS)) - apart) if keys is None else keys
             keys = (all - others).union(all.intersection(nulls))
-        within = (*fixed, Group(int(TypeRank.NULL), None))
-        yield from self._level(level + 1, keys, tree, after, within, apart)
+        yield from self._level(part._replace(keys=keys, fixed=(*part.fixed, Group(int(TypeRank.NULL), None))))
 
     def _groups(
         self,
