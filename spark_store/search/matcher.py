@@ -62,10 +62,10 @@ class Matcher:
         self._is_plain = self._sorts_by_id and self._predicate is None
         asked = [] if self._predicate is None else list(fields(self._predicate))
         asked += [sorting.field for sorting in self._order]
-        self._looks_beside = any(field.kind in (FieldKind.HIDDEN, FieldKind.INSTANT) for field in asked)
+        self._needs_hidden = any(field.kind in (FieldKind.HIDDEN, FieldKind.INSTANT) for field in asked)
         if known.read is None:
             known.read = reader(asked)
-        self._narrow = known.read
+        self._read_fields = known.read
         self._needles = needles(self._predicate)
         self._accesses: dict[tuple[str | None, str], Access | None] = {}
 
@@ -94,8 +94,8 @@ class Matcher:
         hidden = ThingMetadata(revision, created, modified)
         if access.is_whole and _METADATA_KEY not in state:
             if not self._is_plain:
-                seen = self._narrow(state)
-                if self._looks_beside:
+                seen = self._read_fields(state)
+                if self._needs_hidden:
                     with_hidden(seen, hidden)
                 if self._predicate is not None and not holds(self._predicate, seen):
                     return None
