@@ -81,10 +81,6 @@ def policy(case: CommandContext, value: Mapping[str, Any], policy_id: Any) -> di
     }
 
 
-def _policy(case: CommandContext, value: Any) -> dict[str, Any]:
-    return policy(case, _outer(case, value), str(case.entity))
-
-
 def _entries(case: CommandContext, value: Any) -> dict[str, Any]:
     return {_label(case, label): _entry(case, _inner(case, entry, label)) for label, entry in value.items()}
 
@@ -134,10 +130,6 @@ def subject(case: CommandContext, about: Any) -> dict[str, Any]:
     if about.get("announcement") is not None:
         full["announcement"] = _announcement(case, about["announcement"])
     return full
-
-
-def _own_subject(case: CommandContext, value: Any) -> dict[str, Any]:
-    return subject(case, _outer(case, value))
 
 
 def _subject_id(case: CommandContext, text: str) -> str:
@@ -248,10 +240,6 @@ def _resource(case: CommandContext, key: str) -> str:
             "policies:entry.invalid", f"found the resource {quote(key)}, expected a path without consecutive slashes"
         )
     return key
-
-
-def _own_permissions(case: CommandContext, value: Any) -> dict[str, Any]:
-    return _permissions(case, _outer(case, value))
 
 
 def _permissions(case: CommandContext, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -373,13 +361,13 @@ def _strings(case: CommandContext, value: Any, name: str) -> list[str]:
 
 
 _READERS: Final[Mapping[str, Callable[[CommandContext, Any], Any]]] = {
-    "policy": _policy,
+    "policy": lambda case, value: policy(case, _outer(case, value), str(case.entity)),
     "entries": lambda case, value: _entries(case, _outer(case, value)),
     "entry": _own_entry,
     "subjects": lambda case, value: _subjects(case, _outer(case, value)),
-    "subject": _own_subject,
+    "subject": lambda case, value: subject(case, _outer(case, value)),
     "resources": lambda case, value: _resources(case, _outer(case, value)),
-    "resource": _own_permissions,
+    "resource": lambda case, value: _permissions(case, _outer(case, value)),
     "importable": _importable,
     "allowedAdditions": lambda case, value: _additions(case, _array(case, value)),
     "namespaces": lambda case, value: _namespaces(case, _array(case, value)),
