@@ -339,15 +339,16 @@ def _connection_test(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMes
     if not isinstance(sample, dict) or (unknown := sample.keys() - _SAMPLE.keys()):
         found = show(sorted(unknown)[0]) if isinstance(sample, dict) else show(sample)
         raise _unfit_connection_test("sample", found, f"an object with {', '.join(_SAMPLE)}")
+    sample = _DEFAULTS | sample
     for name, (kind, expected) in _SAMPLE.items():
-        if not isinstance(value := sample.get(name, _DEFAULTS.get(name)), kind) or isinstance(value, bool):
+        if not isinstance(value := sample.get(name), kind) or isinstance(value, bool):
             raise _unfit_connection_test(f"sample.{name}", show(value), expected)
-    headers, index = sample.get("headers", {}), sample.get("source", 0)
+    headers, index = sample["headers"], sample["source"]
     if not all(isinstance(value, str) for value in headers.values()):
         raise _unfit_connection_test("sample.headers", "a value that is not a string", "an object of strings")
     if not 0 <= index < 1_000:
         raise _unfit_connection_test("sample.source", show(index), "the index of a source")
-    return document, SampleMessage(_payload(sample), headers, index, sample.get("address"))
+    return document, SampleMessage(_payload(sample), headers, index, sample["address"])
 
 
 _SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {
@@ -357,11 +358,11 @@ _SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "source": (int, "the index of a source"),
     "address": ((str, type(None)), "an address"),
 }
-_DEFAULTS: Mapping[str, Any] = {"encoding": "text", "headers": {}, "source": 0}
+_DEFAULTS: dict[str, Any] = {"encoding": "text", "headers": {}, "source": 0, "address": None}
 
 
 def _payload(sample: Mapping[str, Any]) -> bytes:
-    text, encoding = sample["payload"], sample.get("encoding", "text")
+    text, encoding = sample["payload"], sample["encoding"]
     if encoding not in ("text", "base64"):
         raise _unfit_connection_test("sample.encoding", show(encoding), "one of: text, base64")
     if encoding == "text":
