@@ -2,7 +2,7 @@
 
 See the Ditto protocol, historical retrieve. A short history that is entirely in the journal is folded from its first event.
 Otherwise the lake is searched for the nearest snapshot, or for the newest event that contains the whole entity. Pages are
-read as for a replay and folded in worker threads.
+read as for a replay and folded in worker threads. `first_published` finds where a replay from a time begins.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class SubscriptionManager(ConnectionComponent):
         fault = None if share.has_room else limit_fault(kind, shares, share)
         if fault is None and (fault := self._quotas.take(kind, None, subjects)) is None:
             feed = self._feed_of(signal, subscriber)
-            # The quota of a namespace is used and shown by those alone who may read the entity.
+            # Only clients that may read the entity use the quota of its namespace, and learn of it.
             if not isinstance(feed, Fault) and (fault := self._quotas.take(kind, entity, ())) is not None:
                 feed.close()
                 self._quotas.give_back(None, subjects)
