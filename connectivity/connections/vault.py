@@ -1,6 +1,6 @@
 """Encrypts the secrets of stored connection documents: AES-256-GCM, one text for each secret.
 
-Sealed are literal secrets: the password in `uri`, `credentials.key` and `credentials.password`, `password` and `privateKey`
+It seals literal secrets: the password in `uri`, `credentials.key` and `credentials.password`, `password` and `privateKey`
 of `sshTunnel.credentials`, and options in `specificConfig` with secret names. References (`${env:…}`, `${file:…}`) stay; a
 text that mixes both is sealed as a whole. A sealed text is `sealed:v1:<key id>:<base64url of nonce and ciphertext>`, with a
 random nonce; connection ID, path, version and key ID are authenticated, so it opens nowhere else. Shown secrets are `*****`;
@@ -35,7 +35,7 @@ _FIELDS = (
     ("sshTunnel", "credentials", "privateKey"),
 )
 _SENT = frozenset({"uri", "credentials.password", "sshTunnel.credentials.password"})
-"""The secrets that the other side gets to see. A private key never leaves."""
+"""The secrets that are sent to a server. A private key is never sent."""
 
 _SEALED = re.compile(r"sealed:v1:(?P<key>[0-9a-f]{16}):(?P<text>[A-Za-z0-9_-]+)")
 _REFERENCES = re.compile(rf"(?:{REFERENCE.pattern.replace('?P<kind>', '').replace('?P<name>', '')})+")

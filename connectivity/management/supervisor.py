@@ -63,7 +63,7 @@ _PARTING = 5 / 6
 
 
 class Supervisor:
-    """Keeps one connection."""
+    """Runs one connection."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Supervisor:
             self._meter.log.enable()
 
     def open(self) -> None:
-        """Begin to connect, as soon as every target that events go to has a durable place to begin at."""
+        """Connect, after the position at which each target of events begins is stored."""
         if self._opening is not None:
             return
         self._meter.log.enable()
@@ -277,7 +277,7 @@ class Supervisor:
         self.attempted.set()
 
     async def _wait(self, done: Awaitable[Any], links: list[Link], seconds: float) -> None:
-        """Wait for messages in flight, while there is a link to take them."""
+        """Wait until `done` is done, all links are lost, or the time is over."""
         abandoned = asyncio.ensure_future(asyncio.wait([link.lost for link in links]))
         ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(done), abandoned]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -287,7 +287,7 @@ class Supervisor:
                 await end
 
     async def _drain(self) -> None:
-        """Everything decided is durable, everything answered is at the broker."""
+        """Wait until everything decided is durable, and all responses are at the broker."""
         await self._store.barrier()
         await self._outbox.drain()
 

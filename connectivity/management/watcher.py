@@ -131,7 +131,7 @@ class FolderWatcher:
             status = self._folder.stat()
             identity = status.st_dev, status.st_ino
             with os.scandir(self._folder) as entries:
-                files = sorted((it for it in entries if _is_ours(it.name)), key=lambda it: it.name)
+                files = sorted((it for it in entries if _is_connection_file(it.name)), key=lambda it: it.name)
         except OSError as error:
             self._folder_identity = None
             if self._is_optional and isinstance(error, FileNotFoundError) and not self._known:
@@ -164,7 +164,7 @@ _RESTLESS = Problem(
 )
 
 
-def _is_ours(name: str) -> bool:
+def _is_connection_file(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 

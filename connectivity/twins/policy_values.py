@@ -62,7 +62,7 @@ def with_subject(case: CommandContext) -> CommandContext:
 
 
 def check_subject(case: CommandContext) -> None:
-    """Refuse a path that names a subject which cannot be, or a resource."""
+    """Refuse a path with an invalid ID of a subject, or an invalid resource. Raises TwinError."""
     if case.address.resource.part == "subject":
         _subject_id(case, case.address.segments[-1])
     elif case.address.resource.part == "resource":
@@ -118,7 +118,7 @@ def _subjects(case: CommandContext, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def subject(case: CommandContext, about: Any) -> dict[str, Any]:
-    """Return what a policy says of one subject. Raises TwinError."""
+    """Return the value of one subject as it is stored. Raises TwinError."""
     about = _inner(case, about, "a subject")
     if "type" not in about:
         raise case.refuse("json.field.missing", "type")
@@ -133,7 +133,7 @@ def subject(case: CommandContext, about: Any) -> dict[str, Any]:
 
 
 def _subject_id(case: CommandContext, text: str) -> str:
-    """The id of a subject, with the caller in place of the placeholder for him."""
+    """Return the ID of a subject, with its placeholder replaced by the caller. Raises TwinError."""
     found = resolve_subject(case, text)
     check_subject_id(case, found)
     return found
@@ -151,7 +151,7 @@ def check_subject_id(case: CommandContext, subject: str) -> None:
 
 
 def resolve_subject(case: CommandContext, text: str) -> str:
-    """A subject's id with its placeholders resolved. Raises TwinError for one that is not known."""
+    """Return a subject's ID with its placeholders resolved. Raises TwinError for unknown placeholders."""
     return _PLACEHOLDER.sub(lambda match: _caller(case, match), text)
 
 
@@ -164,7 +164,7 @@ def _caller(case: CommandContext, placeholder: re.Match[str]) -> str:
 
 
 def _expiry(case: CommandContext, text: Any) -> str:
-    """When a subject expires: rounded up, and in the future."""
+    """Return the time at which a subject expires, rounded up. Raises TwinError unless it is in the future."""
     try:
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is None:
@@ -183,7 +183,7 @@ def _expiry(case: CommandContext, text: Any) -> str:
 
 
 def _announcement(case: CommandContext, value: Any) -> dict[str, Any]:
-    """When and how the end of a subject is announced; members that no announcement has are dropped."""
+    """Return when and how the end of a subject is announced, without unknown members."""
     if not isinstance(value, dict):
         raise _no_announcement(case, "expected an object")
     full: dict[str, Any] = {}
@@ -303,7 +303,7 @@ def check_number_of_imports(case: CommandContext, imports: Mapping[str, Any], po
 
 
 def _imported_policy_id(case: CommandContext, id: str, policy_id: str) -> str:
-    """The id of a policy that is imported; never the one that imports."""
+    """Return the ID of an imported policy, which is another one. Raises TwinError."""
     if parse_entity_id(EntityType.POLICY, id) is None:
         raise case.refuse("policies:id.invalid", quote(id))
     if id == policy_id:

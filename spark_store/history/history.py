@@ -149,7 +149,7 @@ def _unfiltered_page(journal: Journal, range: HistoryRange, position: int, limit
 def _filtered_page(
     journal: Journal, range: HistoryRange, predicate: rql.Predicate, position: int, limit: int, max_bytes: int
 ) -> HistoryPage:
-    """Reads one match further than asked for, so that the end is known with the last match."""
+    """Read one match more than requested, so that the end is known with the last match."""
     scan = _Scan(predicate, limit, max_bytes)
     while scan.goes_on and (start := max(position + 1, range.first)) <= range.last:
         if (events := _events(journal, range, start, scan.rows, scan.max_bytes)) is None:
@@ -200,7 +200,7 @@ class _Scan:
         return min(self._size, self._left)
 
     def take(self, events: list[Event]) -> int | None:
-        """Look at events. The position before the first match that is one too many, if there is one."""
+        """Add the events that match; return the position before the first one beyond the limit, if any."""
         for event in events:
             if rql.evaluate(self._predicate, partial_thing(event)):
                 if len(self.found) >= self._limit:

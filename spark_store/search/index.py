@@ -254,7 +254,7 @@ def subjects(policy: Mapping[str, Any]) -> set[str]:
 
 
 def imports(policy: Mapping[str, Any]) -> set[str]:
-    """Which policies a policy imports."""
+    """Return the IDs of the policies that a policy imports."""
     found = policy.get("imports")
     return set(found) if isinstance(found, Mapping) else set()
 

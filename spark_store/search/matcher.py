@@ -76,9 +76,9 @@ class Matcher:
         return self._accesses[place]
 
     def match_row(self, row: CandidateRow) -> Match | None:
-        """The thing of a row, if it is an answer.
+        """Return the thing of a row, or None if it does not match.
 
-        Raises SearchTimeout: of long texts, a few take as long as a search may.
+        Raises SearchTimeout: a few long texts may take as long as a search may.
         """
         if self._read_view.clock.tick():
             raise SearchTimeout

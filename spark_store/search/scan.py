@@ -60,9 +60,10 @@ _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
 
 
 class _Part(NamedTuple):
-    """The candidates whose first values are `fixed`, to be ordered by the other fields, after the place `after`.
+    """The candidates whose first values are `fixed`, to be ordered by the other fields.
 
-    `keys`: the candidates; None for all things of `tree`. Things that are `apart` are sorted by themselves.
+    `keys`: the candidates; None for all things of `tree`. `after`: the place to continue after. Things that are `apart` are
+    sorted by themselves.
     """
 
     keys: frozenset[int] | None
@@ -503,7 +504,7 @@ class OrderedScan:
             bound, sign = (value,), sign[0]
 
     def _end_of(self, group: Group) -> SortKey:
-        """Behind everything that has this value."""
+        """Return a place after all things with this value."""
         rest = [SortValue(_FIRST if each.is_descending else _LAST, None) for each in self.order[1:-1]]
         id = SortValue(TypeRank.TEXT, "" if self.order[-1].is_descending else "\U0010ffff")
         return (SortValue(group.rank, group.value), *rest, id)
