@@ -1,4 +1,4 @@
-"""Yields the matching things of a query in order, from a place on: the work behind a page.
+"""Yields the matching things of a query in order, after a place, for one page.
 
 An `OrderedScan` reads a `ReadView` for one query. It yields things with their places, and sometimes only a place, up to
 which nothing more was found, to continue there. The index selects things (`spark_store.search.index_sql`) and has the order
@@ -54,7 +54,7 @@ _DENSE: Final = 12
 
 _FIRST: Final = -1
 _LAST: Final = 99
-"""Ranks before and behind all others."""
+"""Ranks before and after all others."""
 _AT: Final = "SELECT thing FROM search_values WHERE path = ? AND rank"
 _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
 
@@ -86,29 +86,31 @@ class OrderedScan:
     ) -> None:
         self.read_view = read_view
         self.limit = limit
-        self.known = known
+        self.cached = known
         self.predicate = question.predicate
         self.order = effective_order(question)
         self._by_ids = IdScan(read_view, question.namespaces)
         self.key_of = key_of(self.order)
         self.sorts_by_id = len(self.order) == 1
-        self.reach = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
-        self.judge = Matcher(read_view, question, rights, self.order, known)
+        self.candidates = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
+        self.matcher = Matcher(read_view, question, rights, self.order, known)
 
     def behind(self, after: SortKey | None) -> Iterator[Match]:
         """Yield the matches after a place, in order."""
-        keys = self.reach.few() if self.reach.is_indexed else None
+        keys = self.candidates.few() if self.candidates.is_indexed else None
         if self.order[0].field.path == ("thingId",):
-            yield from self._along_ids(_Part(keys, self.reach.tree, after))
+            yield from self._along_ids(_Part(keys, self.candidates.tree, after))
             return
         if keys is not None and len(keys) <= SORTABLE:
             yield from self._in_order(keys, after)
             return
         apart = self._apart()
         if apart is None or not self._is_walkable(self.order[0]):
-            yield from self._in_order(self.reach.all(self.reach.tree) if self.reach.is_indexed else None, after)
+            yield from self._in_order(
+                self.candidates.all(self.candidates.tree) if self.candidates.is_indexed else None, after
+            )
             return
-        part = _Part(None if keys is None else keys - apart, self.reach.tree, after, apart=apart)
+        part = _Part(None if keys is None else keys - apart, self.candidates.tree, after, apart=apart)
         walked = self._level(part)
         if apart:
             beside = self._in_order(apart if keys is None else apart & keys, after)
@@ -116,13 +118,13 @@ class OrderedScan:
         yield from walked
 
     def plan(self) -> QueryPlan:
-        keys = self.reach.few() if self.reach.is_indexed else None
-        apart = self._apart() if self.reach.is_indexed else None
+        keys = self.candidates.few() if self.candidates.is_indexed else None
+        apart = self._apart() if self.candidates.is_indexed else None
         known = None if keys is None else len(keys)
         declared = ""
         if self.order[0].field.path == ("thingId",):
-            way = way_to_ids(known, self.reach.things, self.limit)
-            if way is AccessPath.IDS and (value := self._value(_Part(keys, self.reach.tree, None))) is not None:
+            way = way_to_ids(known, self.candidates.things, self.limit)
+            if way is AccessPath.IDS and (value := self._value(_Part(keys, self.candidates.tree, None))) is not None:
                 way, declared = AccessPath.VALUE, value.name
         elif known is not None and known <= SORTABLE:
             way = AccessPath.CANDIDATES
@@ -134,10 +136,10 @@ class OrderedScan:
             declared = name if len(self.order) == 2 and self.read_view.declared_path(name) is not None else ""
         return QueryPlan(
             way,
-            self.reach.tree,
+            self.candidates.tree,
             known,
-            self.reach.things,
-            self.reach.is_indexed,
+            self.candidates.things,
+            self.candidates.is_indexed,
             shown_order(self.order),
             len(apart) if apart else 0,
             declared,
@@ -146,7 +148,7 @@ class OrderedScan:
     def _is_walkable(self, sorting: SortField) -> bool:
         """Whether the index has the things in the order of this field."""
         path = sorting.field.path
-        if not self.reach.is_indexed or path[0] in ("_revision", "_modified"):
+        if not self.candidates.is_indexed or path[0] in ("_revision", "_modified"):
             return False
         first = 4 if path[0] == "features" else 2
         return not any(key.isdecimal() for key in path[first:])
@@ -154,27 +156,27 @@ class OrderedScan:
     def _apart(self) -> frozenset[int] | None:
         """Return the things whose place the index does not know; None for too many, or if unknown."""
         if (
-            not self.reach.is_indexed
-            or self.reach.policies is None
+            not self.candidates.is_indexed
+            or self.candidates.policies is None
             or (namespaces := self.read_view.namespaces()) is None
         ):
             return None
         fields = [sorting.field.path for sorting in self.order]
         partial = [
             policy
-            for policy in self.reach.policies
+            for policy in self.candidates.policies
             if any(
                 access is not None
                 and not access.is_whole
                 # The permissions for metadata depend on the thing.
                 and any(path[0] == METADATA or not access.may(path) for path in fields)
-                for access in (self.judge.access(policy, f"{name}:") for name in namespaces)
+                for access in (self.matcher.access(policy, f"{name}:") for name in namespaces)
             )
         ]
-        found = self.reach.read(of_policies(partial), APART) if partial else frozenset()
-        if found is None or len(found) + len(self.reach.large) > APART:
+        found = self.candidates.read(of_policies(partial), APART) if partial else frozenset()
+        if found is None or len(found) + len(self.candidates.large) > APART:
             return None
-        return found | self.reach.large
+        return found | self.candidates.large
 
     def _in_order(
         self,
@@ -189,7 +191,7 @@ class OrderedScan:
         """
         found, level = [], len(fixed)
         for row in self._by_ids.things(None, False, COLUMNS) if keys is None else self.read_view.load(keys):
-            judged = self.judge.match_row(row)
+            judged = self.matcher.match_row(row)
             if (
                 judged is not None
                 and self._is_within(judged.place, fixed)
@@ -215,7 +217,7 @@ class OrderedScan:
                 if not fixed:
                     yield Match((SortValue(TypeRank.TEXT, row),), None)
                 continue
-            judged = self.judge.match_row(row)
+            judged = self.matcher.match_row(row)
             if judged is not None and self._is_within(judged.place, fixed):
                 yield judged
             elif not fixed and self.read_view.clock.is_late():
@@ -224,8 +226,8 @@ class OrderedScan:
     def _rows_by_id(self, part: _Part, start: str | None, is_descending: bool) -> Iterator[CandidateRow | str]:
         """Yield rows that may match in the order of IDs, and IDs up to which none did."""
         keys, tree, _, fixed, apart = part
-        if fixed and self.known.ids is not None and self.known.ids[0] == fixed:
-            yield from self._known_ids(self.known.ids[1], start, is_descending)
+        if fixed and self.cached.ids is not None and self.cached.ids[0] == fixed:
+            yield from self._known_ids(self.cached.ids[1], start, is_descending)
             return
         if keys is not None:
             yield from self._candidates_by_id(keys, part, start, is_descending)
@@ -242,20 +244,20 @@ class OrderedScan:
                 yield row
             if looked_at % CHUNK_MARK == 0:
                 yield id
-            if looked_at == LOST + self.limit * 2 and self.reach.is_indexed:
-                found, condition = self.reach.all(tree), self._condition()
-                if condition is not None and (found is None or len(found) * _DENSE > self.reach.things):
+            if looked_at == LOST + self.limit * 2 and self.candidates.is_indexed:
+                found, condition = self.candidates.all(tree), self._condition()
+                if condition is not None and (found is None or len(found) * _DENSE > self.candidates.things):
                     yield from self._possible_by_id(condition, id, is_descending, apart)
                     return
                 if found is not None:
                     if not fixed:
-                        self.known.keys = found
+                        self.cached.keys = found
                     yield from self._candidates_by_id(found - apart, part, id, is_descending)
                     return
 
     def _condition(self) -> Condition | None:
         """Return a condition on states, if there is one and nothing is hidden from the requester."""
-        if self.predicate is None or not self.judge.sees_everything(self.reach.policies):
+        if self.predicate is None or not self.matcher.sees_everything(self.candidates.policies):
             return None
         return possible(self.predicate)
 
@@ -279,15 +281,15 @@ class OrderedScan:
     def _candidates_by_id(
         self, keys: frozenset[int], part: _Part, start: str | None, is_descending: bool
     ) -> Iterator[CandidateRow | str]:
-        if way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.CANDIDATES:
-            if self.known.ids is None or self.known.ids[0] not in (keys, part.fixed):
-                self.known.ids = (part.fixed or keys, sorted(self.read_view.ids(keys)))
-            yield from self._known_ids(self.known.ids[1], start, is_descending)
+        if way_to_ids(len(keys), self.candidates.things, self.limit) is AccessPath.CANDIDATES:
+            if self.cached.ids is None or self.cached.ids[0] not in (keys, part.fixed):
+                self.cached.ids = (part.fixed or keys, sorted(self.read_view.ids(keys)))
+            yield from self._known_ids(self.cached.ids[1], start, is_descending)
             return
         if (value := self._value(part)) is not None:
             yield from self._of_value(value, keys, start, is_descending, part.fixed)
             return
-        is_dense = len(keys) * _DENSE > self.reach.things
+        is_dense = len(keys) * _DENSE > self.candidates.things
         rows = self._by_ids.things(start, is_descending, COLUMNS if is_dense else "key, id")
         for looked_at, row in enumerate(rows, 1):
             if row[0] in keys:
@@ -318,10 +320,10 @@ class OrderedScan:
 
     def _value(self, part: _Part) -> ValueCandidates | None:
         """Return the value whose IDs are walked along, in place of all things."""
-        if not part.fixed and len(self.reach.large) > APART:
+        if not part.fixed and len(self.candidates.large) > APART:
             # Those would have to be merged into the order.
             return None
-        return self.reach.of_value(part.tree)
+        return self.candidates.of_value(part.tree)
 
     def _of_value(
         self,
@@ -334,7 +336,7 @@ class OrderedScan:
         """Yield the things of a value among the keys, and IDs up to which there are no others."""
         size = min(CHUNK, self.limit + 1)
         # If other values come first, large things are examined by themselves.
-        beside = () if fixed else self.reach.large
+        beside = () if fixed else self.candidates.large
         some: list[tuple[str, int]] = []
         for looked_at, each in enumerate(self._by_ids.of_value(value, beside, start, is_descending), 1):
             if keys is None or each[1] in keys:
@@ -355,7 +357,7 @@ class OrderedScan:
         elif keys is not None and (len(keys) <= SORTABLE or not self._is_walkable(sorting)):
             yield from self._in_order(keys, part.after, part.fixed)
         elif not self._is_walkable(sorting):
-            found = self.reach.all(part.tree)
+            found = self.candidates.all(part.tree)
             yield from self._in_order(None if found is None else found - part.apart, part.after, part.fixed)
         else:
             yield from self._along_values(part)
@@ -380,9 +382,9 @@ class OrderedScan:
         """Yield the matches with values of one type. Values of few things are looked at together."""
         keys, apart, is_descending = part.keys, part.apart, self.order[part.level].is_descending
         start = None if part.after is None else Group.of(part.after[part.level])
-        is_behind = start is not None and self.known.ids is not None and self.known.ids[0] == (*part.fixed, start)
+        is_behind = start is not None and self.cached.ids is not None and self.cached.ids[0] == (*part.fixed, start)
         if start is not None and is_behind:
-            # An earlier page has ended amid many things of one value, and has kept their order.
+            # An earlier page has ended among many things of one value, and has kept their order.
             yield from self._large_group(path, start, part)
         things: dict[int, None] = {}
         groups: list[Group] = []
@@ -415,7 +417,7 @@ class OrderedScan:
         """Yield the matches with one value that many things have."""
         field, keys = self.order[part.level].field, part.keys
         part = part._replace(fixed=(*part.fixed, group))
-        if self.known.ids is not None and self.known.ids[0] == part.fixed:
+        if self.cached.ids is not None and self.cached.ids[0] == part.fixed:
             yield from self._along_ids(part._replace(keys=None))
             return
         condition, parameters = ("", ()) if group.value is None else (" AND value = ?", (group.value,))
@@ -429,11 +431,11 @@ class OrderedScan:
         )
         part = part._replace(tree=rows if isinstance(part.tree, AllThings) else Intersection((part.tree, rows)))
         is_next = part.level + 1 == len(self.order)
-        are_many = keys is None or way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.IDS
-        if is_next and are_many and self.reach.of_value(rows) is not None:
+        are_many = keys is None or way_to_ids(len(keys), self.candidates.things, self.limit) is AccessPath.IDS
+        if is_next and are_many and self.candidates.of_value(rows) is not None:
             yield from self._along_ids(part)
             return
-        found = self.reach.read(rows, ALL if group.is_cut else self.reach.bound())
+        found = self.candidates.read(rows, ALL if group.is_cut else self.candidates.bound())
         if found is not None:
             part = part._replace(keys=found - part.apart if keys is None else keys & found)
         if group.is_cut:
