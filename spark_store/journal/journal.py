@@ -357,7 +357,7 @@ class Journal:
         return is_first
 
     def _look_up(self, entity: EntityId, heads: dict[EntityId, EntityHead]) -> None:
-        """Add an entity's row as the open transaction sees it, if there is one."""
+        """Add the row of an entity in the open transaction, if it has one."""
         known = self.known(entity)
         revision = 0 if known is None else known.revision
         row = self._writer.execute(index.HEAD, (entity.type.value, entity.id, revision)).fetchone()
@@ -372,39 +372,38 @@ class Journal:
     def _store(
         self, changes: Sequence[Change], states: dict[EntityId, Snapshot], heads: dict[EntityId, EntityHead]
     ) -> Iterator[None]:
-        events = [event for change in changes for event in change.events]
-        causes = [
-            (None, None) if change.cause is None else cause_columns(change.cause)
+        events = [
+            (event, (None, None) if change.cause is None else cause_columns(change.cause))
             for change in changes
-            for _ in change.events
+            for event in change.events
         ]
         if events:
             (seq,) = self._writer.execute(_SEQ).fetchone()
-            newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
+            newest = {event.entity: n for n, (event, _) in enumerate(events, seq + 1)}
         keys, indexing = {}, SearchIndex(self._writer)
         encoded = ((entity, snapshot, encode(snapshot)) for entity, snapshot in states.items())
         for part in batched(encoded, lambda it: 0 if it[2] is None else len(it[2])):
-            known = []
+            updates = []
             for entity, snapshot, text in part:
                 row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
-                named = (entity.type.value, entity.id)
+                type_and_id = (entity.type.value, entity.id)
                 if (head := heads.get(entity)) is not None:
-                    known.append((*row, key := head.key))
+                    key = head.key
+                    updates.append((*row, key))
                 else:
-                    inserted = self._writer.execute(_INSERT_ENTITY, (*named, *row)).lastrowid
+                    inserted = self._writer.execute(_INSERT_ENTITY, (*type_and_id, *row)).lastrowid
                     assert inserted is not None
                     key = inserted
                 keys[entity] = key
                 size = None if text is None else len(text)
-                indexing.change(*named, key, head, snapshot.created, size, snapshot.state)
+                indexing.change(*type_and_id, key, head, snapshot.created, size, snapshot.state)
             indexing.end()
-            self._writer.executemany(_UPDATE_ENTITY, known)
+            self._writer.executemany(_UPDATE_ENTITY, updates)
             yield
         incarnations.store(self._writer, changes, states, keys)
         creators.store(self._writer, changes)
         if events:
-            numbered = enumerate(zip(events, causes, strict=True), seq + 1)
-            for rows in batched(numbered, lambda it: event_size(it[1][0])):
+            for rows in batched(enumerate(events, seq + 1), lambda it: event_size(it[1][0])):
                 self._writer.executemany(
                     _INSERT_ENTRY,
                     [(keys[event.entity], event.revision, n, *event[2:], *cause) for n, (event, cause) in rows],
