@@ -275,21 +275,23 @@ class KafkaConsumer:
         unreadable: dict[Partition, UnreadableRecord] = {}
         for message in messages:
             topic = message.topic() or ""
-            # None: the partition was taken away while this batch was on its way.
             partition = self._partitions.get((topic, message.partition() or 0))
-            if (error := message.error()) is not None:
-                if error.code() != KafkaError._BAD_COMPRESSION:
-                    self.errors.note(error, topic)
-                    self._call_on_loop(self._on_error, error, topic)
-                elif partition is not None and partition not in unreadable:
-                    # The library would read the batch forever. Its offset is known, but not its end, so its records are
-                    # skipped one after another.
-                    unreadable[partition] = UnreadableRecord(max(message.offset() or 0, partition.read_from))
-            elif partition is not None:
+            error = message.error()
+            if error is not None and error.code() != KafkaError._BAD_COMPRESSION:
+                self.errors.note(error, topic)
+                self._call_on_loop(self._on_error, error, topic)
+            elif partition is None:
+                # It was taken away while this batch was on its way.
+                continue
+            elif error is None:
                 if (offset := message.offset() or 0) < partition.read_from:
                     raise _recreated(topic)
                 partition.read_from = offset + 1
                 records.append((partition, message))
+            elif partition not in unreadable:
+                # The library would read the batch forever. Its offset is known, but not its end, so its records are
+                # skipped one after another.
+                unreadable[partition] = UnreadableRecord(max(message.offset() or 0, partition.read_from))
         for partition, record in unreadable.items():
             records.append((partition, record))
             partition.read_from = record.offset() + 1
