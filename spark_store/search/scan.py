@@ -95,7 +95,7 @@ class OrderedScan:
         self.candidates = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
         self.matcher = Matcher(read_view, question, rights, self.order, known)
 
-    def behind(self, after: SortKey | None) -> Iterator[Match]:
+    def matches(self, after: SortKey | None) -> Iterator[Match]:
         """Yield the matches after a place, in order."""
         keys = self.candidates.few() if self.candidates.is_indexed else None
         if self.order[0].field.path == ("thingId",):

@@ -87,7 +87,7 @@ class SqliteSearch:
         with self._translating(), self._read_view(clock) as read_view:
             try:
                 walk = OrderedScan(read_view, question, rights, limit, self._recall(question, after))
-                for found in walk.behind(after):
+                for found in walk.matches(after):
                     if found.hit is None:
                         if clock.is_late():
                             # Nothing more was found up to this place.
