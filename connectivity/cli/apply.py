@@ -51,7 +51,7 @@ def fetch_stored(service: ServiceClient, wanted: Mapping[str, DesiredDocument]) 
         try:
             answer = service.ask("GET", "connections", name)
         except ServiceRefused as error:
-            if error.answered != NOT_FOUND:
+            if error.http_status != NOT_FOUND:
                 raise
             del found[name]
         else:
@@ -98,7 +98,7 @@ def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, Desir
             body = {**wanted[step.id].document, "id": step.id}
             service.ask("PUT", "connections", step.id, body=body, headers=condition)
     except ServiceRefused as error:
-        if error.answered == CHANGED_MEANWHILE:
+        if error.http_status == CHANGED_MEANWHILE:
             text = "it was changed meanwhile and is left unchanged; run the command again to see the new plan"
             return StepOutcome(text, step.action is not Action.GONE)
         return StepOutcome(error.why, step.action is not Action.GONE and not error.is_stored)

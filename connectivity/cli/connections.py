@@ -99,7 +99,7 @@ def follow_log(
                 away = True
         except ServiceRefused as error:
             is_back = missed is not None and clock() - missed <= RESTART_GRACE_SECONDS
-            if error.answered < _FIRST_SERVER_FAULT and not (error.answered == NOT_FOUND and is_back):
+            if error.http_status < _FIRST_SERVER_FAULT and not (error.http_status == NOT_FOUND and is_back):
                 raise
         else:
             if away:
@@ -485,6 +485,6 @@ def _statuses(service: ServiceClient) -> list[Any]:
         try:
             found.append(service.get("connections", str(connection), "status"))
         except ServiceRefused as error:
-            if error.answered != NOT_FOUND:
+            if error.http_status != NOT_FOUND:
                 raise
     return found
