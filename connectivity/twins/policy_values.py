@@ -541,8 +541,7 @@ def _check_sources(
     known = before["imports"] if before is not None else {}
     added = {id: wanted for id, wanted in policy["imports"].items() if known.get(id) != wanted}
     for imported in added:
-        enforcer = case.world.enforcer(imported)
-        if enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
+        if not may_refer_to(case, imported):
             raise case.refuse("policies:policy.notfound", about=imported)
     # Named labels are checked even if there is no such entry: the error must not tell whether there is.
     needed = [(imported, label) for imported, wanted in added.items() for label in wanted["entries"]]
@@ -562,6 +561,12 @@ def _check_sources(
     for source in needed:
         if not _may_read(case, source):
             raise case.refuse("policies:policy.notfound", about=source[0])
+
+
+def may_refer_to(case: CommandContext, policy_id: str) -> bool:
+    """Whether the policy exists and the subjects can read a part of it."""
+    enforcer = case.world.enforcer(policy_id)
+    return enforcer is not None and enforcer.partial(case.subjects, READ, "policy:/")
 
 
 def _may_read(case: CommandContext, source: Source) -> bool:

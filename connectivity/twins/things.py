@@ -117,15 +117,9 @@ def _requested_policy(case: CommandContext, given: Mapping[str, Any], policy_id:
 
 def _existing(case: CommandContext, policy_id: str) -> _ThingPolicy:
     enforcer = case.world.enforcer(policy_id, case.entity.namespace)
-    if enforcer is None or not _may_refer_to(case, policy_id):
+    if enforcer is None or not policy_values.may_refer_to(case, policy_id):
         raise case.refuse("policies:policy.notfound", about=policy_id)
     return _ThingPolicy(policy_id, enforcer)
-
-
-def _may_refer_to(case: CommandContext, policy_id: str) -> bool:
-    """Whether the policy exists and the subjects can read a part of it."""
-    enforcer = case.world.enforcer(policy_id)
-    return enforcer is not None and enforcer.partial(case.subjects, READ, "policy:/")
 
 
 def _is_reference(case: CommandContext, before: Snapshot, after: Snapshot) -> bool | None:
@@ -137,7 +131,7 @@ def _is_reference(case: CommandContext, before: Snapshot, after: Snapshot) -> bo
     is_other = after.policy != before.policy
     if after.policy is None or not (is_other or case.address.resource.name == "policyId"):
         return None
-    return _may_refer_to(case, after.policy) or (False if is_other else None)
+    return policy_values.may_refer_to(case, after.policy) or (False if is_other else None)
 
 
 def _default(case: CommandContext) -> _ThingPolicy:
