@@ -397,7 +397,7 @@ def _check_present(
     present = get(state, case.address.segments)
     if asked is not preconditions.NONE:
         asked.check_condition(case, before)
-        asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
+        asked.check_part_tag(case, enforcer, before, present)
     return present
 
 
