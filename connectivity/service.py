@@ -144,7 +144,7 @@ class Service:
         self.store = Store.open(
             Path(settings.data_dir) / "journal.db",
             StoreOptions(redelivery_window=settings.journal.redelivery_window.total_seconds()),
-            cold=_cold(self._lake, self._erased) if self._has_lake else None,
+            cold=_lake_opener(self._lake, self._erased) if self._has_lake else None,
             on_commit=self.monitor.commit.observe,
         )
         self.decider = Decider(self.store, now=now, limits=_twin_limits(settings))
@@ -158,7 +158,7 @@ class Service:
             quotas,
         )
         self._row_budget = RowBudget()
-        self.past = self._past(quotas) if self._has_lake else None
+        self.past = self._as_of_searches(quotas) if self._has_lake else None
         if self.past is not None:
             self.searching.as_of = self.past.open
         definitions = ConnectionRepository(self.store)
@@ -236,7 +236,7 @@ class Service:
             self.dispatch.event_publisher.figures,
             lambda: store_figures(self.store.is_available),
             self.live_feeds.figures,
-            self._unsettled,
+            self._settlement_figures,
             self.pipeline.figures,
         ):
             monitor.watch_figures(figures)
@@ -248,7 +248,7 @@ class Service:
             if component.job:
                 yield Job(component.job, component.sweep, _SWEEP_SECONDS)
         yield Job("reject overdue deliveries", self._reject_overdue, _SWEEP_SECONDS)
-        yield Job("watch connection files", self._watch, _SWEEP_SECONDS)
+        yield Job("watch connection files", self._look_for_changes, _SWEEP_SECONDS)
         policy_expiry = PolicyExpiryJob(self.store, self.dispatch.announcements.announce, self._now)
         yield Job("expire policies", policy_expiry.round, _SWEEP_SECONDS)
         yield Job("erase entities", self.eraser.round)
@@ -312,18 +312,20 @@ class Service:
             "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",
             "connections": {**shown, **unusable},
             "closed": len(known) - len(wanted) - len(unusable),
-            "files": self._wrong_with_files(),
+            "files": self._file_problems(),
             "quotas": self.quota_check.nearly_used(),
             "jobs": self.jobs.problems,
             "lake": self.pipeline.details,
         }
 
-    def _wrong_with_files(self) -> list[str]:
+    def _file_problems(self) -> list[str]:
         """Return the problems of connection files, that of an unreadable folder first."""
-        gone = [f"{gone}; running connections stay open"] if (gone := self.registry.folder_problem) else []
-        return gone + [str(problem) for problem in self.registry.problems]
+        problems = [str(problem) for problem in self.registry.problems]
+        if unreadable := self.registry.folder_problem:
+            problems.insert(0, f"{unreadable}; running connections stay open")
+        return problems
 
-    async def _watch(self) -> None:
+    async def _look_for_changes(self) -> None:
         await self.registry.look()
         await self.secrets.look()
         await self.management.recover()
@@ -350,7 +352,7 @@ class Service:
         for supervisor in self.registry:
             supervisor.deliveries.reject_overdue(now, timeout)
 
-    def _unsettled(self) -> Iterator[GaugeReading]:
+    def _settlement_figures(self) -> Iterator[GaugeReading]:
         now = time.monotonic()
         return settlement_metrics(
             {
@@ -360,7 +362,7 @@ class Service:
             }
         )
 
-    def _past(self, quotas: Quotas) -> AsOfSearches:
+    def _as_of_searches(self, quotas: Quotas) -> AsOfSearches:
         options = PastOptions(
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
@@ -398,7 +400,7 @@ def _subscription_limits(settings: SubscriptionSettings) -> SubscriptionLimits:
     )
 
 
-def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistory]:
+def _lake_opener(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistory]:
     """Return a function that opens the lake for reading, once.
 
     It imports the lake's libraries when it is called.

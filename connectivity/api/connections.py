@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ from connectivity.api.authentication import caller_of
 from connectivity.api.errors import refusal
 from connectivity.api.openapi import TEST, answers, body, nothing, request_body
 from connectivity.api.permits import permit_of
-from connectivity.api.requests import BodyLimits, content, expect_media_type, json_object
+from connectivity.api.requests import BodyLimits, content, expect_media_type, field_selection, json_object
 from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import (
     CONNECTION_EXAMPLE,
@@ -38,17 +38,18 @@ from connectivity.connections.model import CONNECTION_ID_FORM, READ_ONLY
 from connectivity.errors import Problem
 from connectivity.management.definition import Definition, Permit, SampleMessage
 from connectivity.management.manager import ConnectionManager
-from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
+from mappings.model.field_selector import FieldSelection, select
 
 PREFIX = "/api/2/connections"
 
-COMMANDS = (
-    "connectivity.commands:openConnection",
-    "connectivity.commands:closeConnection",
-    "connectivity.commands:resetConnectionMetrics",
-    "connectivity.commands:enableConnectionLogs",
-    "connectivity.commands:resetConnectionLogs",
-)
+COMMANDS: Mapping[str, Callable[[ConnectionManager], Callable[[str, str, Permit], Awaitable[None]]]] = {
+    "connectivity.commands:openConnection": lambda management: management.open,
+    "connectivity.commands:closeConnection": lambda management: management.close,
+    "connectivity.commands:resetConnectionMetrics": lambda management: management.reset_metrics,
+    "connectivity.commands:enableConnectionLogs": lambda management: management.enable_logs,
+    "connectivity.commands:resetConnectionLogs": lambda management: management.reset_logs,
+}
+"""Each command of the API, and the method that carries it out."""
 
 ConnectionId = Annotated[
     str,
@@ -86,7 +87,7 @@ def router(management: ConnectionManager, bounds: BodyLimits) -> APIRouter:
         fields: Fields = None,
         ids_only: Annotated[Flag, Query(alias="ids-only", description="Return only the ids.")] = "false",
     ) -> Response:
-        selection = _selection(fields)
+        selection = field_selection(fields)
         if ids_only == "true" or (selection is not None and selection.keys() == {"id"}):
             return JsonResponse(management.ids())
         return JsonResponse([_render(it, selection) for it in await management.definitions()])
@@ -157,7 +158,7 @@ def router(management: ConnectionManager, bounds: BodyLimits) -> APIRouter:
             ),
         ] = None,
     ) -> Response:
-        selection = _selection(fields)
+        selection = field_selection(fields)
         at = preconditions.parse_revision_selector(revision, time)
         found = await management.definition(connection_id, at)
         preconditions.check_retrieve(request.headers, found)
@@ -225,12 +226,18 @@ def router(management: ConnectionManager, bounds: BodyLimits) -> APIRouter:
             *("api:store.unavailable", "api:subject.forbidden"),
             has_body=True,
         ),
-        openapi_extra=request_body({"text/plain": ("ConnectionCommand", COMMANDS[0])}),
+        openapi_extra=request_body({"text/plain": ("ConnectionCommand", next(iter(COMMANDS)))}),
     )
     async def command(request: Request, connection_id: ConnectionId) -> Response:
         expect_media_type(request, "text/plain")
         wanted = (await content(request, bounds)).decode("utf-8", "replace")
-        await _command(management, connection_id, wanted, caller_of(request).name, permit_of(request))
+        if (method_of := COMMANDS.get(wanted)) is None:
+            raise refusal(
+                "connectivity:command.invalid",
+                f"The command {show(wanted)} is unknown.",
+                f"expected one of: {', '.join(COMMANDS)}",
+            )
+        await method_of(management)(connection_id, caller_of(request).name, permit_of(request))
         return Response(status_code=200)
 
     @api.get(
@@ -288,46 +295,16 @@ CONDITIONAL: list[dict[str, Any]] = [
 
 
 def _read_responses(meaning: str, schema: str, example: Any, *codes: str) -> dict[int | str, dict[str, Any]]:
-    """The answers of an operation that only looks at one connection."""
+    """Return the responses of an operation that only reads one connection."""
     return answers(
         {200: body(meaning, schema, example)},
         *("connectivity:connection.notfound", "connectivity:connection.id.invalid", *codes),
     )
 
 
-async def _command(management: ConnectionManager, connection_id: str, wanted: str, by: str, permit: Permit) -> None:
-    """Carry out one of the five commands. Raises OperationRefused."""
-    match wanted:
-        case "connectivity.commands:openConnection":
-            await management.open(connection_id, by, permit)
-        case "connectivity.commands:closeConnection":
-            await management.close(connection_id, by, permit)
-        case "connectivity.commands:resetConnectionMetrics":
-            await management.reset_metrics(connection_id, by, permit)
-        case "connectivity.commands:enableConnectionLogs":
-            await management.enable_logs(connection_id, by, permit)
-        case "connectivity.commands:resetConnectionLogs":
-            await management.reset_logs(connection_id, by, permit)
-        case _:
-            raise refusal(
-                "connectivity:command.invalid",
-                f"The command {show(wanted)} is unknown.",
-                f"expected one of: {', '.join(COMMANDS)}",
-            )
-
-
 def _created_response(found: Definition) -> Response:
     location = f"{PREFIX}/{quote(found.id, safe=':')}"
     return JsonResponse(_document(found), 201, {"location": location, "etag": found.tag})
-
-
-def _selection(fields: str | None) -> FieldSelection | None:
-    if fields is None:
-        return None
-    try:
-        return parse_fields(fields)
-    except InvalidSelector as error:
-        raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 
 def _document(found: Definition) -> dict[str, Any]:
@@ -362,15 +339,16 @@ def _connection_test(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMes
     if not isinstance(sample, dict) or (unknown := sample.keys() - _SAMPLE.keys()):
         found = show(sorted(unknown)[0]) if isinstance(sample, dict) else show(sample)
         raise _unfit_connection_test("sample", found, f"an object with {', '.join(_SAMPLE)}")
+    sample = _DEFAULTS | sample
     for name, (kind, expected) in _SAMPLE.items():
-        if not isinstance(value := sample.get(name, _DEFAULTS.get(name)), kind) or isinstance(value, bool):
+        if not isinstance(value := sample.get(name), kind) or isinstance(value, bool):
             raise _unfit_connection_test(f"sample.{name}", show(value), expected)
-    headers, index = sample.get("headers", {}), sample.get("source", 0)
+    headers, index = sample["headers"], sample["source"]
     if not all(isinstance(value, str) for value in headers.values()):
         raise _unfit_connection_test("sample.headers", "a value that is not a string", "an object of strings")
     if not 0 <= index < 1_000:
         raise _unfit_connection_test("sample.source", show(index), "the index of a source")
-    return document, SampleMessage(_payload(sample), headers, index, sample.get("address"))
+    return document, SampleMessage(_payload(sample), headers, index, sample["address"])
 
 
 _SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {
@@ -380,11 +358,11 @@ _SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "source": (int, "the index of a source"),
     "address": ((str, type(None)), "an address"),
 }
-_DEFAULTS: Mapping[str, Any] = {"encoding": "text", "headers": {}, "source": 0}
+_DEFAULTS: dict[str, Any] = {"encoding": "text", "headers": {}, "source": 0, "address": None}
 
 
 def _payload(sample: Mapping[str, Any]) -> bytes:
-    text, encoding = sample["payload"], sample.get("encoding", "text")
+    text, encoding = sample["payload"], sample["encoding"]
     if encoding not in ("text", "base64"):
         raise _unfit_connection_test("sample.encoding", show(encoding), "one of: text, base64")
     if encoding == "text":

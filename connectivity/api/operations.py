@@ -122,21 +122,17 @@ def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
     )
     async def erase(request: Request) -> Response:
         expect_media_type(request, JSON)
-        erasure_request = await json_object(request, bounds)
-        caller = caller_of(request)
-        entity, kind, by = (
-            erasure_request.get("entity", 0),
-            erasure_request.get("type", "thing"),
-            erasure_request.get("by", caller.name),
-        )
-        unknown = erasure_request.keys() - {"entity", "type", "by"}
-        if unknown or not all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in (entity, kind, by)):
+        sent = await json_object(request, bounds)
+        has_members = {"entity"} <= sent.keys() <= {"entity", "type", "by"}
+        if not has_members or not all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in sent.values()):
             raise refusal(
                 "api:body.invalid",
                 'expected a JSON object with "entity", and optionally "type" and "by", which are strings',
             )
+        caller = caller_of(request)
+        by = caller.name if caller.is_named else sent.get("by", caller.name)
         try:
-            record = await erasures.erase(entity_of(entity, kind), caller.name if caller.is_named else by)
+            record = await erasures.erase(entity_of(sent["entity"], sent.get("type", "thing")), by)
         except InvalidEntity as error:
             raise refusal("api:body.invalid", str(error)) from error
         except UnknownEntity as error:

@@ -1,4 +1,7 @@
-"""Bodies of requests: read within bounds of bytes and time, as JSON by the rules of connection files."""
+"""Bodies of requests, and the parameter `fields`.
+
+Bodies are read within bounds of bytes and time, as JSON by the rules of connection files.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from connectivity.api.errors import refusal
 from connectivity.config.documents import read_json
+from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields
 
 
 class BodyLimits(NamedTuple):
@@ -66,3 +70,13 @@ async def json_object(request: Request, bounds: BodyLimits) -> dict[str, Any]:
     if not isinstance(read.document, dict):
         raise refusal("api:body.invalid", "The body is not a JSON object.")
     return read.document
+
+
+def field_selection(fields: str | None) -> FieldSelection | None:
+    """Return the members that the parameter `fields` names; None without it. Raises OperationRefused."""
+    if fields is None:
+        return None
+    try:
+        return parse_fields(fields)
+    except InvalidSelector as error:
+        raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error

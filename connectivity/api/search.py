@@ -7,7 +7,6 @@ permissions are those of searches over brokers. A response is `{"items": [...]}`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -18,18 +17,17 @@ from pydantic import Field
 from connectivity.api.authentication import admins_only, caller_of, insufficient_role
 from connectivity.api.errors import refusal
 from connectivity.api.openapi import answers, body
+from connectivity.api.requests import field_selection
 from connectivity.api.responses import JsonResponse
 from connectivity.api.schemas import PLAN_EXAMPLE, SEARCH_PAGE_EXAMPLE
 from connectivity.config.api_settings import TokenRole
 from connectivity.config.text_form import TextForm
 from connectivity.errors import OperationRefused
 from connectivity.subscriptions.search_requests import HttpSearch, SearchRequests
-from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields
 
 PREFIX = "/api/2/search/things"
 
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0}
-_TIMEOUT = re.compile(r"([0-9]{1,6})(ms|s|m|)")
 _LONGEST_TIMEOUT = 60.0
 _LONGEST_FILTER = 32 * 1024
 """In characters. Filters over brokers may be longer; a query must fit into the head of a request."""
@@ -197,7 +195,7 @@ def _search_of(
         filter=_filter(filter),
         options=_joined(option),
         namespaces=_namespaces(namespaces),
-        selection=_selection(fields),
+        selection=field_selection(_joined(fields) or None),
         seconds=_seconds(wait),
     )
 
@@ -237,23 +235,15 @@ def _namespaces(texts: list[str]) -> frozenset[str] | None:
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _selection(texts: Sequence[str]) -> FieldSelection | None:
-    fields = _joined(texts)
-    if not fields:
-        return None
-    try:
-        return parse_fields(fields)
-    except InvalidSelector as error:
-        raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
-
-
 def _seconds(timeout: str | None) -> float | None:
-    """Return how many seconds the search may take. 0 is refused: no search could meet it."""
+    """Return how many seconds the search may take, from a text that `Timeout` accepts.
+
+    Raises OperationRefused for 0, which no search could meet.
+    """
     if timeout is None:
         return None
-    found = _TIMEOUT.fullmatch(timeout)
-    assert found is not None, "the pattern of the parameter has let it through"
-    seconds = int(found[1]) * _SECONDS[found[2]]
+    count = timeout.rstrip("ms")
+    seconds = int(count) * _SECONDS[timeout.removeprefix(count)]
     if not 0 < seconds <= _LONGEST_TIMEOUT:
         raise refusal(
             "api:parameter.invalid", f"'timeout' is {timeout}.", "expected more than 0 and at most one minute"

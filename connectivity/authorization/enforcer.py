@@ -275,8 +275,8 @@ class Enforcer:
         if METADATA in value:
             # Metadata of a part is readable by the readers of the part.
             found.pop(METADATA, None)
-            if said := self.view_metadata(value[METADATA], value, subjects):
-                found[METADATA] = said
+            if shown := self.view_metadata(value[METADATA], value, subjects):
+                found[METADATA] = shown
         return found
 
     def view_metadata(

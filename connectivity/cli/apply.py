@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ def fetch_stored(service: ServiceClient, wanted: Mapping[str, DesiredDocument]) 
         try:
             answer = service.ask("GET", "connections", name)
         except ServiceRefused as error:
-            if error.answered != NOT_FOUND:
+            if error.http_status != NOT_FOUND:
                 raise
             del found[name]
         else:
@@ -66,7 +66,23 @@ class StepOutcome(NamedTuple):
     is_missing: bool = False
 
 
-NOT_DELETED = StepOutcome("not deleted, because another change failed; fix it, then run the command again")
+_NOT_DELETED = StepOutcome("not deleted, because another change failed; fix it, then run the command again")
+
+
+def carry_out_all(
+    service: ServiceClient, steps: Sequence[PlanStep], wanted: Mapping[str, DesiredDocument]
+) -> Iterator[tuple[str, StepOutcome]]:
+    """Carry out the steps in order, and yield the ID and the outcome of each.
+
+    No connection is deleted after a document was not stored, because that may replace the deleted connection. Raises
+    RequestFailed if further steps would fail too.
+    """
+    is_missing = False
+    for step in steps:
+        is_left = is_missing and step.action is Action.GONE
+        outcome = _NOT_DELETED if is_left else carry_out(service, step, wanted)
+        is_missing |= outcome.is_missing
+        yield step.id, outcome
 
 
 def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, DesiredDocument]) -> StepOutcome:
@@ -82,7 +98,7 @@ def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, Desir
             body = {**wanted[step.id].document, "id": step.id}
             service.ask("PUT", "connections", step.id, body=body, headers=condition)
     except ServiceRefused as error:
-        if error.answered == CHANGED_MEANWHILE:
+        if error.http_status == CHANGED_MEANWHILE:
             text = "it was changed meanwhile and is left unchanged; run the command again to see the new plan"
             return StepOutcome(text, step.action is not Action.GONE)
         return StepOutcome(error.why, step.action is not Action.GONE and not error.is_stored)

@@ -30,7 +30,6 @@ from connectivity.cli.output import (
     print_list,
     print_table,
 )
-from connectivity.cli.tables import objects
 from mappings.texts import escape_control_characters
 from mappings.timestamps import parse_instant
 
@@ -60,7 +59,7 @@ class PrintedEntries:
 
     def new(self, found: object) -> list[Mapping[str, Any]]:
         """Return the new entries of a response, in its order."""
-        entries = objects(found.get("connectionLogs")) if isinstance(found, dict) else []
+        entries = tables.objects(found.get("connectionLogs")) if isinstance(found, dict) else []
         keys = [json.dumps(entry, sort_keys=True) for entry in entries]
         before: Counter[str] = Counter()
         fresh = []
@@ -100,7 +99,7 @@ def follow_log(
                 away = True
         except ServiceRefused as error:
             is_back = missed is not None and clock() - missed <= RESTART_GRACE_SECONDS
-            if error.answered < _FIRST_SERVER_FAULT and not (error.answered == NOT_FOUND and is_back):
+            if error.http_status < _FIRST_SERVER_FAULT and not (error.http_status == NOT_FOUND and is_back):
                 raise
         else:
             if away:
@@ -205,47 +204,49 @@ def apply(
     connection meanwhile, the command leaves that connection alone. It refuses connections that a file of the service owns.
     """
     # They import the validation, and so a large part of the service.
-    from connectivity.cli.apply import NOT_DELETED, carry_out, fetch_stored, load_documents
-    from connectivity.cli.plan import CHANGING_ACTIONS, Action, decide, lines, summary
+    from connectivity.cli.apply import carry_out_all, fetch_stored, load_documents
+    from connectivity.cli.plan import CHANGING_ACTIONS, Action, decide, summary
 
     wanted = load_documents(paths, as_json=as_json)
     if not wanted:
         print_error("found no connection in the files, expected at least one; name other files")
         raise typer.Exit(2)
     steps = decide(wanted, fetch_stored(service, wanted), secrets=secrets, prune=prune)
-    doing = [step for step in steps if step.action in CHANGING_ACTIONS]
+    changes = [step for step in steps if step.action in CHANGING_ACTIONS]
     is_refused = any(step.action is Action.REFUSED for step in steps)
     outcomes: dict[str, StepOutcome] = {}
     if not as_json:
-        for step in steps:
-            reason = f": {step.reason}" if step.reason else ""
-            typer.echo(
-                f"{escape_control_characters(step.id)}: {colorize(step.action.value)}{escape_control_characters(reason)}"
-            )
-            for line in lines(step):
-                typer.echo(f"  {escape_control_characters(line)}")
-        typer.echo(summary(steps))
+        _print_plan(steps)
     try:
-        if doing and not (plan or is_refused):
-            confirm(f"Make these changes ({summary(doing)})?", yes=yes)
-            for step in doing:
-                # A new connection may replace one that is gone.
-                is_left = step.action is Action.GONE and any(each.is_missing for each in outcomes.values())
-                outcomes[step.id] = NOT_DELETED if is_left else carry_out(service, step, wanted)
+        if changes and not (plan or is_refused):
+            confirm(f"Make these changes ({summary(changes)})?", yes=yes)
+            for name, outcome in carry_out_all(service, changes, wanted):
+                outcomes[name] = outcome
                 if not as_json:
-                    _print_outcome(step.id, outcomes[step.id].failure)
+                    _print_outcome(name, outcome.failure)
     finally:
         if as_json:
-            print_json(_plan(steps, outcomes))
+            print_json(_plan_as_json(steps, outcomes))
     if is_refused:
         print_error("nothing was changed, because a file owns some of these connections; edit that file to change them")
     if is_refused or any(each.failure for each in outcomes.values()):
         raise typer.Exit(1)
-    if plan and doing:
+    if plan and changes:
         raise typer.Exit(CHANGES)
 
 
-def _plan(steps: Sequence[PlanStep], outcomes: Mapping[str, StepOutcome]) -> dict[str, Any]:
+def _print_plan(steps: Sequence[PlanStep]) -> None:
+    from connectivity.cli.plan import lines, summary
+
+    for step in steps:
+        reason = escape_control_characters(f": {step.reason}" if step.reason else "")
+        typer.echo(f"{escape_control_characters(step.id)}: {colorize(step.action.value)}{reason}")
+        for line in lines(step):
+            typer.echo(f"  {escape_control_characters(line)}")
+    typer.echo(summary(steps))
+
+
+def _plan_as_json(steps: Sequence[PlanStep], outcomes: Mapping[str, StepOutcome]) -> dict[str, Any]:
     """Return the plan as JSON, with the result of each step that was begun."""
     from connectivity.cli.plan import step_as_json
 
@@ -359,11 +360,9 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the status of one connection, with its clients, sources and targets, or of all connections."""
-    found = service.get("connections", connection, "status") if connection is not None else _all(service, "status")
+    found = service.get("connections", connection, "status") if connection is not None else _statuses(service)
     if as_json or isinstance(found, list):
-        print_list(
-            found, lambda: [tables.live(each) for each in tables.objects(found)], "no connections", as_json=as_json
-        )
+        print_list(found, lambda: list(map(tables.live, tables.objects(found))), "no connections", as_json=as_json)
     else:
         print_fields(tables.live(found))
         if resources := tables.resources(found):
@@ -482,16 +481,16 @@ def _command(service: ServiceClient, connection: str, name: str) -> None:
     service.ask("POST", "connections", connection, "command", body=_COMMAND + name, content_type="text/plain")
 
 
-def _all(service: ServiceClient, what: str) -> list[Any]:
-    """Return the API's response for every connection; those deleted meanwhile are left out.
+def _statuses(service: ServiceClient) -> list[Any]:
+    """Return the status of every connection; those deleted meanwhile are left out.
 
     Raises RequestFailed.
     """
     found = []
     for connection in service.items("connections", **_IDS):
         try:
-            found.append(service.get("connections", str(connection), what))
+            found.append(service.get("connections", str(connection), "status"))
         except ServiceRefused as error:
-            if error.answered != NOT_FOUND:
+            if error.http_status != NOT_FOUND:
                 raise
     return found

@@ -65,11 +65,11 @@ class ServiceUnreachable(RequestFailed):
 
 
 class ServiceRefused(RequestFailed):
-    """The service said no: its status, its error code, and the whole answer."""
+    """The service refused the request: the status and error code of its response, and all of it."""
 
-    def __init__(self, text: str, answered: int, code: str, fault: Mapping[str, Any]) -> None:
+    def __init__(self, text: str, http_status: int, code: str, fault: Mapping[str, Any]) -> None:
         super().__init__("\n  ".join((text, *_problems(fault.get("problems")))))
-        self.answered, self.code, self.fault = answered, code, fault
+        self.http_status, self.code, self.fault = http_status, code, fault
 
     @property
     def is_stored(self) -> bool:
@@ -78,7 +78,7 @@ class ServiceRefused(RequestFailed):
 
     @property
     def why(self) -> str:
-        """Why a change was refused; and that it is stored, where only the broker is in the way."""
+        """Why a change was refused, or that it is stored, if only the broker refused the connection."""
         return f"stored, but could not be opened; the service keeps retrying: {self}" if self.is_stored else str(self)
 
 
@@ -338,10 +338,10 @@ def _parse_response(
 
 def _not_allowed(status: int, message: object, has_token: bool) -> str:
     """Return the error with the service's text, if there is one, and the remedy."""
-    said = f"{message}" if isinstance(message, str) else f"status {status}"
+    text = message if isinstance(message, str) else f"status {status}"
     if status == 401 and not has_token:
-        return f"{said} Give the token in {TOKEN_VARIABLE} or --token-file."
-    return f"{said} Use another token or address."
+        return f"{text} Give the token in {TOKEN_VARIABLE} or --token-file."
+    return f"{text} Use another token or address."
 
 
 def _problems(found: object) -> Iterator[str]:

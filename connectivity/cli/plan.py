@@ -24,9 +24,10 @@ from connectivity.connections.model import READ_ONLY, migrate_mapping_context
 from connectivity.connections.vault import mask
 from connectivity.security.uri import MASK
 from connectivity.validation.validator import json_schema
+from spark_store.history.replay import is_same
 
 _IGNORED = READ_ONLY | {"id"}
-"""The field by which documents are compared, and fields that documents do not decide, as all with `_`."""
+"""Fields that are not compared: the ID and fields that only the service sets."""
 
 Steps = tuple[str | int, ...]
 
@@ -63,7 +64,7 @@ def _normalize(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
 
 
 def _fill_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """The value with the defaults of its schema, in the order of the schema, and without nulls."""
+    """Return the value with the defaults of its schema, in the order of the schema, and without nulls."""
     schema = _resolve_schema(value, schema, root)
     if isinstance(value, dict):
         fields, others = schema.get("properties", {}), schema.get("additionalProperties")
@@ -96,7 +97,7 @@ def _resolve_schema(value: Any, schema: Mapping[str, Any], root: Mapping[str, An
 
 
 def _differences(steps: Steps, before: Any, after: Any) -> Iterator[FieldDifference]:
-    """Objects and lists of objects are gone into, everything else is one value."""
+    """Yield the fields that differ. Fields of objects and of lists of objects are compared separately."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in dict.fromkeys((*after, *before)):
             yield from _differences((*steps, name), before.get(name), after.get(name))
@@ -104,7 +105,7 @@ def _differences(steps: Steps, before: Any, after: Any) -> Iterator[FieldDiffere
         for index in range(max(len(before), len(after))):
             old, new = (items[index] if index < len(items) else None for items in (before, after))
             yield from _differences((*steps, index), old, new)
-    elif not _is_same(before, after):
+    elif not is_same(before, after):
         yield FieldDifference(json_path(*steps), before, after)
 
 
@@ -112,15 +113,8 @@ def _holds_objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _is_same(before: Any, after: Any) -> bool:
-    """Python takes true for 1; JSON does not."""
-    if isinstance(before, list) and isinstance(after, list):
-        return len(before) == len(after) and all(map(_is_same, before, after))
-    return before == after and isinstance(before, bool) == isinstance(after, bool)
-
-
 def _incomparable_secrets(steps: Steps, before: Any, after: Any, written: Any) -> Iterator[Steps]:
-    """Whether both are `*****` and the written document had another value."""
+    """Yield the paths where both masked documents have `*****` and the written one has another value."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in after:
             yield from _incomparable_secrets((*steps, name), before.get(name), after[name], written.get(name))

@@ -35,8 +35,7 @@ def subjects_of(connection: Connection) -> Iterator[GivenSubject]:
             yield GivenSubject(json_path(kind, index, "authorizationContext", place), text)
     for index, source in enumerate(connection.sources):
         for place, name in enumerate(source.payload_mapping):
-            definition = connection.mapping_definitions.get(name)
-            if load_codec(definition.mapping_engine if definition is not None else name) is load_codec("Streamr"):
+            if load_codec(connection.engine_of(name)) is load_codec("Streamr"):
                 # Clients without a key have this subject.
                 yield GivenSubject(json_path("sources", index, "payloadMapping", place), subject(ANONYMOUS))
     for name, definition in connection.mapping_definitions.items():

@@ -519,6 +519,11 @@ class Connection(DocumentModel):
         """The options of the connection type in `specificConfig`."""
         return {name: value for name, value in self.specific_config.items() if name not in DIVERSION_OPTIONS}
 
+    def engine_of(self, mapper: str) -> str:
+        """Return the mapping engine of a payload mapper: that of its definition, else its own name."""
+        definition = self.mapping_definitions.get(mapper)
+        return mapper if definition is None else definition.mapping_engine
+
     def with_secret_options(self, names: Iterable[str]) -> Connection:
         """Return this connection with the values of these `specificConfig` options masked as secrets."""
         copy = self.model_copy()

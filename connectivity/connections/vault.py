@@ -1,6 +1,6 @@
 """Encrypts the secrets of stored connection documents: AES-256-GCM, one text for each secret.
 
-Sealed are literal secrets: the password in `uri`, `credentials.key` and `credentials.password`, `password` and `privateKey`
+It seals literal secrets: the password in `uri`, `credentials.key` and `credentials.password`, `password` and `privateKey`
 of `sshTunnel.credentials`, and options in `specificConfig` with secret names. References (`${env:…}`, `${file:…}`) stay; a
 text that mixes both is sealed as a whole. A sealed text is `sealed:v1:<key id>:<base64url of nonce and ciphertext>`, with a
 random nonce; connection ID, path, version and key ID are authenticated, so it opens nowhere else. Shown secrets are `*****`;
@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connectivity.config.problems import json_path
@@ -23,6 +23,7 @@ from connectivity.errors import AlteredSecret, DefinitionError, Problem, Unknown
 from connectivity.security.cipher import Cipher
 from connectivity.security.keys import key_id
 from connectivity.security.uri import END_OF_USER, MASK, is_secret_option, mask_uri, parse_uri
+from mappings.model.json_pointer import MISSING, get, put
 
 Document = Mapping[str, Any]
 """A connection as JSON has it."""
@@ -34,7 +35,7 @@ _FIELDS = (
     ("sshTunnel", "credentials", "privateKey"),
 )
 _SENT = frozenset({"uri", "credentials.password", "sshTunnel.credentials.password"})
-"""The secrets that the other side gets to see. A private key never leaves."""
+"""The secrets that are sent to a server. A private key is never sent."""
 
 _SEALED = re.compile(r"sealed:v1:(?P<key>[0-9a-f]{16}):(?P<text>[A-Za-z0-9_-]+)")
 _REFERENCES = re.compile(rf"(?:{REFERENCE.pattern.replace('?P<kind>', '').replace('?P<name>', '')})+")
@@ -99,7 +100,7 @@ class Vault:
         to another destination, or to one that is verified otherwise; UnknownKey and AlteredSecret for a needed secret that
         cannot be opened.
         """
-        kept = dict(_secrets(stored)) if stored is not None else {}
+        kept = _secrets(stored) if stored is not None else {}
         problems: list[Problem] = []
 
         def keep(path: str, text: str) -> str:
@@ -180,23 +181,21 @@ def _associated_data(key: str, connection: str, path: str) -> bytes:
     return json.dumps(["sealed:v1", key, connection, path]).encode()
 
 
-def _secrets(document: Document) -> Iterator[tuple[str, str]]:
-    """Every literal secret, by its path."""
-    found: list[tuple[str, str]] = []
+def _secrets(document: Document) -> dict[str, str]:
+    """Return every literal secret by its path."""
+    found: dict[str, str] = {}
 
     def note(path: str, text: str) -> str:
-        found.append((path, text))
+        found[path] = text
         return text
 
     _rewritten(document, note)
-    return iter(found)
+    return found
 
 
-def _keep_value(value: Any) -> Any:
-    return value
-
-
-def _rewritten(document: Document, change: Change, unread: Callable[[Any], Any] = _keep_value) -> dict[str, Any]:
+def _rewritten(
+    document: Document, change: Change, unread: Callable[[Any], Any] = lambda value: value
+) -> dict[str, Any]:
     """Return a copy with each literal secret changed; `unread` gets non-texts in places of secrets."""
 
     def changed(path: str, value: Any) -> Any:
@@ -209,16 +208,9 @@ def _rewritten(document: Document, change: Change, unread: Callable[[Any], Any] 
     if "uri" in copy:
         uri = copy["uri"]
         copy["uri"] = _changed_uri(uri, changed) if isinstance(uri, str) else unread(uri)
-    for steps in _FIELDS:
-        holder: dict[str, Any] | None = copy
-        for step in steps[:-1]:
-            inner = holder.get(step) if holder is not None else None
-            if holder is not None and isinstance(inner, Mapping):
-                holder[step] = holder = dict(inner)
-            else:
-                holder = None
-        if holder is not None and steps[-1] in holder:
-            holder[steps[-1]] = changed(json_path(*steps), holder[steps[-1]])
+    for field in _FIELDS:
+        if (value := get(copy, field)) is not MISSING:
+            copy = put(copy, field, changed(json_path(*field), value))
     options = copy.get("specificConfig")
     if isinstance(options, Mapping):
         copy["specificConfig"] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -46,13 +46,10 @@ def request_rebuild(data_dir: Path) -> None:
 class IndexBuilder:
     """Completes the search index."""
 
-    def __init__(
-        self, store: Store, declared: Sequence[str] = (), *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`declared`: paths with an index of their own, as JSON pointers. `clock` returns monotonic seconds."""
+    def __init__(self, store: Store, declared: Sequence[str] = ()) -> None:
+        """`declared`: paths with an index of their own, as JSON pointers."""
         self._declared = [path_of(parse_pointer(path)) for path in declared]
         self._store = store
-        self._clock = clock
         self._mark = store.path.with_name(MARK)
         self._is_declared = False
 
@@ -81,15 +78,15 @@ class IndexBuilder:
             await self._store.wait_available()
 
     async def _build(self) -> None:
-        begun = logged = self._clock()
+        begun = logged = time.monotonic()
         steps, failure = 0, ""
         while True:
-            since = self._clock()
+            since = time.monotonic()
             try:
                 steps += 1
                 if not await self._store.execute_alone(index_builder.step):
                     break
-                now, failure = self._clock(), ""
+                now, failure = time.monotonic(), ""
                 pause = now - since
                 if steps == 1 or now - logged >= REPORT_SECONDS:
                     logged, found = now, self.progress()
@@ -100,4 +97,4 @@ class IndexBuilder:
                 failure, pause = str(error), RETRY_SECONDS
                 await self._store.wait_available()
             await asyncio.sleep(pause)
-        log.info("search index built", steps=steps, seconds=round(self._clock() - begun, 1))
+        log.info("search index built", steps=steps, seconds=round(time.monotonic() - begun, 1))

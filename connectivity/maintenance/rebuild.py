@@ -104,12 +104,12 @@ def _rebuild_latest(settings: Settings, outcome: RebuildOutcome) -> None:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said = parse_event(line) or {}
-            match said.pop("event", None):
+            fields = parse_event(line) or {}
+            match fields.pop("event", None):
                 case "rebuilt":
-                    outcome.changed[RebuildPart.LATEST.value] = said
+                    outcome.changed[RebuildPart.LATEST.value] = fields
                 case "failed":
-                    outcome.reason = str(said["reason"])
+                    outcome.reason = str(fields["reason"])
                 case None if line.strip():
                     last = line.strip()
         outcome.exit_code = process.wait()

@@ -147,8 +147,7 @@ class _Part:
         return message
 
     def _message(self, mapper: str, headers: Document) -> Document:
-        definition = self.connection.mapping_definitions.get(mapper)
-        codec = load_codec(definition.mapping_engine if definition is not None else mapper)
+        codec = load_codec(self.connection.engine_of(mapper))
         about = inspect.cleandoc(type(codec).__doc__ or "")
         message: Document = {"name": mapper, "title": mapper, "description": about}
         if codec.content_type is not None:

@@ -6,7 +6,7 @@ misconfigured after its broker has rejected its address, until the next confirme
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -76,7 +76,7 @@ def source_statuses(connection: Connection, client: ConnectionClient) -> Iterato
 
 
 def target_statuses(
-    targets: Iterable[TargetPublisher], client: ConnectionClient, conditions: dict[int, str]
+    targets: Iterable[TargetPublisher], client: ConnectionClient, conditions: Mapping[int, Sequence[str]]
 ) -> Iterator[ResourceStatus]:
     """Return the status of each target at a client. `conditions`: additional details by index."""
     name, since = name_of(client.number), client.since
@@ -90,8 +90,8 @@ def target_statuses(
             status, details = Status.OPEN, f"Producer started at {_at(since)}"
         else:
             status, details = Status.UNKNOWN, "Producer waits for the client."
-        if (condition := conditions.get(target.index)) is not None:
-            details = f"{details.removesuffix('.')}; {condition}"
+        if more := conditions.get(target.index):
+            details = "; ".join((details.removesuffix("."), *more))
         yield ResourceStatus("target", name, status, details, since, address)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -66,7 +67,7 @@ _HAND_OVER = 10.0
 
 
 class Supervisor:
-    """Keeps one connection."""
+    """Runs one connection."""
 
     def __init__(
         self,
@@ -82,7 +83,9 @@ class Supervisor:
     ) -> None:
         self.connection = connection
         self._now = now
-        self._is_announced = self._is_linked = False
+        self._is_linked = False
+        """Whether a client is connected."""
+        self._is_announced = False
         """Whether the connection's opening was announced."""
         self.attempted = asyncio.Event()
         """Set when every client's first attempt to connect has ended, one way or the other."""
@@ -90,26 +93,27 @@ class Supervisor:
         self._store = store
         self._meter = monitor.meter(connection.id)
         self._outbox = outbox_of(connection)
-        self._host = ScriptHost()
-        self._reservations = "; ".join(caveats(connection))
+        self._script_host = ScriptHost()
+        self._caveats = tuple(caveats(connection))
         tracer = tracing.of(connection) if tracing is not None else None
         readers = [
             SourceReader(
-                *reply_publishers(connection, index, self._outbox, self._meter, now, self._host, tracer),
+                *reply_publishers(connection, index, self._outbox, self._meter, now, self._script_host, tracer),
                 max_payload=consume.payload,
             )
             for index in range(len(connection.sources))
         ]
-        targets = [
-            TargetPublisher(connection, index, self._outbox, self._meter, now, self._host, tracer)
+        self._targets = [
+            TargetPublisher(connection, index, self._outbox, self._meter, now, self._script_host, tracer)
             for index in range(len(connection.targets))
         ]
-        self._targets = targets
         self._meter.keep(
             {address for source in connection.sources for address in source.addresses},
             {target.address for target in connection.targets},
         )
-        self._member = OpenConnection(connection, targets, [route for reader in readers for route in reader.routes])
+        self._open_connection = OpenConnection(
+            connection, self._targets, [route for reader in readers for route in reader.routes]
+        )
         self._opening: asyncio.Task[None] | None = None
         self.deliveries = RetryBuffer(dispatch.dispatcher.handle, store, dispatch.turns)
         self.clients = [
@@ -173,10 +177,8 @@ class Supervisor:
         for client in clients:
             if client.link is not None and (condition := client.link.condition) is not None:
                 return condition
-        besides = list(conditions)
-        if self._reservations:
-            besides.append(self._reservations)
-        return f"{Detail.CONNECTED.value}: {'; '.join(besides)}" if besides else Detail.CONNECTED.value
+        more = "; ".join((*conditions, *self._caveats))
+        return f"{Detail.CONNECTED.value}: {more}" if more else Detail.CONNECTED.value
 
     def status_report(self, wanted: str | None = None) -> Mapping[str, Any]:
         """Return the status of the connection and its parts.
@@ -190,11 +192,11 @@ class Supervisor:
         running = [client for client in self.clients if client.lifecycle.status is not Status.CLOSED]
         if not running:
             return closed_status(self.connection.id, wanted, self.clients[0].since)
-        conditions: dict[int, str] = {}
+        conditions = defaultdict[int, list[str]](list)
         for component in self._components:
             for index, condition in component.conditions(self.connection.id):
                 if index is not None:
-                    conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
+                    conditions[index].append(condition)
         connected = [
             client.since for client in running if client.lifecycle.state is ConnectionState.OPEN and client.since
         ]
@@ -213,7 +215,7 @@ class Supervisor:
             self._meter.log.enable()
 
     def open(self) -> None:
-        """Begin to connect, as soon as every target that events go to has a durable place to begin at."""
+        """Connect, after the position at which each target of events begins is stored."""
         if self._opening is not None:
             return
         self._meter.log.enable()
@@ -236,7 +238,7 @@ class Supervisor:
                 log.warning("part of the document has no effect", connection=self.connection.id, part=shortfall)
             self.deliveries.begin_opening()
             for component in self._components:
-                component.opened(self._member)
+                component.opened(self._open_connection)
         for client in self.clients:
             client.open()
 
@@ -257,20 +259,18 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
         links = [client.link for client in self.clients if client.link is not None]
-        if drain and links:
+        end = time.monotonic() + drain
+        is_draining = bool(drain and links)
+        if is_draining:
             # Answers to a goodbye arrive like other messages.
-            started = time.monotonic()
             parting = asyncio.gather(*(component.part(self.connection.id) for component in self._components))
             await self._wait(parting, links, drain * _PARTING)
-            drain -= time.monotonic() - started
         for client in self.clients:
             client.stop_consuming()
-        if drain and links:
+        if is_draining:
             # Confirmed now, they are not sent again later. A silent broker gets half of the time.
-            started = time.monotonic()
             stopping = asyncio.gather(*(component.stop(self.connection.id) for component in self._components))
-            await self._wait(stopping, links, drain / 2)
-            drain -= time.monotonic() - started
+            await self._wait(stopping, links, (end - time.monotonic()) / 2)
         for component in self._components:
             component.closed(self.connection.id)
         if self._is_announced:
@@ -278,16 +278,16 @@ class Supervisor:
             if links:
                 # After everything else for its targets; it is lost if the link is gone.
                 self._announce("closed", "closedAt")
-        if drain and links:
-            await self._wait(self._drain(), links, drain)
+        if is_draining:
+            await self._wait(self._drain(), links, end - time.monotonic())
         await asyncio.gather(*(client.close() for client in self.clients))
-        await self._host.close()
+        await self._script_host.close()
         self._meter.log.disable()
         # Ends the waiting for clients of a closed connection.
         self.attempted.set()
 
     async def _wait(self, done: Awaitable[Any], links: list[Link], seconds: float) -> None:
-        """Wait for messages in flight, while there is a link to take them."""
+        """Wait until `done` is done, all links are lost, or the time is over."""
         abandoned = asyncio.ensure_future(asyncio.wait([link.lost for link in links]))
         ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(done), abandoned]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -297,7 +297,7 @@ class Supervisor:
                 await end
 
     async def _drain(self) -> None:
-        """Everything decided is durable, everything answered is at the broker."""
+        """Wait until everything decided is durable, and all responses are at the broker."""
         await self._store.barrier()
         await self._outbox.drain()
 
@@ -306,7 +306,7 @@ class Supervisor:
         value = msgspec.json.encode({at: utc_text(self._now(), "seconds")})
         headers = {"correlation-id": new_correlation_id(), "ditto-connection-id": self.connection.id}
         announcement = ConnectionAnnouncement(self.connection.id, name, value, headers)
-        for target in self._member.targets:
+        for target in self._open_connection.targets:
             if CONNECTION_ANNOUNCEMENTS in target.interest:
                 target.post(announcement, ignore_outcome)
 
@@ -317,14 +317,13 @@ class Supervisor:
     def _client_changed(self) -> None:
         status = self.status
         self._meter.is_up = status is Status.OPEN
-        was_linked, self._is_linked = (
-            self._is_linked,
-            any(client.lifecycle.state is ConnectionState.OPEN for client in self.clients),
-        )
+        was_linked = self._is_linked
+        self._is_linked = any(client.lifecycle.state is ConnectionState.OPEN for client in self.clients)
         if self._is_linked and not was_linked:
-            for link in [client.link for client in self.clients if client.link is not None]:
-                for index, fault in link.target_faults.items():
-                    self._targets[index].trouble = fault
+            for client in self.clients:
+                if client.link is not None:
+                    for index, fault in client.link.target_faults.items():
+                        self._targets[index].trouble = fault
             for component in self._components:
                 component.linked(self.connection.id)
         if status is Status.OPEN and not self._is_announced:

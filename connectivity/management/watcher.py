@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -71,7 +71,7 @@ class FolderWatcher:
         self._folder_identity: object = None
         """The identity of the folder in the file system; None if it was missing."""
         self._missing_until = 0.0
-        self._missing: Collection[str] = ()
+        self._missing: set[str] = set()
         """Files that a folder that has come back does not have yet."""
 
     def look(self, *, reload: bool = False) -> LoadedFolder | None:
@@ -84,25 +84,28 @@ class FolderWatcher:
             before, found = found, self._stamps()
             changed = [name for name in changed if name in found and self._may_be_read(name, before[name], found[name])]
             gone = [name for name in gone if name not in found]
-        missing = set(gone) if self._clock() < self._missing_until else set()
+        missing: set[str] = set()
+        if self._clock() < self._missing_until:
+            missing, gone = set(gone), []
         for name in gone:
-            if name not in missing:
-                del self._known[name]
+            del self._known[name]
         for name in changed:
             self._known[name] = _Known(found[name], read_file(self._folder / name, references=self._references))
-        is_same = not changed and len(gone) == len(missing) and missing == self._missing
-        if is_same and self._has_looked and not reload:
+        has_changed = bool(changed or gone or missing != self._missing)
+        if self._has_looked and not (has_changed or reload):
             return None
         self._missing, self._has_looked = missing, True
         # In the order of their names, as they are listed elsewhere.
         loaded = join_files({self._folder / name: self._known[name].content for name in sorted(self._known)})
         self._secrets = loaded.secrets
-        problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(self._recheck_files(changed), _RESTLESS)}
+        # Files just read that have not stayed the same may be incomplete.
+        restless = [name for name in changed if name in self._restless]
+        problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(restless, _RESTLESS)}
         more = [FileProblem(self._folder / name, problem) for name, problem in sorted(problems.items())]
         return replace(loaded, problems=loaded.problems + more)
 
     def _changed_files(self, found: Mapping[str, object]) -> Iterator[str]:
-        """The files that are to be read."""
+        """Yield the files to read."""
         secrets = {file for file, was in self._secrets.items() if stamp(file) != was}
         for name, now in found.items():
             known = self._known.get(name)
@@ -122,32 +125,24 @@ class FolderWatcher:
         self._restless[name] = rounds = self._restless.get(name, 0) + 1
         return rounds % (MOST_ROUNDS + 1) == 0
 
-    def _recheck_files(self, read: Iterable[str]) -> Iterator[str]:
-        """Return the files just read that have not stayed the same.
-
-        They may be incomplete.
-        """
-        return (name for name in read if name in self._restless)
-
     def _stamps(self) -> dict[str, object]:
         """Return each file's stamp; of several names for one file the first. Raises FolderUnavailable."""
         try:
             status = self._folder.stat()
-            place = status.st_dev, status.st_ino
+            identity = status.st_dev, status.st_ino
             with os.scandir(self._folder) as entries:
-                files = sorted((it for it in entries if _is_ours(it.name)), key=lambda it: it.name)
+                files = sorted((it for it in entries if _is_connection_file(it.name)), key=lambda it: it.name)
         except OSError as error:
             self._folder_identity = None
             if self._is_optional and isinstance(error, FileNotFoundError) and not self._known:
                 return {}
             raise FolderUnavailable(f"{self._folder}: {error.strerror}") from error
-        if place != self._folder_identity:
+        if identity != self._folder_identity:
             # The first reading takes what there is; later the folder may still be filled again.
             self._missing_until = self._clock() + RETURN_SECONDS if self._has_looked else 0.0
-            self._folder_identity = place
+            self._folder_identity = identity
         found = {entry.name: _stamp(entry) for entry in files if not entry.is_symlink()}
-        links = [entry for entry in files if entry.is_symlink()]
-        if links:
+        if links := [entry for entry in files if entry.is_symlink()]:
             own = os.path.realpath(self._folder)
             seen = {os.path.join(own, name) for name in found}
             for entry in links:
@@ -169,7 +164,7 @@ _RESTLESS = Problem(
 )
 
 
-def _is_ours(name: str) -> bool:
+def _is_connection_file(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 

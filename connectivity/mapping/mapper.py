@@ -167,9 +167,7 @@ def mappers_of(
 
 def codecs_of(connection: Connection, payload_mapping: Sequence[str]) -> list[Codec]:
     """Return the codecs of these mappers, without the options of mapping definitions."""
-    definitions = connection.mapping_definitions
-    names = payload_mapping or (DEFAULT_MAPPER,)
-    return [load_codec(definitions[name].mapping_engine if name in definitions else name) for name in names]
+    return [load_codec(connection.engine_of(name)) for name in payload_mapping or (DEFAULT_MAPPER,)]
 
 
 def _conditions(texts: Iterable[str]) -> list[Template]:

@@ -54,11 +54,9 @@ class GaugeReading(NamedTuple):
 class PrometheusRegistry:
     """All metrics of the service; each service has a registry of its own."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
-        """`clock` returns monotonic seconds, `now` seconds since the epoch."""
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._clock = SecondClock(clock)
-        self._now = now
+        self._clock = SecondClock(time.monotonic)
         self._logs_checked_at = self._clock.second
         self._meters: dict[str, Meter] = {}
         self._closed: dict[str, Meter] = {}
@@ -105,13 +103,13 @@ class PrometheusRegistry:
         meter = self._meters.get(connection_id)
         if meter is None:
             known = self._closed.pop(connection_id, None)
-            meter = self._meters[connection_id] = known or Meter(connection_id, self._clock, self._now)
+            meter = self._meters[connection_id] = known or Meter(connection_id, self._clock, time.time)
         return meter
 
     def find_meter(self, connection_id: str) -> Meter:
         """Return the meter of a connection for reading, whether it runs or not; an empty one if it never ran."""
         known = self._meters.get(connection_id) or self._closed.get(connection_id)
-        return known or Meter(connection_id, self._clock, self._now)
+        return known or Meter(connection_id, self._clock, time.time)
 
     def forget(self, connection_id: str) -> None:
         """Stop reporting whether a closed connection is up, so that no alert fires."""

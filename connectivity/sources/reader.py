@@ -125,24 +125,20 @@ class SourceReader:
 
     def __init__(self, *routes: ReplyTargetPublisher, max_payload: int = MAX_PAYLOAD) -> None:
         self.routes = routes
-        self.is_enforcing = routes[0].source.enforcement is not None
         self._routes_with_prefix = list(zip(routes, _prefixes(routes), strict=True))
         self._routes_with_scripts = [route for route in routes if route.mapper.must_prepare]
         self.has_scripts = bool(self._routes_with_scripts)
         """Whether mapping scripts read the deliveries."""
         self.route = route = routes[0]
-        source = route.source
+        source, enforcement = route.source, route.source.enforcement
+        self.is_enforcing = enforcement is not None
         default = next((route for route in routes if route.mapper.is_default), None)
         self._default = default or route.through(ConfiguredMapper())
         # A chunk of a stream has no size limit of its own.
         self._max_payload = sys.maxsize if route.is_stream else max_payload
         self._subjects = [parse(subject, Scope.AUTHORIZATION) for subject in source.authorization_context]
-        self._constant_subjects = (
-            tuple(source.authorization_context)
-            if all(subject.literal is not None for subject in self._subjects)
-            else None
-        )
-        enforcement = source.enforcement
+        is_constant = all(subject.literal is not None for subject in self._subjects)
+        self._constant_subjects = tuple(source.authorization_context) if is_constant else None
         self._constant_sender = self._constant_subjects if enforcement is None else None
         """The subjects of every sender, if they depend on nothing."""
         self._enforcement_template = parse(enforcement.input, Scope.ENFORCEMENT_INPUT) if enforcement else None
@@ -196,8 +192,8 @@ class SourceReader:
         unreadable: _ReadError | None = None
         dropped = 0
         try:
-            if (delivery.skipped or len(delivery.envelope.payload)) > self._max_payload:
-                raise self._too_large(delivery.skipped or len(delivery.envelope.payload))
+            if (size := delivery.skipped or len(delivery.envelope.payload)) > self._max_payload:
+                raise self._too_large(size)
             subjects, identity = self._constant_sender, None
             if subjects is None:
                 subjects, identity = self._sender(delivery)
@@ -223,11 +219,7 @@ class SourceReader:
                         ReceivedSignal(signal, route, f"{prefix}#{number}" if number else prefix, sender_check)
                     )
         if unreadable is None:
-            return (
-                DecodedDelivery(received, subjects)
-                if not dropped
-                else DecodedDelivery(received, subjects, dropped=dropped)
-            )
+            return DecodedDelivery(received, subjects, dropped=dropped)
         return DecodedDelivery(received, subjects, *unreadable, dropped)
 
     def receive_part(
@@ -288,9 +280,9 @@ class SourceReader:
             subjects = self._constant_subjects or tuple(
                 value for template in self._subjects for value in _values(template, context)
             )
-            return subjects, _values(self._enforcement_template, context)[
-                0
-            ] if self._enforcement_template is not None else None
+            if self._enforcement_template is None:
+                return subjects, None
+            return subjects, _values(self._enforcement_template, context)[0]
         except MappingError as error:
             raise _NotEnforced(error.fault) from error
 
@@ -451,10 +443,11 @@ def _prefixes(routes: Sequence[ReplyTargetPublisher]) -> list[str]:
     seen: Counter[str] = Counter()
     prefixes = []
     for route in routes:
-        name, earlier = route.mapper.name, seen[route.mapper.name]
-        prefixes.append(
-            "" if route.mapper.is_default and not earlier else f"#{name}.{earlier}" if earlier else f"#{name}"
-        )
+        name = route.mapper.name
+        if earlier := seen[name]:
+            prefixes.append(f"#{name}.{earlier}")
+        else:
+            prefixes.append("" if route.mapper.is_default else f"#{name}")
         seen[name] += 1
     return prefixes
 

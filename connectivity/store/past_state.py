@@ -2,7 +2,7 @@
 
 See the Ditto protocol, historical retrieve. A short history that is entirely in the journal is folded from its first event.
 Otherwise the lake is searched for the nearest snapshot, or for the newest event that contains the whole entity. Pages are
-read as for a replay and folded in worker threads.
+read as for a replay and folded in worker threads. `first_published` finds where a replay from a time begins.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ async def state_at(store: Store, query: PastQuery) -> PastState | None:
     Raises StoreUnavailable, HistoryUnavailable.
     """
     await store.barrier()
-    entity, before = query.entity, None
+    entity = query.entity
     range = store.open_range(HistoryQuery(entity, 1, query.last, before=query.before), datetime.now(UTC))
-    last = range.last
-    if range.times is not None and (before := range.times.before) is not None:
-        text, end = before, last
-        last = await store.ask_lake(lambda lake, reach: lake.last_before(entity, end, text, reaching=reach)) or 0
     if range.last < 1:
         return None
+    before = None if range.times is None else range.times.before
+    last = range.last
+    if before is not None:
+        last = (
+            await store.ask_lake(lambda lake, reach: lake.last_before(entity, range.last, before, reaching=reach)) or 0
+        )
     base = None
     if last > SHORT or not store.keeps(entity, 1):
-        newest = last or range.last
-        base = await store.ask_lake(lambda lake, _: lake.snapshot(entity, newest, before))
+        base = await store.ask_lake(lambda lake, _: lake.snapshot(entity, last or range.last, before))
     if last < 1:
         # The events were deleted; a snapshot remains.
         return None if base is None else PastState(base, b"{}")

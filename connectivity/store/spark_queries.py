@@ -23,10 +23,10 @@ def open_spark_queries(settings: Settings) -> SparkQueries:
 class AsyncSparkQueries:
     """The Spark queries of one event loop."""
 
-    def __init__(self, queries: SparkQueries, at_once: int = AT_ONCE) -> None:
+    def __init__(self, queries: SparkQueries) -> None:
         self._queries = queries
-        self._workers = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="wide")
-        self._open = asyncio.Semaphore(at_once)
+        self._workers = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="wide")
+        self._open = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, query: SparkQuery, limits: QueryLimits) -> Rows:
         """Return all rows of a query. Raises SparkQueryError, StoreUnavailable."""

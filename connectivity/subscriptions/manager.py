@@ -233,16 +233,18 @@ class SubscriptionManager(ConnectionComponent):
         """Open a subscription and send `created`; a fault of its query is sent at the first request."""
         key = signal.key or new_subscription_id()
         scope = subscriber.scope, signal.kind
-        if scope in self._scopes and (previous := self._scopes[scope].get(key)) and not previous.is_closed:
-            # First, so that a replacement needs no further place.
+        previous = self._scopes.get(scope, {}).get(key)
+        if previous is not None and not previous.is_closed:
+            # First, so that its replacement needs no additional place.
             self._cancel(previous)
         shares = self.shares[subscriber.reply.connection_id]
         share = shares.peer(subscriber.subjects, subscriber.reader or subscriber.scope)
         kind, entity, subjects = signal.kind, signal.query.entity, subscriber.subjects
         fault = None if share.has_room else limit_fault(kind, shares, share)
-        if fault is None and (fault := self._quotas.take(kind, None, subjects)) is None:
+        fault = fault or self._quotas.take(kind, None, subjects)
+        if fault is None:
             feed = self._feed_of(signal, subscriber)
-            # The quota of a namespace is used and shown by those alone who may read the entity.
+            # Only clients that may read the entity use the quota of its namespace, and learn of it.
             if not isinstance(feed, Fault) and (fault := self._quotas.take(kind, entity, ())) is not None:
                 feed.close()
                 self._quotas.give_back(None, subjects)

@@ -56,9 +56,7 @@ OnResult = Callable[[Result], None]
 class EventCursor:
     """The cursor of one target. `seq`, `skipped` and the positions of parked things are stored."""
 
-    def __init__(
-        self, route: TargetPublisher, stored: CursorPosition, wake: Callable[[], None], window: int = WINDOW
-    ) -> None:
+    def __init__(self, route: TargetPublisher, stored: CursorPosition, wake: Callable[[], None]) -> None:
         """`wake` is called when the cursor could continue."""
         self.route = route
         self.skipped = stored.skipped
@@ -66,7 +64,6 @@ class EventCursor:
         """The number of the last event that was judged."""
         self._stored = stored
         self._wake = wake
-        self._window = window
         self._open: dict[int, TwinEvent] = {}
         """By number, the unconfirmed events."""
         self._open_bytes = 0
@@ -130,7 +127,7 @@ class EventCursor:
         """Whether the target may be sent an event now."""
         if self._is_stopped or self._failed is not None or self._timer is not None or not self.route.outbox.is_attached:
             return False
-        window = 1 if self.judged < self._one_by_one_until else self._window
+        window = 1 if self.judged < self._one_by_one_until else WINDOW
         self._is_full = len(self._open) >= window or self._open_bytes >= WINDOW_BYTES
         return not self._is_full
 

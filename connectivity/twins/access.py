@@ -165,8 +165,8 @@ class ThingAccess:
             return None
         beside = {name: thing[name] for name in ("_revision", "_created", "_modified") if name in thing}
         metadata = thing.get(METADATA)
-        said = None if metadata is None else self._enforcer.view_metadata(metadata, thing, self._subjects)
-        return {**seen, **beside, METADATA: said} if said else {**seen, **beside}
+        shown = None if metadata is None else self._enforcer.view_metadata(metadata, thing, self._subjects)
+        return {**seen, **beside, METADATA: shown} if shown else {**seen, **beside}
 
 
 def _resource(path: Sequence[str]) -> str:

@@ -145,39 +145,46 @@ def changes(
 ) -> list[MetadataChange]:
     """Return how a command changes the metadata.
 
-    It writes `written` at its path and was `given` with this value. Raises TwinError for invalid metadata. Parts that a
-    patch deletes are not written.
+    It writes `written` at its path; `given` is its value as sent. Parts that a patch deletes are not written. Raises
+    TwinError for invalid metadata.
     """
     if asked is NOTHING and (case.address.segments or not isinstance(given, Mapping) or METADATA not in given):
         return []
     found: list[MetadataChange] = []
-    written = MISSING if is_patch and written is None else values.strip_nulls(written) if is_patch else written
     inline = given.get(METADATA) if case.address.is_root and isinstance(given, Mapping) else None
     if inline is not None:
         if asked.is_header:
             raise case.refuse("things:metadata.notmodifiable")
         if before is None or before.state is None:
             found.append(("/", _checked_inline(case, inline)))
+    if is_patch:
+        written = MISSING if written is None else values.strip_nulls(written)
+    found.extend(_put_changes(case, asked.put, written))
+    if asked.delete and before is not None and before.state is not None:
+        path = case.address.segments
+        stored = get(before.state.get(METADATA), path)
+        found.extend((format_pointer((*path, *place)),) for place in _matching_paths(stored, asked.delete))
+    return found
+
+
+def _put_changes(case: CommandContext, puts: Sequence[MetadataWrite], written: Any) -> Iterator[MetadataChange]:
     path = case.address.segments
     size = 0
-    for put in asked.put:
+    for put in puts:
         text = encode(put.value)
         levels = nesting(text)
         for place in _written_paths(written, put.key):
             if not isinstance(put.value, Mapping) and get(written, place) is not MISSING:
-                # A part has its own metadata there, and this is none of it.
+                # This is a part of the thing, and its metadata is an object.
                 continue
             if levels > MAX_NESTING - len(path) - len(place):
                 raise case.refuse("header.invalid", PUT)
-            found.append((format_pointer((*path, *place)), put.value))
+            pointer = format_pointer((*path, *place))
             # Counted here, since a few wildcards over a large value make millions.
-            size += len(found[-1][0]) + len(text)
+            size += len(pointer) + len(text)
             if size > case.limits.thing:
                 raise case.refuse("things:thing.toolarge", f"found more than {case.limits.thing} bytes of metadata")
-    if asked.delete and before is not None and before.state is not None:
-        said = get(before.state.get(METADATA), path)
-        found.extend((format_pointer((*path, *place)),) for place in _matching_paths(said, asked.delete))
-    return found
+            yield pointer, put.value
 
 
 def parts_of_merge(case: CommandContext, asked: MetadataRequest, patch: Any) -> Iterator[Segments]:
@@ -211,7 +218,7 @@ def _is_for_all(key: Segments) -> bool:
 
 
 def _leaves(value: Any, path: Segments = ()) -> Iterator[Segments]:
-    """Every part that is no object."""
+    """Yield the place of every part that is not an object."""
     if not isinstance(value, Mapping):
         yield path
         return
@@ -220,7 +227,7 @@ def _leaves(value: Any, path: Segments = ()) -> Iterator[Segments]:
 
 
 def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments]:
-    """A key with its wildcards replaced by the names that are there."""
+    """Yield the key with its wildcards replaced by each of the existing names."""
     if _EVERY not in key:
         yield (*path, *key)
         return
@@ -234,11 +241,11 @@ def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments
 
 def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any] | None:
     """Return the metadata of the parts that the caller may read; None for nothing."""
-    said = snapshot.state.get(METADATA) if snapshot.state is not None else None
-    if said is None:
+    stored = snapshot.state.get(METADATA) if snapshot.state is not None else None
+    if stored is None:
         return None
-    seen = enforcer.view_metadata(said, snapshot.state, case.subjects)
-    return seen if seen or seen is said else None
+    seen = enforcer.view_metadata(stored, snapshot.state, case.subjects)
+    return seen if seen or seen is stored else None
 
 
 def answer(
@@ -247,29 +254,29 @@ def answer(
     """Return the value of `ditto-metadata`, relative to the command's path; None if not requested."""
     if asked.get is None:
         return None
-    said = get(readable(case, enforcer, snapshot), case.address.segments)
+    shown = get(readable(case, enforcer, snapshot), case.address.segments)
     return evolve_metadata(
-        None, None, None, ((format_pointer(place), get(said, place)) for place in _matching_paths(said, asked.get))
+        None, None, None, ((format_pointer(place), get(shown, place)) for place in _matching_paths(shown, asked.get))
     )
 
 
-def _matching_paths(said: Any, keys: Sequence[Segments]) -> Iterator[Segments]:
-    """Return the places in the metadata that the keys match."""
-    if said is MISSING or said is None:
+def _matching_paths(metadata: Any, keys: Sequence[Segments]) -> Iterator[Segments]:
+    """Yield the places in the metadata that the keys match."""
+    if metadata is MISSING or metadata is None:
         return
     # All at once: a header has room for hundreds of names, each of which would be searched for separately.
     if names := {key[1] for key in keys if _is_for_all(key)}:
-        yield from _find_named(said, names)
+        yield from _find_named(metadata, names)
     for key in keys:
         if not _is_for_all(key):
-            yield from (place for place in _spread(said, key) if get(said, place) is not MISSING)
+            yield from (place for place in _spread(metadata, key) if get(metadata, place) is not MISSING)
 
 
-def _find_named(said: Any, names: Set[str], path: Segments = ()) -> Iterator[Segments]:
-    """Every place below with one of these names; below a place, no other one with the same name."""
-    if not isinstance(said, Mapping):
+def _find_named(metadata: Any, names: Set[str], path: Segments = ()) -> Iterator[Segments]:
+    """Yield every place below with one of these names; below a place, no other one with the same name."""
+    if not isinstance(metadata, Mapping):
         return
-    for key, member in said.items():
+    for key, member in metadata.items():
         if key in names:
             yield (*path, key)
         if isinstance(member, Mapping) and (left := names - {key} if key in names else names):

@@ -130,7 +130,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = _writable(case, asked)
     state, address = state_of(before), case.address
     present = get(state, address.segments)
-    asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
+    asked.check_part_tag(case, enforcer, before, present)
     _check_parent(case, state)
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value):
         raise case.precondition_failed("the new value equals the current value")
@@ -154,7 +154,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = _writable(case, preconditions.NONE)
     state = state_of(before)
     present = get(state, case.address.segments)
-    asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
+    asked.check_part_tag(case, enforcer, before, present)
     _check_parent(case, state)
     if present is MISSING and case.address.resource.part not in _OPTIONAL:
         raise case.refuse(f"policies:{case.address.resource.name}.notfound")

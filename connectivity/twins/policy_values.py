@@ -62,7 +62,7 @@ def with_subject(case: CommandContext) -> CommandContext:
 
 
 def check_subject(case: CommandContext) -> None:
-    """Refuse a path that names a subject which cannot be, or a resource."""
+    """Refuse a path with an invalid ID of a subject, or an invalid resource. Raises TwinError."""
     if case.address.resource.part == "subject":
         _subject_id(case, case.address.segments[-1])
     elif case.address.resource.part == "resource":
@@ -79,10 +79,6 @@ def policy(case: CommandContext, value: Mapping[str, Any], policy_id: Any) -> di
         "imports": {} if imports is None else _imports(case, _inner(case, imports, "imports"), policy_id),
         "entries": {} if entries is None else _entries(case, _inner(case, entries, "entries")),
     }
-
-
-def _policy(case: CommandContext, value: Any) -> dict[str, Any]:
-    return policy(case, _outer(case, value), str(case.entity))
 
 
 def _entries(case: CommandContext, value: Any) -> dict[str, Any]:
@@ -122,7 +118,7 @@ def _subjects(case: CommandContext, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def subject(case: CommandContext, about: Any) -> dict[str, Any]:
-    """Return what a policy says of one subject. Raises TwinError."""
+    """Return the value of one subject as it is stored. Raises TwinError."""
     about = _inner(case, about, "a subject")
     if "type" not in about:
         raise case.refuse("json.field.missing", "type")
@@ -136,12 +132,8 @@ def subject(case: CommandContext, about: Any) -> dict[str, Any]:
     return full
 
 
-def _own_subject(case: CommandContext, value: Any) -> dict[str, Any]:
-    return subject(case, _outer(case, value))
-
-
 def _subject_id(case: CommandContext, text: str) -> str:
-    """The id of a subject, with the caller in place of the placeholder for him."""
+    """Return the ID of a subject, with its placeholder replaced by the caller. Raises TwinError."""
     found = resolve_subject(case, text)
     check_subject_id(case, found)
     return found
@@ -159,7 +151,7 @@ def check_subject_id(case: CommandContext, subject: str) -> None:
 
 
 def resolve_subject(case: CommandContext, text: str) -> str:
-    """A subject's id with its placeholders resolved. Raises TwinError for one that is not known."""
+    """Return a subject's ID with its placeholders resolved. Raises TwinError for unknown placeholders."""
     return _PLACEHOLDER.sub(lambda match: _caller(case, match), text)
 
 
@@ -172,7 +164,7 @@ def _caller(case: CommandContext, placeholder: re.Match[str]) -> str:
 
 
 def _expiry(case: CommandContext, text: Any) -> str:
-    """When a subject expires: rounded up, and in the future."""
+    """Return the time at which a subject expires, rounded up. Raises TwinError unless it is in the future."""
     try:
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is None:
@@ -191,7 +183,7 @@ def _expiry(case: CommandContext, text: Any) -> str:
 
 
 def _announcement(case: CommandContext, value: Any) -> dict[str, Any]:
-    """When and how the end of a subject is announced; members that no announcement has are dropped."""
+    """Return when and how the end of a subject is announced, without unknown members."""
     if not isinstance(value, dict):
         raise _no_announcement(case, "expected an object")
     full: dict[str, Any] = {}
@@ -248,10 +240,6 @@ def _resource(case: CommandContext, key: str) -> str:
             "policies:entry.invalid", f"found the resource {quote(key)}, expected a path without consecutive slashes"
         )
     return key
-
-
-def _own_permissions(case: CommandContext, value: Any) -> dict[str, Any]:
-    return _permissions(case, _outer(case, value))
 
 
 def _permissions(case: CommandContext, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,7 +303,7 @@ def check_number_of_imports(case: CommandContext, imports: Mapping[str, Any], po
 
 
 def _imported_policy_id(case: CommandContext, id: str, policy_id: str) -> str:
-    """The id of a policy that is imported; never the one that imports."""
+    """Return the ID of an imported policy, which is another one. Raises TwinError."""
     if parse_entity_id(EntityType.POLICY, id) is None:
         raise case.refuse("policies:id.invalid", quote(id))
     if id == policy_id:
@@ -373,13 +361,13 @@ def _strings(case: CommandContext, value: Any, name: str) -> list[str]:
 
 
 _READERS: Final[Mapping[str, Callable[[CommandContext, Any], Any]]] = {
-    "policy": _policy,
+    "policy": lambda case, value: policy(case, _outer(case, value), str(case.entity)),
     "entries": lambda case, value: _entries(case, _outer(case, value)),
     "entry": _own_entry,
     "subjects": lambda case, value: _subjects(case, _outer(case, value)),
-    "subject": _own_subject,
+    "subject": lambda case, value: subject(case, _outer(case, value)),
     "resources": lambda case, value: _resources(case, _outer(case, value)),
-    "resource": _own_permissions,
+    "resource": lambda case, value: _permissions(case, _outer(case, value)),
     "importable": _importable,
     "allowedAdditions": lambda case, value: _additions(case, _array(case, value)),
     "namespaces": lambda case, value: _namespaces(case, _array(case, value)),
@@ -553,20 +541,19 @@ def _check_sources(
     known = before["imports"] if before is not None else {}
     added = {id: wanted for id, wanted in policy["imports"].items() if known.get(id) != wanted}
     for imported in added:
-        enforcer = case.world.enforcer(imported)
-        if enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
+        if not may_refer_to(case, imported):
             raise case.refuse("policies:policy.notfound", about=imported)
     # Named labels are checked even if there is no such entry: the error must not tell whether there is.
     needed = [(imported, label) for imported, wanted in added.items() for label in wanted["entries"]]
     former = {} if before is None else before["entries"]
     changed = {
-        label
+        label: references
         for label, entry in policy["entries"].items()
-        if entry.get("references") and entry["references"] != former.get(label, {}).get("references")
+        if (references := entry.get("references")) and references != former.get(label, {}).get("references")
     }
-    for label in changed:
-        references = policy["entries"][label]["references"]
-        needed += [(each["import"], each["entry"]) for each in references if "import" in each]
+    needed += [
+        (each["import"], each["entry"]) for references in changed.values() for each in references if "import" in each
+    ]
     for found in effective:
         origin = found.path[0]
         if origin in (changed if len(found.path) == 1 else added):
@@ -574,6 +561,12 @@ def _check_sources(
     for source in needed:
         if not _may_read(case, source):
             raise case.refuse("policies:policy.notfound", about=source[0])
+
+
+def may_refer_to(case: CommandContext, policy_id: str) -> bool:
+    """Whether the policy exists and the subjects can read a part of it."""
+    enforcer = case.world.enforcer(policy_id)
+    return enforcer is not None and enforcer.partial(case.subjects, READ, "policy:/")
 
 
 def _may_read(case: CommandContext, source: Source) -> bool:

@@ -18,11 +18,11 @@ from connectivity.authorization.enforcer import ALWAYS_VISIBLE, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata
 from connectivity.twins.access import forbidden, has_any_permission
-from connectivity.twins.context import CommandContext
+from connectivity.twins.context import CommandContext, part_tag
 from connectivity.twins.errors import fault
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityType
-from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
+from mappings.model.json_pointer import MISSING, Segments, format_pointer, parse_pointer
 from mappings.model.metadata import METADATA, owner_of
 from mappings.model.signals import Live, LiveCommand
 from spark_store import rql
@@ -140,6 +140,10 @@ class Preconditions(msgspec.Struct, frozen=True):
             if action == "retrieve":
                 raise _with_tag(case.refuse(f"{case.entity.type.group}:precondition.notmodified"), tag)
             raise _with_tag(case.precondition_failed("'if-none-match' contains the current entity tag"), tag)
+
+    def check_part_tag(self, case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, part: Any) -> None:
+        """Refuse the command unless its entity tags match those of the addressed part, which may be MISSING."""
+        self.check_tags(case, None if part is MISSING else lambda: part_tag(case, enforcer, snapshot, part))
 
     @property
     def skips_equal(self) -> bool:

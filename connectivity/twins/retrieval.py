@@ -68,8 +68,8 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
         if case.address.is_root:
             seen = _with_hidden(case, seen, snapshot, selection, enforcer)
         result = select(seen, selection, case.address.segments)
-    said = metadata.answer(case, asked.metadata, enforcer, snapshot)
-    response = case.respond(200, encode(result), revision=snapshot.revision, tag=tag, metadata=said)
+    shown = metadata.answer(case, asked.metadata, enforcer, snapshot)
+    response = case.respond(200, encode(result), revision=snapshot.revision, tag=tag, metadata=shown)
     return decision([], response, is_for_device=asked.is_for_device(case, snapshot))
 
 
@@ -112,8 +112,8 @@ def _with_hidden(
 ) -> Mapping[str, Any]:
     """A thing with those fields beside its document that are selected, as far as the caller may read them."""
     found = with_hidden(case, seen, snapshot, selection)
-    said = metadata.readable(case, enforcer, snapshot) if METADATA in selection else None
-    return found if said is None else {**found, METADATA: said}
+    shown = metadata.readable(case, enforcer, snapshot) if METADATA in selection else None
+    return found if shown is None else {**found, METADATA: shown}
 
 
 def with_hidden(

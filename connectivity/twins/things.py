@@ -47,10 +47,10 @@ _ALL: Final = {"grant": ["READ", "WRITE"], "revoke": []}
 _NO_PERMISSIONS: Final = Enforcer({})
 
 
-class _Guard(NamedTuple):
-    """The policy of a thing to be: its id and permissions, and the step that makes it where it is new.
+class _ThingPolicy(NamedTuple):
+    """The policy of a thing to create: its ID and permissions, and the step that creates it if it is new.
 
-    `taken` is the policy that has the id of a new one already.
+    `taken`: the existing policy with the ID of a new one.
     """
 
     policy_id: str
@@ -66,8 +66,8 @@ def create(case: CommandContext, value: CheckedValue, asked: Preconditions) -> D
     """
     case.check_creation(case.entity)
     given = value.given or {}
-    guard = _requested_policy(case, given, (value.parsed or {}).get("policyId"))
-    if not guard.enforcer.unrestricted(case.subjects, WRITE, "thing:/"):
+    policy = _requested_policy(case, given, (value.parsed or {}).get("policyId"))
+    if not policy.enforcer.unrestricted(case.subjects, WRITE, "thing:/"):
         raise case.refuse("things:thing.notmodifiable")
     present = case.living()
     before = case.world.snapshot(case.entity) if present is None else None
@@ -75,33 +75,33 @@ def create(case: CommandContext, value: CheckedValue, asked: Preconditions) -> D
         asked.check_tags(case, None)
     else:
         asked.check_tags(case, lambda: revision_tag(present))
-    thing = values.whole_thing(case, value, guard.policy_id)
-    said = metadata.changes(case, metadata.read(case), thing.parsed, given, before)
-    step = case.step(before, "created", thing.raw, thing.parsed, metadata=said)
-    if len(encode(step.snapshot.state) if said else thing.raw) > case.limits.thing:
+    thing = values.whole_thing(case, value, policy.policy_id)
+    changes = metadata.changes(case, metadata.read(case), thing.parsed, given, before)
+    step = case.step(before, "created", thing.raw, thing.parsed, metadata=changes)
+    if len(encode(step.snapshot.state) if changes else thing.raw) > case.limits.thing:
         raise case.refuse("things:thing.toolarge", f"expected at most {case.limits.thing} bytes")
-    _check_unused(case, guard, present)
+    _check_unused(case, policy, present)
     response = case.respond(
         201, thing.raw, revision=step.snapshot.revision, tag=revision_tag(step.snapshot), action="create"
     )
-    return decision([step] if guard.step is None else [guard.step, step], response, is_reference=True)
+    return decision([step] if policy.step is None else [policy.step, step], response, is_reference=True)
 
 
-def _check_unused(case: CommandContext, guard: _Guard, present: Snapshot | None) -> None:
+def _check_unused(case: CommandContext, policy: _ThingPolicy, present: Snapshot | None) -> None:
     """Refuse a creation whose IDs are in use.
 
     A modify or merge says so only to subjects with a permission on what uses the ID.
     """
     is_create = case.command.action == "create"
-    if guard.taken is not None and (
-        is_create or has_any_permission(guard.taken, case.world.enforcer(guard.policy_id), case.subjects)
+    if policy.taken is not None and (
+        is_create or has_any_permission(policy.taken, case.world.enforcer(policy.policy_id), case.subjects)
     ):
-        raise case.refuse("things:thing.notcreatable", guard.policy_id)
-    if guard.taken is not None or present is not None:
+        raise case.refuse("things:thing.notcreatable", policy.policy_id)
+    if policy.taken is not None or present is not None:
         raise case.refuse("things:thing.conflict" if is_create else "things:thing.notfound")
 
 
-def _requested_policy(case: CommandContext, given: Mapping[str, Any], policy_id: str | None) -> _Guard:
+def _requested_policy(case: CommandContext, given: Mapping[str, Any], policy_id: str | None) -> _ThingPolicy:
     """The policy that the command asks for."""
     inline, copied = given.get("_policy"), given.get("_copyPolicyFrom")
     if inline is not None and copied is not None:
@@ -115,17 +115,11 @@ def _requested_policy(case: CommandContext, given: Mapping[str, Any], policy_id:
     return _default(case)
 
 
-def _existing(case: CommandContext, policy_id: str) -> _Guard:
+def _existing(case: CommandContext, policy_id: str) -> _ThingPolicy:
     enforcer = case.world.enforcer(policy_id, case.entity.namespace)
-    if enforcer is None or not _may_refer_to(case, policy_id):
+    if enforcer is None or not policy_values.may_refer_to(case, policy_id):
         raise case.refuse("policies:policy.notfound", about=policy_id)
-    return _Guard(policy_id, enforcer)
-
-
-def _may_refer_to(case: CommandContext, policy_id: str) -> bool:
-    """Whether the policy exists and the subjects can read a part of it."""
-    enforcer = case.world.enforcer(policy_id)
-    return enforcer is not None and enforcer.partial(case.subjects, READ, "policy:/")
+    return _ThingPolicy(policy_id, enforcer)
 
 
 def _is_reference(case: CommandContext, before: Snapshot, after: Snapshot) -> bool | None:
@@ -137,10 +131,10 @@ def _is_reference(case: CommandContext, before: Snapshot, after: Snapshot) -> bo
     is_other = after.policy != before.policy
     if after.policy is None or not (is_other or case.address.resource.name == "policyId"):
         return None
-    return _may_refer_to(case, after.policy) or (False if is_other else None)
+    return policy_values.may_refer_to(case, after.policy) or (False if is_other else None)
 
 
-def _default(case: CommandContext) -> _Guard:
+def _default(case: CommandContext) -> _ThingPolicy:
     """A policy with the thing's id, under which the creator alone may do everything."""
     if not case.subjects:
         raise case.refuse("things:thing.notcreatable", str(case.entity), status=403)
@@ -158,7 +152,7 @@ def _default(case: CommandContext) -> _Guard:
     return _policy_creation(case, policy)
 
 
-def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
+def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _ThingPolicy:
     """The policy under `_policy`. Its id is the thing's `policyId`, else its own, else the thing's."""
     if not isinstance(inline, dict):
         raise case.refuse("json.invalid", "expected _policy to be an object")
@@ -169,7 +163,7 @@ def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
     return _policy_creation(case, policy)
 
 
-def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
+def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _ThingPolicy:
     """Return a copy of another policy that the caller can read; they must be able to change the copy."""
     if not isinstance(source, str):
         raise case.refuse("json.invalid", "expected _copyPolicyFrom to be a string")
@@ -206,7 +200,7 @@ def _policy_of_other(case: CommandContext, text: str) -> str:
     return policy_id
 
 
-def _policy_creation(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
+def _policy_creation(case: CommandContext, policy: Mapping[str, Any]) -> _ThingPolicy:
     """Return the step that creates a policy.
 
     Its errors are reported as the thing's, with their own status.
@@ -227,8 +221,8 @@ def _policy_creation(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
         raise case.refuse("things:thing.notcreatable", policy_id, status=403)
     enforcer = policy_values.enforcer_of(case, policy, case.entity.namespace)
     if before is not None and not before.is_deleted:
-        return _Guard(policy_id, enforcer, taken=entity)
-    return _Guard(policy_id, enforcer, case.step(before, "created", encode(policy), policy, entity=entity))
+        return _ThingPolicy(policy_id, enforcer, taken=entity)
+    return _ThingPolicy(policy_id, enforcer, case.step(before, "created", encode(policy), policy, entity=entity))
 
 
 NOTHING: Final[Any] = object()
@@ -288,7 +282,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
         if case.address.is_root:
             return create(case, value, asked)
         raise case.refuse("things:thing.notfound")
-    enforcer = _guard(case, before)
+    enforcer = _enforcer(case, before)
     state, address = state_of(before), case.address
     if not enforcer.unrestricted(case.subjects, WRITE, address.guarded) or (
         asked.if_equal == preconditions.SKIP and not enforcer.unrestricted(case.subjects, READ, address.guarded)
@@ -307,9 +301,9 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value.parsed):
         raise case.precondition_failed("the new value equals the current value")
     is_new = present is MISSING and address.resource.name != "policyId"
-    said = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
+    changes = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
     step = _check_size(
-        case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed, metadata=said)
+        case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed, metadata=changes)
     )
     tag = part_tag(case, enforcer, step.snapshot, value.parsed)
     response = case.respond(
@@ -324,7 +318,7 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     before = case.living()
     if before is None:
         return _create_by_merge(case, patch, asked)
-    enforcer = _guard(case, before)
+    enforcer = _enforcer(case, before)
     state = state_of(before)
     if not (
         may_merge(enforcer, case.subjects, WRITE, case.address, patch.parsed)
@@ -345,11 +339,13 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
             _keep_ids(case, patch.parsed)
         if asked.skips_equal:
             patch = _reduce_patch(case, asked, present, patch)
-        said = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
+        changes = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
         # Conditions may have emptied objects, which then have metadata of their own.
-        if said and not _may_write_metadata(case, enforcer, (parse_pointer(pointer)[:-1] for pointer, *_ in said)):
+        if changes and not _may_write_metadata(
+            case, enforcer, (parse_pointer(pointer)[:-1] for pointer, *_ in changes)
+        ):
             raise case.refuse("things:thing.notmodifiable")
-        step = _check_size(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
+        step = _check_size(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=changes))
     except DeletePatternRefused as error:
         raise case.refuse("things:merge.invalid", str(error)) from error
     after = get(state_of(step.snapshot), case.address.segments)
@@ -370,7 +366,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     before = case.living()
     if before is None:
         raise case.refuse("things:thing.notfound")
-    enforcer = _guard(case, before)
+    enforcer = _enforcer(case, before)
     state = state_of(before)
     if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
         name = case.address.resource.name
@@ -387,7 +383,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     return decision([step], case.respond(204, None, revision=step.snapshot.revision), permissions=permissions)
 
 
-def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:
+def _enforcer(case: CommandContext, snapshot: Snapshot) -> Enforcer:
     """Return the permissions on the thing; without a policy there are none."""
     policy = snapshot.policy
     enforcer = case.world.enforcer(policy, snapshot.entity.namespace) if policy is not None else None
@@ -401,7 +397,7 @@ def _check_present(
     present = get(state, case.address.segments)
     if asked is not preconditions.NONE:
         asked.check_condition(case, before)
-        asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
+        asked.check_part_tag(case, enforcer, before, present)
     return present
 
 

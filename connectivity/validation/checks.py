@@ -224,12 +224,11 @@ def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
         if len(part.payload_mapping) > MAX_PAYLOAD_MAPPINGS:
             yield Problem(path, f"{len(part.payload_mapping)} entries", f"at most {MAX_PAYLOAD_MAPPINGS}")
         for index, name in enumerate(part.payload_mapping):
-            definition = connection.mapping_definitions.get(name)
-            engine = definition.mapping_engine if definition is not None else name
+            engine = connection.engine_of(name)
             if isinstance(part, Target) and (codec := _codec(engine)) is not None and codec.has_sessions:
                 expected = f"a mapper that writes events; {engine} is for sources, whose clients subscribe themselves"
                 yield Problem(f"{path}[{index}]", show(name), expected, code=MAPPER_INVALID)
-            elif definition is None:
+            elif name not in connection.mapping_definitions:
                 yield from _check_bare_mapper(f"{path}[{index}]", name, list(connection.mapping_definitions))
     for name, definition in connection.mapping_definitions.items():
         yield from _check_definition(json_path("mappingDefinitions", name), definition)
@@ -246,8 +245,7 @@ def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
         if not source.payload_mapping:
             yield Problem(path, f"no mapper, so the default {DEFAULT_MAPPER} is used", expected, code=MAPPER_INVALID)
         for index, name in enumerate(source.payload_mapping):
-            definition = connection.mapping_definitions.get(name)
-            codec = _codec(definition.mapping_engine if definition is not None else name)
+            codec = _codec(connection.engine_of(name))
             if codec is not None and not codec.reads_streams:
                 yield Problem(f"{path}[{index}]", show(name), expected, code=MAPPER_INVALID)
 
@@ -313,7 +311,7 @@ def _check_order(path: str, name: str, source: Source, connection: Connection) -
 def _codec_of(connection: Connection, name: str) -> Codec | None:
     """Return the codec of this name in a connection, with its options; None if either is invalid."""
     definition = connection.mapping_definitions.get(name)
-    codec = _codec(definition.mapping_engine if definition is not None else name)
+    codec = _codec(connection.engine_of(name))
     try:
         return codec if codec is None or definition is None else codec.configure(definition.options)
     except InvalidMapperOptions:

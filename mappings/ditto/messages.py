@@ -18,7 +18,7 @@ from mappings.ids import EntityId
 from mappings.json_values import encode_value
 from mappings.model.envelope import Envelope
 from mappings.model.headers import subscription_headers
-from mappings.model.metadata import SIGN, without_changes
+from mappings.model.metadata import METADATA_KEY, without_changes
 from mappings.model.signals import Headers, Next, SubscriptionKind
 from mappings.model.topic_path import entity_topic, topic_of
 
@@ -114,7 +114,7 @@ def next_envelopes(signal: Next) -> list[Envelope]:
             frame = frames[action] = _frame(signal, signal.entity, action)
         head, middle, has_value = frame
         number = encode(revision)
-        shown = without_changes(stored) if SIGN in stored else stored
+        shown = without_changes(stored) if METADATA_KEY in stored else stored
         start = (head, shown, b',"entity-revision":', number, middle, encode(path))
         end = (b',"revision":', number, b',"timestamp":"', timestamp.encode(), b'"}}}')
         if has_value and value is not None:

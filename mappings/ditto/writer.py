@@ -118,6 +118,7 @@ def content_type_of(answer: Answer) -> str | None:
         return MERGE_PATCH if answer.action == "merge" else JSON if answer.value is not None else None
     if isinstance(answer, LiveResponse):
         return None if answer.value is None else MERGE_PATCH if answer.action == "merge" else JSON
+    # That of a message response is its sender's: the value may be any text in quotes.
     return JSON if isinstance(answer, ErrorResponse | Acknowledgements) else None
 
 
@@ -128,7 +129,7 @@ def _answer_headers(answer: Answer) -> dict[str, Any]:
     return headers
 
 
-def _response(signal: Response) -> list[Envelope]:
+def _response(signal: Response | LiveResponse | MessageResponse) -> list[Envelope]:
     return _envelope(signal, _answer_headers(signal), signal.path, signal.value, status=signal.status)
 
 
@@ -154,15 +155,6 @@ def _event(signal: TwinEvent) -> list[Envelope]:
 def _foreign_labels(labels: object) -> list[object]:
     """Return the requested acknowledgements of a command that the receiver of its event may issue."""
     return [label for label in labels if label not in BUILT_IN_LABELS] if isinstance(labels, list | tuple) else []
-
-
-def _live_response(signal: LiveResponse) -> list[Envelope]:
-    return _envelope(signal, _answer_headers(signal), signal.path, signal.value, status=signal.status)
-
-
-def _message_response(signal: MessageResponse) -> list[Envelope]:
-    """The content type is the sender's: the value of a message may be any text in quotes."""
-    return _envelope(signal, _answer_headers(signal), signal.path, signal.value, status=signal.status)
 
 
 def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
@@ -221,9 +213,9 @@ WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     ErrorResponse: _error_response,
     TwinEvent: _event,
     Message: _live,
-    MessageResponse: _message_response,
+    MessageResponse: _response,
     LiveCommand: _live,
-    LiveResponse: _live_response,
+    LiveResponse: _response,
     LiveEvent: _live,
     ConnectionAnnouncement: _announcement,
     PolicyAnnouncement: _announcement,

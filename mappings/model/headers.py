@@ -96,7 +96,7 @@ def _parsed(value: str) -> object:
 
 
 def _labels(value: object, mapped: bool) -> object:
-    """A JSON array of texts. Where headers are mapped from a broker's, a list with commas will do."""
+    """Return the texts of a JSON array; if headers are mapped from a broker's, also of a list with commas."""
     if isinstance(value, str):
         if mapped and not value.lstrip().startswith("["):
             return [label for part in value.split(",") if (label := part.strip())]
@@ -153,7 +153,7 @@ OBJECT = HeaderType("JSON object", _object)
 ENTITY_TAGS = HeaderType("entity-tag", _entity_tags)
 TIMEOUT = HeaderType("duration", _timeout)
 TIME = HeaderType("time (ISO-8601 with seconds and an offset, such as 2030-01-15T07:30:00Z)", _text)
-"""Read where it is needed."""
+"""Parsed where it is used."""
 CHANNEL = HeaderType("channel (twin or live)", _one_of("twin", "live"))
 IF_EQUAL = HeaderType(
     "if-equal option (update, skip or skip-minimizing-merge)", _one_of("update", "skip", "skip-minimizing-merge")

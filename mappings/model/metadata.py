@@ -22,7 +22,7 @@ METADATA: Final = "_metadata"
 MetadataChange: TypeAlias = Sequence[Any]
 """`(pointer, value)` or `(pointer,)`."""
 
-SIGN: Final = b'"_metadata":'
+METADATA_KEY: Final = b'"_metadata":'
 """The text that stored headers with metadata contain, and few others."""
 
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -30,7 +30,7 @@ _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def read_changes(headers: bytes) -> Sequence[MetadataChange]:
     """Return the metadata changes of an event with these stored headers, in order."""
-    if SIGN not in headers:
+    if METADATA_KEY not in headers:
         return ()
     found: Sequence[MetadataChange] = decode_value(headers).get(METADATA, ())
     return found
@@ -38,7 +38,7 @@ def read_changes(headers: bytes) -> Sequence[MetadataChange]:
 
 def without_changes(headers: bytes) -> bytes:
     """An event's stored headers as they are shown."""
-    if SIGN not in headers:
+    if METADATA_KEY not in headers:
         return headers
     return encode_value({name: value for name, value in _decode_members(headers).items() if name != METADATA})
 

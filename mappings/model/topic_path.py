@@ -198,7 +198,14 @@ class _Segments:
         return "/".join(reversed(self._left))
 
 
-_EVENT_ACTIONS = {Created: "created", Next: "next", Complete: "complete", Failed: "failed"}
+_SUBSCRIPTION_ACTIONS = {
+    Request: "request",
+    Cancel: "cancel",
+    Created: "created",
+    Next: "next",
+    Complete: "complete",
+    Failed: "failed",
+}
 
 
 @lru_cache(CACHED_TOPICS)
@@ -248,14 +255,10 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return subscription_topic(SubscriptionKind.SEARCH, None, "subscribe")
         case Subscribe(kind=kind, query=query):
             return subscription_topic(kind, query.entity, "subscribeForPersistedEvents")
-        case Request(kind=kind, entity=about):
-            return subscription_topic(kind, about, "request")
-        case Cancel(kind=kind, entity=about):
-            return subscription_topic(kind, about, "cancel")
         case SessionMessage(entity=about):
             return entity_topic(about, about.type.group if about is not None else "things", "commands")
         case _:
-            return subscription_topic(signal.kind, signal.entity, _EVENT_ACTIONS[type(signal)])
+            return subscription_topic(signal.kind, signal.entity, _SUBSCRIPTION_ACTIONS[type(signal)])
 
 
 @lru_cache(CACHED_TOPICS)

@@ -46,7 +46,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it. Raises IncompleteFrame, ProtocolError."""
+    """Return the number at a position, and the position after it. Raises IncompleteFrame, ProtocolError."""
     value = shift = 0
     for index in range(at, at + MAX_VARINT_BYTES):
         if index >= len(raw):

@@ -325,7 +325,7 @@ def _synthetic(kind: str, parameters: _Parameters) -> SyntheticName:
 
 
 class _Parameters:
-    """The parameters of a name, taken one by one: the rest is unknown."""
+    """The parameters of a publisher string. Those that no method has taken are unknown."""
 
     def __init__(self, pairs: Mapping[str, str]) -> None:
         self._left = dict(pairs)
@@ -366,7 +366,7 @@ class _Parameters:
         return self.one_of("enc", ENCODINGS)
 
     def expect_none(self) -> None:
-        """Raises DecodeError where something is left."""
+        """Raise DecodeError if a parameter is left."""
         if self._left:
             raise _wrong(f"found the unknown parameter {shorten(next(iter(self._left)))!r}")
 

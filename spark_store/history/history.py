@@ -149,7 +149,7 @@ def _unfiltered_page(journal: Journal, range: HistoryRange, position: int, limit
 def _filtered_page(
     journal: Journal, range: HistoryRange, predicate: rql.Predicate, position: int, limit: int, max_bytes: int
 ) -> HistoryPage:
-    """Reads one match further than asked for, so that the end is known with the last match."""
+    """Read one match more than requested, so that the end is known with the last match."""
     scan = _Scan(predicate, limit, max_bytes)
     while scan.goes_on and (start := max(position + 1, range.first)) <= range.last:
         if (events := _events(journal, range, start, scan.rows, scan.max_bytes)) is None:
@@ -200,7 +200,7 @@ class _Scan:
         return min(self._size, self._left)
 
     def take(self, events: list[Event]) -> int | None:
-        """Look at events. The position before the first match that is one too many, if there is one."""
+        """Add the events that match; return the position before the first one beyond the limit, if any."""
         for event in events:
             if rql.evaluate(self._predicate, partial_thing(event)):
                 if len(self.found) >= self._limit:
@@ -215,36 +215,38 @@ class _Scan:
 def cold_page(
     cold: LakeHistory, range: HistoryRange, trimmed: TrimmedRange, limit: int, max_bytes: int, reaching: int
 ) -> HistoryPage:
-    """As `page`, of events that the journal has no more, which were numbered up to `reaching`.
+    """Return a page, as `page` does, of trimmed events, which have numbers up to `reaching`.
 
-    Waits for the disk. Raises HistoryUnavailable, also where events are missing: a history may have lost its beginning, and
-    nothing behind an event that was read. Where it ends early, a time has to explain that.
+    Waits for the disk. Raises HistoryUnavailable, also if events are missing: retention may only have deleted the beginning
+    of a history, and only the requested time may end it before the last revision.
     """
+    times = range.times or Times()
 
     def read(start: int, rows: int, size: int) -> ColdEvents:
         found = cold.events(range.entity, start, trimmed.last, rows, size, times=times, reaching=reaching)
-        first, last = (found.events[0].revision, found.events[-1].revision) if found.events else (None, start - 1)
-        if first != start and start > trimmed.begin and not (first is None and is_too_late(start)):
+        if not found.events:
+            return found if start <= trimmed.begin or is_too_late(start) else deleted_events(start, rows, size)
+        first, last = found.events[0].revision, found.events[-1].revision
+        if first > start > trimmed.begin:
             return deleted_events(start, rows, size, first)
-        if first is not None and found.is_all and last < trimmed.last and not is_too_late(last + 1):
-            raise _lost_events(range, last + 1, trimmed.last + 1)
+        if found.is_all and last < trimmed.last and not is_too_late(last + 1):
+            raise _lost_events(range, last + 1, trimmed.last)
         return found
 
-    def deleted_events(start: int, rows: int, size: int, first: int | None) -> ColdEvents:
-        """Return the page after events that retention has deleted since reading began."""
+    def deleted_events(start: int, rows: int, size: int, first: int | None = None) -> ColdEvents:
+        """Return events that retention has deleted since reading began; `first`: the first one that is left."""
         found = cold.recently_deleted(range.entity, start, trimmed.last, rows, size)
         if not found.events:
-            raise _lost_events(range, start, first or trimmed.last + 1)
+            raise _lost_events(range, start, trimmed.last if first is None else first - 1)
         in_time = [event for event in found.events if times.before is None or event.timestamp < times.before]
         return found._replace(events=in_time, is_all=found.is_all or len(in_time) < len(found.events))
 
     def is_too_late(revision: int) -> bool:
-        """Whether an event exists that was not found: then it is not from before the requested time."""
+        """Whether the event was not found only because it is not from before the requested time."""
         return times.before is not None and bool(
             cold.events(range.entity, revision, revision, 1, 1, reaching=reaching).events
         )
 
-    times = range.times or Times()
     if range.predicate is None:
         events, is_all = read(trimmed.first, limit, max_bytes)
         last = trimmed.last if is_all else events[-1].revision
@@ -259,9 +261,9 @@ def cold_page(
     return HistoryPage(scan.found, start - 1, trimmed.is_end and start > trimmed.last)
 
 
-def _lost_events(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable:
+def _lost_events(range: HistoryRange, first: int, last: int) -> HistoryUnavailable:
     return HistoryUnavailable(
-        f"{range.entity}: the lake lacks revisions {expected} to {end - 1}; retention may have deleted them meanwhile, or "
+        f"{range.entity}: the lake lacks revisions {first} to {last}; retention may have deleted them meanwhile, or "
         "the lake has lost events (`connectivity pipeline verify` shows lost events)"
     )
 

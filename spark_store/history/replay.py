@@ -42,7 +42,7 @@ _DELETE_KEY = re.compile(r"\{\{\s*(?:~(?P<tilde>.+)~|/(?P<slash>.+)/)\s*\}\}", r
 
 
 class DeletePatternRefused(ValueError):
-    """A delete pattern that is no regular expression, or patterns that could take too long."""
+    """A delete pattern is not a regular expression, or the patterns could take too long."""
 
 
 class MatchBudget:
@@ -61,9 +61,9 @@ class MatchBudget:
 
 
 def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
-    """The state after `event`.
+    """Return the state after `event`.
 
-    Raises msgspec.DecodeError for a value that is no JSON; no journal has such a one.
+    Raises msgspec.DecodeError for a value that is not JSON, which no journal has.
     """
     if event.entity.type is EntityType.STREAM:
         created = event.timestamp if snapshot is None or snapshot.is_deleted else snapshot.created
@@ -72,7 +72,7 @@ def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
 
 
 def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapshot:
-    """As `evolve`, of a thing or a policy, for a caller that has the event's value at hand as parsed JSON."""
+    """Return the state of a thing or policy after `event`, whose value is given as parsed JSON."""
     before = snapshot.state if snapshot is not None else None
     data: Mapping[str, Any] = {} if before is None else data_of(before) if METADATA in before else before
     path = STATE_PATHS[event.entity.type](event.path)
@@ -85,7 +85,7 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
     else:
         state = put(data, path, value)
     if state is not None and (data is not before or event.headers != b"{}"):
-        # Most things and events say nothing beside their values.
+        # Most things have no metadata, and most events no headers.
         emptied = path if value == {} and event.action in ("created", "modified") else None
         state = _annotate(event, before, data, state, emptied)
     created = event.timestamp if snapshot is None or before is None else snapshot.created
@@ -99,7 +99,7 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
 
 
 def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state without the metadata of a thing."""
+    """Return a state without the metadata of a thing."""
     return {key: value for key, value in state.items() if key != METADATA} if METADATA in state else state
 
 
@@ -293,13 +293,13 @@ class StateFold:
             self.ground = FoldBase.EVENTS if self.snapshot is None else self.ground
             self.snapshot = evolve(self.snapshot, event)
         elif event.action == "created" and event.path == "/":
-            # Made again after events that are gone, by an erasure for example: it brings all there is.
+            # Created again after events that are gone, for example after an erasure: it contains the whole state.
             self.snapshot, self.ground = evolve(None, event), FoldBase.EVENTS
         else:
             self.snapshot, self.ground = None, FoldBase.NOTHING
 
     def known(self, snapshot: Snapshot, seq: int = 0) -> None:
-        """Add a state with the number of its newest event; ignored where the events lead to one."""
+        """Add a state with the number of its newest event; ignored if the events have led to one."""
         if self.snapshot is None:
             self.seq = max(self.seq, seq)
             self.snapshot, self.ground = snapshot, FoldBase.KNOWN

@@ -142,7 +142,7 @@ _WRITER_PRAGMAS = (
 )
 _READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
 
-_NOT_ITS_FAULT = (
+_INVALID_VALUE_ERRORS = (
     TypeError,
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -171,7 +171,7 @@ class Journal:
         self._reader = reader
         self._clock = clock
         self._is_closed = False
-        self._is_torn = False
+        self._must_roll_back = False
         self.committed: dict[tuple[str, str], int] = {}
         """By connection and partition, the offset that its deliveries come again from after a lost link."""
         self.known: Callable[[EntityId], Snapshot | None] = lambda _entity: None
@@ -189,7 +189,7 @@ class Journal:
         clock: Callable[[], int] = time.time_ns,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> Journal:
-        """The journal in this file, which is made or brought to the newest schema; its folder exists.
+        """Open the journal in this file, which is created or migrated if necessary; its folder exists.
 
         `clock` gives nanoseconds since 1970. Raises SchemaTooNew and StoreUnavailable.
         """
@@ -234,7 +234,7 @@ class Journal:
                     yield
                 states = plan(changes, lambda entity: heads[entity].revision if entity in heads else 0)
                 yield from self._store(changes, states, heads)
-            except _NOT_ITS_FAULT as error:
+            except _INVALID_VALUE_ERRORS as error:
                 raise Unstorable(f"a change with a value that cannot be stored: {error}") from error
 
     def commit(self) -> None:
@@ -253,7 +253,7 @@ class Journal:
 
     def rollback(self) -> None:
         """Discard everything written since the last commit. Never raises."""
-        self._is_torn = True
+        self._must_roll_back = True
         # If it fails, the next transaction begins with it.
         with contextlib.suppress(sqlite3.Error):
             self._repair()
@@ -312,7 +312,7 @@ class Journal:
             return int(seq)
 
     def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something short of another module in the open transaction, all of it or nothing.
+        """Carry out a short step of another module in the open transaction, all of it or nothing.
 
         Raises what it raises, and StoreUnavailable; after that the transaction is gone.
         """
@@ -329,7 +329,7 @@ class Journal:
             return not is_busy
 
     def probe(self) -> None:
-        """Write something of some size durably and take it away again, to see whether that works."""
+        """Write some pages durably and delete them again, to check that writing works."""
         self.rollback()
         self._expect_file()
         with self._writing():
@@ -343,21 +343,21 @@ class Journal:
 
     def _repair(self) -> None:
         """Do the rollback that failed."""
-        if self._is_torn:
+        if self._must_roll_back:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
-            self._is_torn = False
+            self._must_roll_back = False
 
     def _begin(self) -> bool:
         """Open a transaction unless one is open; return whether it was opened."""
-        if self._is_torn:
+        if self._must_roll_back:
             self._repair()
         if is_first := not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
         return is_first
 
     def _look_up(self, entity: EntityId, heads: dict[EntityId, EntityHead]) -> None:
-        """Add an entity's row as the open transaction sees it, if there is one."""
+        """Add the row of an entity in the open transaction, if it has one."""
         known = self.known(entity)
         revision = 0 if known is None else known.revision
         row = self._writer.execute(index.HEAD, (entity.type.value, entity.id, revision)).fetchone()
@@ -372,39 +372,38 @@ class Journal:
     def _store(
         self, changes: Sequence[Change], states: dict[EntityId, Snapshot], heads: dict[EntityId, EntityHead]
     ) -> Iterator[None]:
-        events = [event for change in changes for event in change.events]
-        causes = [
-            (None, None) if change.cause is None else cause_columns(change.cause)
+        events = [
+            (event, (None, None) if change.cause is None else cause_columns(change.cause))
             for change in changes
-            for _ in change.events
+            for event in change.events
         ]
         if events:
             (seq,) = self._writer.execute(_SEQ).fetchone()
-            newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
+            newest = {event.entity: n for n, (event, _) in enumerate(events, seq + 1)}
         keys, indexing = {}, SearchIndex(self._writer)
         encoded = ((entity, snapshot, encode(snapshot)) for entity, snapshot in states.items())
         for part in batched(encoded, lambda it: 0 if it[2] is None else len(it[2])):
-            known = []
+            updates = []
             for entity, snapshot, text in part:
                 row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
-                named = (entity.type.value, entity.id)
+                type_and_id = (entity.type.value, entity.id)
                 if (head := heads.get(entity)) is not None:
-                    known.append((*row, key := head.key))
+                    key = head.key
+                    updates.append((*row, key))
                 else:
-                    inserted = self._writer.execute(_INSERT_ENTITY, (*named, *row)).lastrowid
+                    inserted = self._writer.execute(_INSERT_ENTITY, (*type_and_id, *row)).lastrowid
                     assert inserted is not None
                     key = inserted
                 keys[entity] = key
                 size = None if text is None else len(text)
-                indexing.change(*named, key, head, snapshot.created, size, snapshot.state)
+                indexing.change(*type_and_id, key, head, snapshot.created, size, snapshot.state)
             indexing.end()
-            self._writer.executemany(_UPDATE_ENTITY, known)
+            self._writer.executemany(_UPDATE_ENTITY, updates)
             yield
         incarnations.store(self._writer, changes, states, keys)
         creators.store(self._writer, changes)
         if events:
-            numbered = enumerate(zip(events, causes, strict=True), seq + 1)
-            for rows in batched(numbered, lambda it: event_size(it[1][0])):
+            for rows in batched(enumerate(events, seq + 1), lambda it: event_size(it[1][0])):
                 self._writer.executemany(
                     _INSERT_ENTRY,
                     [(keys[event.entity], event.revision, n, *event[2:], *cause) for n, (event, cause) in rows],

@@ -292,33 +292,30 @@ class LakeHistory:
 def _oldest(
     version: Version, asked: ScanFilter, first: int, last: int, limit: int, known: pa.Table | None = None
 ) -> _Run:
-    """Return the first rows.
+    """Return the first rows in order.
 
-    At least `limit`, unless there are fewer without a gap, or these have too many bytes.
-    They are looked for in windows of revisions that grow while nothing is found. A reader that continues, with the rows that
-    it has of the last window, needs what follows: a window has `AHEAD` revisions. Another one may want a single page: the
-    window ends with the row groups that have its first revision.
+    At least `limit`, unless fewer follow without a gap, or they have too many bytes. They are read in windows of revisions,
+    which grow while nothing is found. A reader that continues, with the rows `known` of its last window, needs what follows:
+    a window has `AHEAD` revisions. Another reader may need only one page: its window ends with the row groups that may have
+    its first revision.
     """
     window, is_narrow = max(limit, AHEAD), known is None
     found = nothing(_COLUMNS) if known is None else known
     first += found.num_rows
     while first <= last:
-        files = tuple(
-            sorted(
-                (file for file in version.files if file.may_hold(asked, first, last)),
-                key=lambda file: file.bounds.least_revision or 0,
-            )
-        )
+        files = [file for file in version.files if file.may_hold(asked, first, last)]
         if not files:
             return _Run(found, is_all=True)
-        version = version._replace(files=files)
+        files.sort(key=lambda file: file.bounds.least_revision or 0)
+        version = version._replace(files=tuple(files))
         if not found.num_rows:
             first = max(first, files[0].bounds.least_revision or 0)
         end = min(last, first + window - 1)
         if is_narrow:
             end = min(end, max(first + limit - 1, _last_beside(version, asked, first)))
         affordable = first + _affordable(version, asked, first, end) - 1
-        is_cut, end = affordable < end, min(affordable, end)
+        is_cut = affordable < end
+        end = min(affordable, end)
         rows = rows_of(version, asked, first, end, _COLUMNS)
         if rows.num_rows:
             # Pages are slices, and slow ones of a table in parts.

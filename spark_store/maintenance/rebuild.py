@@ -111,14 +111,14 @@ def _last_in_lake(place: Lake) -> int:
     return last_transaction(place, EVENTS, APP)
 
 
-def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Connection) -> int:
+def rebuild_index(place: Lake) -> int:
     """Rebuild only the search index from the states; return the number of entities.
 
     Raises SchemaTooNew, StoreUnavailable; then another call begins again.
     """
     expect_journal(place.journal)
     Journal.open(place.journal).close()
-    with _writing(place, factory) as connection:
+    with _writing(place) as connection:
         _do(connection, index_builder.restart)
         _index(connection)
         return index_builder.progress(connection).last
@@ -148,7 +148,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _writing(place: Lake, factory: type[sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
+def _writing(place: Lake, factory: type[sqlite3.Connection] = sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     try:
         with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None, factory=factory)) as connection:
             connection.execute("PRAGMA synchronous = FULL")

@@ -24,12 +24,12 @@ _TAGS = "spark.job.tags"
 
 
 @contextlib.contextmanager
-def abandoned_jobs_ended(spark: SparkSession, seconds: float = INTERVAL) -> Iterator[None]:
-    """While in use, end the jobs of ended queries, in a thread that checks every `seconds`."""
+def abandoned_jobs_ended(spark: SparkSession) -> Iterator[None]:
+    """While in use, end the jobs of ended queries, in a thread that checks every `INTERVAL` seconds."""
     over = threading.Event()
 
     def check() -> None:
-        while not over.wait(seconds):
+        while not over.wait(INTERVAL):
             # Spark's list may have changed while it was copied, or Java may have ended.
             with contextlib.suppress(Py4JError, OSError):
                 end_abandoned_jobs(spark)

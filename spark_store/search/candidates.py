@@ -48,7 +48,7 @@ class IdScan:
     def things(
         self, start: str | None, is_descending: bool, columns: str, more: str = "", values: tuple[Any, ...] = ()
     ) -> Iterator[Any]:
-        """Columns of things behind the id `start`, if there is `more` that they have to meet."""
+        """Yield columns of the things after the ID `start` that also meet the condition `more`, with `values`."""
         living = " AND state IS NOT NULL" if columns == COLUMNS else ""
         select = f"SELECT {columns} FROM entities WHERE type = 'thing'"
         return self._rows(select, f"{living}{more}", (), start, is_descending, values)
@@ -56,7 +56,7 @@ class IdScan:
     def of_value(
         self, wanted: ValueCandidates, beside: Collection[int], start: str | None, is_descending: bool
     ) -> Iterator[tuple[str, int]]:
-        """Ids and keys of the things with a value, and of those `beside`, behind the id `start`."""
+        """Yield IDs and keys of the things with a value, and of those `beside`, after the ID `start`."""
         select = "SELECT id, thing FROM search_declared WHERE path = ? AND rank = ? AND value = ?"
         rows = self._rows(select, "", (wanted.path, wanted.rank, wanted.value), start, is_descending)
         if not beside:
@@ -75,18 +75,20 @@ class IdScan:
         values: tuple[Any, ...] = (),
     ) -> Iterator[Any]:
         sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
-        condition = "" if start is None else f" AND id {sign} ?"
-        for first, last in self._ranges(is_descending):
-            bounds = "" if first is None else " AND id >= ? AND id < ?"
+        condition, starts = ("", ()) if start is None else (f" AND id {sign} ?", (start,))
+        for bounds in self._ranges(is_descending):
+            within = " AND id >= ? AND id < ?" if bounds else ""
             yield from self._read_view.connection.execute(
-                f"{select}{bounds}{condition}{more} ORDER BY id {direction}",
-                (*before, *(() if first is None else (first, last)), *(() if start is None else (start,)), *values),
+                f"{select}{within}{condition}{more} ORDER BY id {direction}", (*before, *bounds, *starts, *values)
             )
 
-    def _ranges(self, is_descending: bool) -> Sequence[tuple[str | None, str | None]]:
-        """Between which ids things lie. An id without a colon has no namespace, and may lie anywhere."""
+    def _ranges(self, is_descending: bool) -> Sequence[tuple[str, ...]]:
+        """Return the bounds of the IDs, for each namespace; empty ones for all IDs.
+
+        An ID without a colon has no namespace, and may be anywhere.
+        """
         if not self._namespaces or "" in self._namespaces:
-            return ((None, None),)
+            return [()]
         firsts = sorted((f"{name}:" for name in self._namespaces), reverse=is_descending)
         return [(first, f"{first[:-1]};") for first in firsts]
 
@@ -151,7 +153,7 @@ class CandidateSet:
         self.things = read_view.things()
         self.is_indexed = read_view.is_indexed()
         self.large = frozenset(read_view.large()) if self.is_indexed else frozenset[int]()
-        """Things of which the index knows nothing but that."""
+        """Large things, which have no rows in the index."""
         self.policies = read_view.policies(subjects) if self.is_indexed else None
         """The policies by which they may be visible; None for very many, or if unknown."""
         self._sets: dict[Candidates, frozenset[int] | None] = {}
@@ -169,12 +171,14 @@ class CandidateSet:
             # IDs have an index of their own; walking along them needs no list.
             parts.append(Union(tuple(map(namespace, sorted(question.namespaces)))))
         kept = tuple(part for part in parts if not isinstance(part, AllThings))
-        return (
-            NOTHING if NOTHING in kept else kept[0] if len(kept) == 1 else Intersection(kept) if kept else AllThings()
-        )
+        if not kept:
+            return AllThings()
+        if NOTHING in kept:
+            return NOTHING
+        return kept[0] if len(kept) == 1 else Intersection(kept)
 
     def read(self, tree: Candidates, bound: int) -> frozenset[int] | None:
-        """Return the keys that a tree means, with large things; None for more than the bound, or for all."""
+        """Return the keys that a tree selects; None for more than the bound, or for all."""
         if tree not in self._sets or (self._sets[tree] is None and bound >= ALL):
             self._sets[tree] = self._evaluate(tree, bound)
         return self._sets[tree]
@@ -233,17 +237,14 @@ class CandidateSet:
     def all(self, tree: Candidates) -> frozenset[int] | None:
         """Return all candidates; None if the index cannot restrict them."""
         if self.policies is not None:
-            tree = (
-                of_policies(self.policies)
-                if isinstance(tree, AllThings)
-                else Intersection((tree, of_policies(self.policies)))
-            )
+            visible = of_policies(self.policies)
+            tree = visible if isinstance(tree, AllThings) else Intersection((tree, visible))
         found = self.read(tree, ALL)
         return None if found is None else found | self.large
 
 
 def of_policies(policies: Sequence[str]) -> RowSelect:
-    """The things of these policies; ids of policies are texts like others, and cut like them."""
+    """Return the things of these policies. Their IDs are cut in the index, as all texts are."""
     marks = ",".join("?" * len(policies))
     return RowSelect(
         f"SELECT thing FROM search_values WHERE path = (SELECT id FROM search_paths WHERE path = 'policyId') "

@@ -135,37 +135,34 @@ class SearchIndex:
         was_large = head is not None and bool(head.is_large)
         is_large = size is not None and size > LARGE
         before: Mapping[str, Any] = _NOTHING
-        since = until = ""
-        has_rows = state is not None and not is_large
+        after: Mapping[str, Any] = _NOTHING
+        created_before = created_after = ""
         if head is not None and head.state is not None and not was_large:
-            before, since = _parsed(head), head.created
+            before, created_before = _parsed(head), head.created
+        if state is not None and not is_large:
+            after, created_after = state, created
         removed: list[IndexRow] = []
         added: list[IndexRow] = []
-        if has_rows:
-            try:
-                changed_rows(before, state, removed, added)
-                until = created
-            except LongPath:
-                has_rows, is_large = False, True
-        if not has_rows:
+        try:
+            changed_rows(before, after, removed, added)
+        except LongPath:
+            is_large, created_after = True, ""
             removed, added = [], []
             changed_rows(before, _NOTHING, removed, added)
         if was_large != is_large:
             self._connection.execute(_INSERT_LARGE if is_large else _DELETE_LARGE, (key,))
-        if since != until:
-            removed += _created(since)
-            added += _created(until)
+        if created_before != created_after:
+            removed += _created(created_before)
+            added += _created(created_after)
         ids = self._ids
         if removed:
-            self._removed += (
-                rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in removed]
-            )
+            rows = [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in removed]
+            self._removed += rows
             if self._declared:
                 self._change_declared(_DELETE_DECLARED, [(*row[:3], id) for row in rows if row[0] in self._declared])
         if added:
-            self._added += (
-                rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in added]
-            )
+            rows = [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in added]
+            self._added += rows
             if self._declared:
                 wanted = [
                     row for row in rows if self._declared.get(row[0], DeclaredPathState.NO) > DeclaredPathState.NO
@@ -194,7 +191,7 @@ class SearchIndex:
             self._connection.executemany(_DELETE, self._removed)
             self._removed = []
         if self._added:
-            # Many lie side by side then.
+            # In this order, many are neighbors in the file.
             self._added.sort()
             self._connection.executemany(_INSERT, self._added)
             self._added = []
@@ -257,7 +254,7 @@ def subjects(policy: Mapping[str, Any]) -> set[str]:
 
 
 def imports(policy: Mapping[str, Any]) -> set[str]:
-    """Which policies a policy imports."""
+    """Return the IDs of the policies that a policy imports."""
     found = policy.get("imports")
     return set(found) if isinstance(found, Mapping) else set()
 

@@ -30,7 +30,7 @@ from spark_store.rql.search_evaluator import holds
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.read_view import CandidateRow, ReadView, SearchTimeout
 
-_SIGN: Final = b'"_metadata":'
+_METADATA_KEY: Final = b'"_metadata":'
 
 
 class Match(NamedTuple):
@@ -62,10 +62,10 @@ class Matcher:
         self._is_plain = self._sorts_by_id and self._predicate is None
         asked = [] if self._predicate is None else list(fields(self._predicate))
         asked += [sorting.field for sorting in self._order]
-        self._looks_beside = any(field.kind in (FieldKind.HIDDEN, FieldKind.INSTANT) for field in asked)
+        self._needs_hidden = any(field.kind in (FieldKind.HIDDEN, FieldKind.INSTANT) for field in asked)
         if known.read is None:
             known.read = reader(asked)
-        self._narrow = known.read
+        self._read_fields = known.read
         self._needles = needles(self._predicate)
         self._accesses: dict[tuple[str | None, str], Access | None] = {}
 
@@ -76,9 +76,9 @@ class Matcher:
         return self._accesses[place]
 
     def match_row(self, row: CandidateRow) -> Match | None:
-        """The thing of a row, if it is an answer.
+        """Return the thing of a row, or None if it does not match.
 
-        Raises SearchTimeout: of long texts, a few take as long as a search may.
+        Raises SearchTimeout: a few long texts may take as long as a search may.
         """
         if self._read_view.clock.tick():
             raise SearchTimeout
@@ -92,10 +92,10 @@ class Matcher:
         if access is None:
             return None
         hidden = ThingMetadata(revision, created, modified)
-        if access.is_whole and _SIGN not in state:
+        if access.is_whole and _METADATA_KEY not in state:
             if not self._is_plain:
-                seen = self._narrow(state)
-                if self._looks_beside:
+                seen = self._read_fields(state)
+                if self._needs_hidden:
                     with_hidden(seen, hidden)
                 if self._predicate is not None and not holds(self._predicate, seen):
                     return None
@@ -106,9 +106,9 @@ class Matcher:
         if self._predicate is not None and not holds(self._predicate, thing, may):
             return None
         shown = thing if access.is_whole else access.view(thing)
-        return (
-            None if shown is None else Match(sort_key(thing, self._order, may), SearchHit(thing_id, shown), len(state))
-        )
+        if shown is None:
+            return None
+        return Match(sort_key(thing, self._order, may), SearchHit(thing_id, shown), len(state))
 
     def sees_everything(self, policies: Collection[str] | None) -> bool:
         """Whether the requester may certainly read everything of every visible thing of these policies."""

@@ -101,7 +101,7 @@ def shown_order(order: tuple[SortField, ...]) -> str:
 
 
 def effective_order(question: ThingQuery) -> tuple[SortField, ...]:
-    """The order up to the id, behind which nothing can matter."""
+    """Return the order up to the ID; fields after the ID decide nothing."""
     order = []
     for sorting in question.order:
         order.append(sorting)

@@ -67,7 +67,7 @@ class Deadline:
 
 
 class SearchTimeout(Exception):
-    """The clock says that the time for looking is over."""
+    """The time of the search is over."""
 
 
 class ReadView:
@@ -93,7 +93,7 @@ class ReadView:
 
     def has_for_all(self, path: int) -> bool:
         """Whether every thing with rows certainly has a value at a path, or null. (A few milliseconds.)"""
-        # Each thing has one row that says when it was made.
+        # Each thing has one row with the time of its creation.
         made = self.first("SELECT count(*) FROM search_values WHERE path = ?", (self.path("_created"),))
         found = self.first("SELECT count(*) FROM search_values WHERE path = ?", (path,))
         return bool(found == made) and not self.has_arrays(path)

@@ -1,4 +1,4 @@
-"""Yields the matching things of a query in order, from a place on: the work behind a page.
+"""Yields the matching things of a query in order, after a place, for one page.
 
 An `OrderedScan` reads a `ReadView` for one query. It yields things with their places, and sometimes only a place, up to
 which nothing more was found, to continue there. The index selects things (`spark_store.search.index_sql`) and has the order
@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mappings.model.metadata import METADATA
 from spark_store.rql.order import TypeRank, compare, key_of
@@ -52,12 +52,30 @@ _SMALL: Final = 400
 _DENSE: Final = 12
 """If one thing in so many is a candidate, all are read rather than each candidate by itself."""
 
-_NONE: Final = object()
 _FIRST: Final = -1
 _LAST: Final = 99
-"""Ranks before and behind all others."""
+"""Ranks before and after all others."""
 _AT: Final = "SELECT thing FROM search_values WHERE path = ? AND rank"
 _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
+
+
+class _Part(NamedTuple):
+    """The candidates whose first values are `fixed`, to be ordered by the other fields.
+
+    `keys`: the candidates; None for all things of `tree`. `after`: the place to continue after. Things that are `apart` are
+    sorted by themselves.
+    """
+
+    keys: frozenset[int] | None
+    tree: Candidates
+    after: SortKey | None
+    fixed: tuple[Group, ...] = ()
+    apart: frozenset[int] = frozenset()
+
+    @property
+    def level(self) -> int:
+        """The index of the field that orders next."""
+        return len(self.fixed)
 
 
 class OrderedScan:
@@ -68,44 +86,45 @@ class OrderedScan:
     ) -> None:
         self.read_view = read_view
         self.limit = limit
-        self.known = known
+        self.cached = known
         self.predicate = question.predicate
         self.order = effective_order(question)
         self._by_ids = IdScan(read_view, question.namespaces)
         self.key_of = key_of(self.order)
         self.sorts_by_id = len(self.order) == 1
-        self.reach = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
-        self.judge = Matcher(read_view, question, rights, self.order, known)
+        self.candidates = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
+        self.matcher = Matcher(read_view, question, rights, self.order, known)
 
-    def behind(self, after: SortKey | None) -> Iterator[Match]:
+    def matches(self, after: SortKey | None) -> Iterator[Match]:
         """Yield the matches after a place, in order."""
-        keys = self.reach.few() if self.reach.is_indexed else None
+        keys = self.candidates.few() if self.candidates.is_indexed else None
         if self.order[0].field.path == ("thingId",):
-            yield from self._along_ids(keys, self.reach.tree, after, 0, ())
+            yield from self._along_ids(_Part(keys, self.candidates.tree, after))
             return
         if keys is not None and len(keys) <= SORTABLE:
-            yield from self._in_order(keys, after, ())
+            yield from self._in_order(keys, after)
             return
         apart = self._apart()
         if apart is None or not self._is_walkable(self.order[0]):
-            yield from self._in_order(self.reach.all(self.reach.tree) if self.reach.is_indexed else None, after, ())
-            return
-        walked = self._level(0, None if keys is None else keys - apart, self.reach.tree, after, (), apart)
-        if apart:
-            looked_at = apart if keys is None else apart & keys
-            walked = heapq.merge(
-                walked, self._in_order(looked_at, after, ()), key=lambda found: self.key_of(found.place)
+            yield from self._in_order(
+                self.candidates.all(self.candidates.tree) if self.candidates.is_indexed else None, after
             )
+            return
+        part = _Part(None if keys is None else keys - apart, self.candidates.tree, after, apart=apart)
+        walked = self._level(part)
+        if apart:
+            beside = self._in_order(apart if keys is None else apart & keys, after)
+            walked = heapq.merge(walked, beside, key=lambda found: self.key_of(found.place))
         yield from walked
 
     def plan(self) -> QueryPlan:
-        keys = self.reach.few() if self.reach.is_indexed else None
-        apart = self._apart() if self.reach.is_indexed else None
+        keys = self.candidates.few() if self.candidates.is_indexed else None
+        apart = self._apart() if self.candidates.is_indexed else None
         known = None if keys is None else len(keys)
         declared = ""
         if self.order[0].field.path == ("thingId",):
-            way = way_to_ids(known, self.reach.things, self.limit)
-            if way is AccessPath.IDS and (value := self._value(self.reach.tree, ())) is not None:
+            way = way_to_ids(known, self.candidates.things, self.limit)
+            if way is AccessPath.IDS and (value := self._value(_Part(keys, self.candidates.tree, None))) is not None:
                 way, declared = AccessPath.VALUE, value.name
         elif known is not None and known <= SORTABLE:
             way = AccessPath.CANDIDATES
@@ -117,10 +136,10 @@ class OrderedScan:
             declared = name if len(self.order) == 2 and self.read_view.declared_path(name) is not None else ""
         return QueryPlan(
             way,
-            self.reach.tree,
+            self.candidates.tree,
             known,
-            self.reach.things,
-            self.reach.is_indexed,
+            self.candidates.things,
+            self.candidates.is_indexed,
             shown_order(self.order),
             len(apart) if apart else 0,
             declared,
@@ -129,7 +148,7 @@ class OrderedScan:
     def _is_walkable(self, sorting: SortField) -> bool:
         """Whether the index has the things in the order of this field."""
         path = sorting.field.path
-        if not self.reach.is_indexed or path[0] in ("_revision", "_modified"):
+        if not self.candidates.is_indexed or path[0] in ("_revision", "_modified"):
             return False
         first = 4 if path[0] == "features" else 2
         return not any(key.isdecimal() for key in path[first:])
@@ -137,33 +156,33 @@ class OrderedScan:
     def _apart(self) -> frozenset[int] | None:
         """Return the things whose place the index does not know; None for too many, or if unknown."""
         if (
-            not self.reach.is_indexed
-            or self.reach.policies is None
+            not self.candidates.is_indexed
+            or self.candidates.policies is None
             or (namespaces := self.read_view.namespaces()) is None
         ):
             return None
         fields = [sorting.field.path for sorting in self.order]
         partial = [
             policy
-            for policy in self.reach.policies
+            for policy in self.candidates.policies
             if any(
                 access is not None
                 and not access.is_whole
                 # The permissions for metadata depend on the thing.
                 and any(path[0] == METADATA or not access.may(path) for path in fields)
-                for access in (self.judge.access(policy, f"{name}:") for name in namespaces)
+                for access in (self.matcher.access(policy, f"{name}:") for name in namespaces)
             )
         ]
-        found = self.reach.read(of_policies(partial), APART) if partial else frozenset()
-        if found is None or len(found) + len(self.reach.large) > APART:
+        found = self.candidates.read(of_policies(partial), APART) if partial else frozenset()
+        if found is None or len(found) + len(self.candidates.large) > APART:
             return None
-        return found | self.reach.large
+        return found | self.candidates.large
 
     def _in_order(
         self,
         keys: Collection[int] | None,
         after: SortKey | None,
-        fixed: tuple[Group, ...],
+        fixed: tuple[Group, ...] = (),
         last: Collection[Group] = (),
     ) -> Iterator[Match]:
         """Yield the matches among these keys, all evaluated and sorted; None for all things.
@@ -171,8 +190,8 @@ class OrderedScan:
         Their first values are `fixed`, and, if `last` is given, the next one is one of those.
         """
         found, level = [], len(fixed)
-        for row in self._every_row() if keys is None else self.read_view.load(keys):
-            judged = self.judge.match_row(row)
+        for row in self._by_ids.things(None, False, COLUMNS) if keys is None else self.read_view.load(keys):
+            judged = self.matcher.match_row(row)
             if (
                 judged is not None
                 and self._is_within(judged.place, fixed)
@@ -181,53 +200,39 @@ class OrderedScan:
             ):
                 found.append(judged)
         if len(found) > 1:
-            for level in reversed(range(len(self.order))):
-                found.sort(key=lambda each: each.place[level], reverse=self.order[level].is_descending)
+            for index in reversed(range(len(self.order))):
+                found.sort(key=lambda each: each.place[index], reverse=self.order[index].is_descending)
         yield from found
 
     def _is_within(self, place: SortKey, fixed: tuple[Group, ...]) -> bool:
         return all(Group.of(value) == group for value, group in zip(place, fixed, strict=False))
 
-    def _along_ids(
-        self,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        level: int,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int] = frozenset(),
-    ) -> Iterator[Match]:
-        """Yield the matches in the order of IDs; `fixed` are the values of earlier ordering fields."""
-        is_descending = self.order[level].is_descending
-        start = None if after is None else str(after[level].value)
-        for row in self._rows_by_id(keys, tree, start, is_descending, fixed, apart):
+    def _along_ids(self, part: _Part) -> Iterator[Match]:
+        """Yield the matches in the order of IDs."""
+        fixed = part.fixed
+        is_descending = self.order[part.level].is_descending
+        start = None if part.after is None else str(part.after[part.level].value)
+        for row in self._rows_by_id(part, start, is_descending):
             if isinstance(row, str):
                 if not fixed:
                     yield Match((SortValue(TypeRank.TEXT, row),), None)
                 continue
-            judged = self.judge.match_row(row)
+            judged = self.matcher.match_row(row)
             if judged is not None and self._is_within(judged.place, fixed):
                 yield judged
             elif not fixed and self.read_view.clock.is_late():
                 yield Match((SortValue(TypeRank.TEXT, row[1]),), None)
 
-    def _rows_by_id(
-        self,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        start: str | None,
-        is_descending: bool,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[CandidateRow | str]:
+    def _rows_by_id(self, part: _Part, start: str | None, is_descending: bool) -> Iterator[CandidateRow | str]:
         """Yield rows that may match in the order of IDs, and IDs up to which none did."""
-        if fixed and self.known.ids is not None and self.known.ids[0] == fixed:
-            yield from self._known_ids(self.known.ids[1], start, is_descending)
+        keys, tree, _, fixed, apart = part
+        if fixed and self.cached.ids is not None and self.cached.ids[0] == fixed:
+            yield from self._known_ids(self.cached.ids[1], start, is_descending)
             return
         if keys is not None:
-            yield from self._candidates_by_id(keys, tree, start, is_descending, fixed)
+            yield from self._candidates_by_id(keys, part, start, is_descending)
             return
-        value = self._value(tree, fixed)
+        value = self._value(part)
         things: Iterator[CandidateRow | str] = (
             self._by_ids.things(start, is_descending, COLUMNS)
             if value is None
@@ -239,20 +244,20 @@ class OrderedScan:
                 yield row
             if looked_at % CHUNK_MARK == 0:
                 yield id
-            if looked_at == LOST + self.limit * 2 and self.reach.is_indexed:
-                found, condition = self.reach.all(tree), self._condition()
-                if condition is not None and (found is None or len(found) * _DENSE > self.reach.things):
+            if looked_at == LOST + self.limit * 2 and self.candidates.is_indexed:
+                found, condition = self.candidates.all(tree), self._condition()
+                if condition is not None and (found is None or len(found) * _DENSE > self.candidates.things):
                     yield from self._possible_by_id(condition, id, is_descending, apart)
                     return
                 if found is not None:
                     if not fixed:
-                        self.known.keys = found
-                    yield from self._candidates_by_id(found - apart, tree, id, is_descending, fixed)
+                        self.cached.keys = found
+                    yield from self._candidates_by_id(found - apart, part, id, is_descending)
                     return
 
     def _condition(self) -> Condition | None:
         """Return a condition on states, if there is one and nothing is hidden from the requester."""
-        if self.predicate is None or not self.judge.sees_everything(self.reach.policies):
+        if self.predicate is None or not self.matcher.sees_everything(self.candidates.policies):
             return None
         return possible(self.predicate)
 
@@ -274,17 +279,17 @@ class OrderedScan:
                 yield last
 
     def _candidates_by_id(
-        self, keys: frozenset[int], tree: Candidates, start: str | None, is_descending: bool, fixed: tuple[Group, ...]
+        self, keys: frozenset[int], part: _Part, start: str | None, is_descending: bool
     ) -> Iterator[CandidateRow | str]:
-        if way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.CANDIDATES:
-            if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
-                self.known.ids = (fixed or keys, sorted(self.read_view.ids(keys)))
-            yield from self._known_ids(self.known.ids[1], start, is_descending)
+        if way_to_ids(len(keys), self.candidates.things, self.limit) is AccessPath.CANDIDATES:
+            if self.cached.ids is None or self.cached.ids[0] not in (keys, part.fixed):
+                self.cached.ids = (part.fixed or keys, sorted(self.read_view.ids(keys)))
+            yield from self._known_ids(self.cached.ids[1], start, is_descending)
             return
-        if (value := self._value(tree, fixed)) is not None:
-            yield from self._of_value(value, keys, start, is_descending, fixed)
+        if (value := self._value(part)) is not None:
+            yield from self._of_value(value, keys, start, is_descending, part.fixed)
             return
-        is_dense = len(keys) * _DENSE > self.reach.things
+        is_dense = len(keys) * _DENSE > self.candidates.things
         rows = self._by_ids.things(start, is_descending, COLUMNS if is_dense else "key, id")
         for looked_at, row in enumerate(rows, 1):
             if row[0] in keys:
@@ -298,7 +303,7 @@ class OrderedScan:
     def _known_ids(
         self, ids: list[tuple[str, int]], start: str | None, is_descending: bool
     ) -> Iterator[CandidateRow | str]:
-        """The things with these ids, which are in order, behind `start`."""
+        """Yield the things with these IDs, which are in order, after `start`."""
         if is_descending:
             rest = ids[: len(ids) if start is None else bisect_left(ids, (start,))][::-1]
         else:
@@ -313,12 +318,12 @@ class OrderedScan:
         rows = {row[0]: row for row in self.read_view.load([key for _, key in ids])}
         yield from (rows[key] for _, key in ids if key in rows)
 
-    def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> ValueCandidates | None:
+    def _value(self, part: _Part) -> ValueCandidates | None:
         """Return the value whose IDs are walked along, in place of all things."""
-        if not fixed and len(self.reach.large) > APART:
+        if not part.fixed and len(self.candidates.large) > APART:
             # Those would have to be merged into the order.
             return None
-        return self.reach.of_value(tree)
+        return self.candidates.of_value(part.tree)
 
     def _of_value(
         self,
@@ -328,10 +333,10 @@ class OrderedScan:
         is_descending: bool,
         fixed: tuple[Group, ...],
     ) -> Iterator[CandidateRow | str]:
-        """The things of a value among the keys, and ids as far as which there are no others."""
+        """Yield the things of a value among the keys, and IDs up to which there are no others."""
         size = min(CHUNK, self.limit + 1)
         # If other values come first, large things are examined by themselves.
-        beside = () if fixed else self.reach.large
+        beside = () if fixed else self.candidates.large
         some: list[tuple[str, int]] = []
         for looked_at, each in enumerate(self._by_ids.of_value(value, beside, start, is_descending), 1):
             if keys is None or each[1] in keys:
@@ -342,120 +347,78 @@ class OrderedScan:
                 some = []
         yield from self._load(some)
 
-    def _every_row(self) -> Iterator[CandidateRow]:
-        return self._by_ids.things(None, False, COLUMNS)
-
-    def _level(
-        self,
-        level: int,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """Yield the matches among candidates whose first values are `fixed`, ordered by the rest."""
+    def _level(self, part: _Part) -> Iterator[Match]:
+        """Yield the matches of a part in order."""
+        keys, sorting = part.keys, self.order[part.level]
         if keys is not None and len(keys) <= _SMALL:
-            yield from self._in_order(keys, after, fixed)
-        elif self.order[level].field.path == ("thingId",):
-            yield from self._along_ids(keys, tree, after, level, fixed, apart)
-        elif keys is not None and (len(keys) <= SORTABLE or not self._is_walkable(self.order[level])):
-            yield from self._in_order(keys, after, fixed)
-        elif not self._is_walkable(self.order[level]):
-            found = self.reach.all(tree)
-            yield from self._in_order(None if found is None else found - apart, after, fixed)
+            yield from self._in_order(keys, part.after, part.fixed)
+        elif sorting.field.path == ("thingId",):
+            yield from self._along_ids(part)
+        elif keys is not None and (len(keys) <= SORTABLE or not self._is_walkable(sorting)):
+            yield from self._in_order(keys, part.after, part.fixed)
+        elif not self._is_walkable(sorting):
+            found = self.candidates.all(part.tree)
+            yield from self._in_order(None if found is None else found - part.apart, part.after, part.fixed)
         else:
-            yield from self._along_values(level, keys, tree, after, fixed, apart)
+            yield from self._along_values(part)
 
-    def _along_values(
-        self,
-        level: int,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """As `_level`, one value of the field that orders next after the other."""
-        sorting = self.order[level]
-        start = None if after is None else after[level]
+    def _along_values(self, part: _Part) -> Iterator[Match]:
+        """Yield the matches of a part, one value of the field that orders next after the other."""
+        sorting = self.order[part.level]
+        start = None if part.after is None else part.after[part.level]
         path = self.read_view.path(path_of(sorting.field.path))
         ranks = [int(rank) for rank in TypeRank]
         for rank in reversed(ranks) if sorting.is_descending else ranks:
             if start is not None and (rank > start.rank if sorting.is_descending else rank < start.rank):
                 continue
-            behind = after if start is not None and rank == start.rank else None
+            if start is not None and rank != start.rank:
+                part = part._replace(after=None)
             if rank == TypeRank.NULL:
-                yield from self._without_value(level, path, keys, tree, behind, fixed, apart)
+                yield from self._without_value(path, part)
             else:
-                yield from self._of_rank(level, path, rank, keys, tree, behind, fixed, apart)
+                yield from self._of_rank(path, rank, part)
 
-    def _of_rank(
-        self,
-        level: int,
-        path: int | None,
-        rank: int,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """As `_along_values`, for values of one type. Values of few things are looked at together."""
-        start = None if after is None else Group.of(after[level])
-        is_behind = start is not None and self.known.ids is not None and self.known.ids[0] == (*fixed, start)
+    def _of_rank(self, path: int | None, rank: int, part: _Part) -> Iterator[Match]:
+        """Yield the matches with values of one type. Values of few things are looked at together."""
+        keys, apart, is_descending = part.keys, part.apart, self.order[part.level].is_descending
+        start = None if part.after is None else Group.of(part.after[part.level])
+        is_behind = start is not None and self.cached.ids is not None and self.cached.ids[0] == (*part.fixed, start)
         if start is not None and is_behind:
-            # An earlier page has ended amid many things of one value, and has kept their order.
-            yield from self._large_group(level, path, start, keys, tree, after, (*fixed, start), apart)
+            # An earlier page has ended among many things of one value, and has kept their order.
+            yield from self._large_group(path, start, part)
         things: dict[int, None] = {}
         groups: list[Group] = []
         # Earlier results may come first, and one more than a page is needed.
         wanted = min(CHUNK, self.limit + _SPARE)
-        for group, members in self._groups(path, rank, start, is_behind, self.order[level].is_descending, keys):
+        for group, members in self._groups(path, rank, start, is_behind, is_descending, keys):
             if members is not None:
                 groups.append(group)
                 things.update((key, None) for key in members if key not in apart)
                 if len(things) < wanted:
                     continue
             if groups:
-                yield from self._of_groups(level, things, groups, after, fixed)
+                yield from self._of_groups(things, groups, part)
                 things, groups, wanted = {}, [], CHUNK
             if members is None:
-                behind = after if group == start else None
-                yield from self._large_group(level, path, group, keys, tree, behind, (*fixed, group), apart)
-                if level == 0 and not group.is_cut:
+                yield from self._large_group(path, group, part if group == start else part._replace(after=None))
+                if part.level == 0 and not group.is_cut:
                     yield Match(self._end_of(group), None)
         if groups:
-            yield from self._of_groups(level, things, groups, after, fixed)
+            yield from self._of_groups(things, groups, part)
 
-    def _of_groups(
-        self,
-        level: int,
-        things: Collection[int],
-        groups: Sequence[Group],
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-    ) -> Iterator[Match]:
-        """The things of some values that lie beside each other."""
+    def _of_groups(self, things: Collection[int], groups: Sequence[Group], part: _Part) -> Iterator[Match]:
+        """Yield the matches among the things of some consecutive values."""
         if things:
-            yield from self._in_order(things, after, fixed, frozenset(groups))
-        if level == 0 and not groups[-1].is_cut:
+            yield from self._in_order(things, part.after, part.fixed, frozenset(groups))
+        if part.level == 0 and not groups[-1].is_cut:
             yield Match(self._end_of(groups[-1]), None)
 
-    def _large_group(
-        self,
-        level: int,
-        path: int | None,
-        group: Group,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """The things of one value that many have."""
-        if self.known.ids is not None and self.known.ids[0] == fixed:
-            yield from self._along_ids(None, tree, after, level + 1, fixed, apart)
+    def _large_group(self, path: int | None, group: Group, part: _Part) -> Iterator[Match]:
+        """Yield the matches with one value that many things have."""
+        field, keys = self.order[part.level].field, part.keys
+        part = part._replace(fixed=(*part.fixed, group))
+        if self.cached.ids is not None and self.cached.ids[0] == part.fixed:
+            yield from self._along_ids(part._replace(keys=None))
             return
         condition, parameters = ("", ()) if group.value is None else (" AND value = ?", (group.value,))
         equal = None if group.value is None or group.is_cut else (group.rank, group.value)
@@ -463,34 +426,26 @@ class OrderedScan:
             f"SELECT thing FROM search_values WHERE path = ? AND rank = ?{condition}",
             (path, group.rank, *parameters),
             "",
-            path_of(self.order[level].field.path),
+            path_of(field.path),
             equal,
         )
-        inner = rows if isinstance(tree, AllThings) else Intersection((tree, rows))
-        is_next = level + 2 == len(self.order)
-        are_many = keys is None or way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.IDS
-        if is_next and are_many and self.reach.of_value(rows) is not None:
-            yield from self._along_ids(keys, inner, after, level + 1, fixed, apart)
+        part = part._replace(tree=rows if isinstance(part.tree, AllThings) else Intersection((part.tree, rows)))
+        is_next = part.level + 1 == len(self.order)
+        are_many = keys is None or way_to_ids(len(keys), self.candidates.things, self.limit) is AccessPath.IDS
+        if is_next and are_many and self.candidates.of_value(rows) is not None:
+            yield from self._along_ids(part)
             return
-        found = self.reach.read(rows, ALL if group.is_cut else self.reach.bound())
+        found = self.candidates.read(rows, ALL if group.is_cut else self.candidates.bound())
         if found is not None:
-            keys = found - apart if keys is None else keys & found
+            part = part._replace(keys=found - part.apart if keys is None else keys & found)
         if group.is_cut:
-            yield from self._in_order(keys, after, fixed)
+            yield from self._in_order(part.keys, part.after, part.fixed)
         else:
-            yield from self._level(level + 1, keys, inner, after, fixed, apart)
+            yield from self._level(part)
 
-    def _without_value(
-        self,
-        level: int,
-        path: int | None,
-        keys: frozenset[int] | None,
-        tree: Candidates,
-        after: SortKey | None,
-        fixed: tuple[Group, ...],
-        apart: frozenset[int],
-    ) -> Iterator[Match]:
-        """The things that have no value to be ordered by, or null."""
+    def _without_value(self, path: int | None, part: _Part) -> Iterator[Match]:
+        """Yield the matches without a value to be ordered by, or with null."""
+        keys, apart = part.keys, part.apart
         if path is not None and self.read_view.has_for_all(path):
             nulls = frozenset(self.read_view.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
             keys = (nulls if keys is None else keys & nulls) - apart
@@ -499,8 +454,7 @@ class OrderedScan:
             nulls = frozenset(self.read_view.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
             all = (frozenset(self.read_view.column(_KEYS)) - apart) if keys is None else keys
             keys = (all - others).union(all.intersection(nulls))
-        within = (*fixed, Group(int(TypeRank.NULL), None))
-        yield from self._level(level + 1, keys, tree, after, within, apart)
+        yield from self._level(part._replace(keys=keys, fixed=(*part.fixed, Group(int(TypeRank.NULL), None))))
 
     def _groups(
         self,
@@ -515,45 +469,44 @@ class OrderedScan:
 
         They begin with `start`, or after it.
         """
-        sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
-        select = "SELECT value, thing FROM search_values WHERE path = ? AND rank = ?"
         is_plain = rank in PLAIN
         if is_plain and is_behind:
             return
-        bound: tuple[Any, ...] = () if start is None or is_plain else (start.value,)
+        sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
         if not is_behind:
-            sign = f"{sign}="
+            sign += "="
+        select = "SELECT value, thing FROM search_values WHERE path = ? AND rank = ?"
+        bound: tuple[Any, ...] = () if start is None or is_plain else (start.value,)
         while True:
             condition = f" AND value {sign} ?" if bound else ""
             cursor = self.read_view.connection.execute(
                 f"{select}{condition} ORDER BY value {direction}", (path, rank, *bound)
             )
-            last: Any = _NONE
+            value: Any = None
             members, size = list[int](), 0
-            for value, thing in cursor:
-                if is_plain:
-                    value = None
-                if last is _NONE or value != last:
-                    if last is not _NONE:
-                        yield Group(rank, last), members
-                    last, members, size = value, [], 0
+            for each, thing in cursor:
+                if not size or (each != value and not is_plain):
+                    if size:
+                        yield Group(rank, value), members
+                    value, members, size = None if is_plain else each, [], 0
                 size += 1
                 if size > _SMALL:
-                    cursor.close()
-                    yield Group(rank, last), None
-                    if is_plain:
-                        return
-                    bound, sign = (last,), sign[0]
                     break
                 if keys is None or thing in keys:
                     members.append(thing)
             else:
-                if last is not _NONE:
-                    yield Group(rank, last), members
+                if size:
+                    yield Group(rank, value), members
                 return
+            cursor.close()
+            yield Group(rank, value), None
+            if is_plain:
+                return
+            # Continue after this value without reading the rest of its rows.
+            bound, sign = (value,), sign[0]
 
     def _end_of(self, group: Group) -> SortKey:
-        """Behind everything that has this value."""
+        """Return a place after all things with this value."""
         rest = [SortValue(_FIRST if each.is_descending else _LAST, None) for each in self.order[1:-1]]
         id = SortValue(TypeRank.TEXT, "" if self.order[-1].is_descending else "\U0010ffff")
         return (SortValue(group.rank, group.value), *rest, id)

@@ -38,7 +38,7 @@ _REMEMBERED: Final = 64
 """For how many queries the candidates are cached."""
 
 _EVERY: Final = 500
-"""Things at a time for requests of all."""
+"""The size of a page when all things are read."""
 
 _BY_ID: Final = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
 
@@ -87,10 +87,10 @@ class SqliteSearch:
         with self._translating(), self._read_view(clock) as read_view:
             try:
                 walk = OrderedScan(read_view, question, rights, limit, self._recall(question, after))
-                for found in walk.behind(after):
+                for found in walk.matches(after):
                     if found.hit is None:
                         if clock.is_late():
-                            # As far as this, nothing more was found.
+                            # Nothing more was found up to this place.
                             place, is_last = found.place, False
                             break
                         continue
@@ -101,8 +101,8 @@ class SqliteSearch:
                     hits.append(found.hit)
                     place = found.place
                     if walk.sorts_by_id and len(hits) < limit and clock.is_late():
-                        # Each may take long to judge, and in this order nothing is judged again. A full page looks one
-                        # further, to know whether it is the last.
+                        # Each may take long to match, and in this order none is matched again. A full page reads one
+                        # more, to know whether it is the last.
                         is_last = False
                         break
             except (sqlite3.OperationalError, SearchTimeout):
@@ -118,9 +118,9 @@ class SqliteSearch:
         return ThingPage(hits, place, is_last)
 
     def every(self, question: ThingQuery, rights: ReadRights, budget: Budget) -> Iterator[SearchHit]:
-        """Everything that matches, in order.
+        """Yield everything that matches, in order.
 
-        Each of the pages behind it sees one picture. Raises as `page` does.
+        It is read in pages, each with a read view of its own. Raises what `page` raises.
         """
         place: SortKey | None = None
         while True:
@@ -141,7 +141,7 @@ class SqliteSearch:
             return OrderedScan(read_view, question, rights, limit, CachedCandidates()).plan()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The committed state of an entity; within a page, that of the page's picture.
+        """Return the committed state of an entity; within a page, that of the page's read view.
 
         Raises StoreUnavailable.
         """
@@ -177,7 +177,7 @@ class SqliteSearch:
             try:
                 yield ReadView(self._connection, clock)
             finally:
-                # Ending is no looking.
+                # The deadline does not apply to ending the transaction.
                 self._connection.set_progress_handler(None, 0)
                 self._connection.execute("ROLLBACK")
         finally:

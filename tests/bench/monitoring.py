@@ -108,7 +108,7 @@ class SilentMeter(Meter):
 
 class SilentMonitor(PrometheusRegistry):
     def meter(self, connection_id: str) -> Meter:
-        return SilentMeter(connection_id, self._clock, self._now)
+        return SilentMeter(connection_id, self._clock, time.time)
 
 
 class Tally:

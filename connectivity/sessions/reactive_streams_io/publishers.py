@@ -193,7 +193,6 @@ class PublisherResolver:
         entity = name.entity
         write = self._written(entity, name.projection, name.fields, None)
         live = _beginning(self._live_encoder(name, subjects), name.from_revision, name.after) if name.follow else write
-
         is_present = may_stream(entity, subjects, self._world) is None
 
         def open() -> Feed | Fault:
@@ -271,13 +270,10 @@ class PublisherResolver:
     def _search(self, name: publisher_names.SearchName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
         query = SearchQuery(name.filter, name.options, namespaces, name.fields)
-        is_apart = name.unit == "thing"
 
         def open() -> Feed | Fault:
             feed = self._ask(SubscriptionKind.SEARCH, query, subjects)
-            if isinstance(feed, Fault):
-                return feed
-            return FlattenedFeed(feed, _things) if is_apart else feed
+            return feed if isinstance(feed, Fault) or name.unit == "page" else FlattenedFeed(feed, _things)
 
         return ResolvedPublisher(SubscriptionKind.SEARCH, None, 0, open)
 
@@ -289,55 +285,56 @@ class PublisherResolver:
             return Fault(
                 404, "rsio:stream.notfound", f"There is no stream '{name.id}' with partition {name.partition}."
             )
-        entity = partition_id(name.id, name.partition)
+        entity, selection = partition_id(name.id, name.partition), _selection(name)
 
-        def may_read() -> Fault | None:
+        def read_fault() -> Fault | None:
             return not_readable(entity, subjects, self._options.streams, self._world)
 
         def write(event: Event) -> bytes:
             return encode_entry(self._source.entry(event), STREAM_VERSION)
 
         def live(after: int | None, first: int | None = None) -> Feed | Fault:
-            fault = may_read()
-            return fault if fault is not None else self._live(entity, after, _beginning(write, first), subjects)
+            return read_fault() or self._live(entity, after, _beginning(write, first), subjects)
 
         def open() -> Feed | Fault:
-            if (fault := may_read()) is not None:
+            if (fault := read_fault()) is not None:
                 return fault
-            selection = _selection(name)
             if selection is None:
                 return live(None) if name.follow else NOTHING
             newest = self._store.newest_revision(entity)
-
-            def ask(query: HistoryQuery) -> Feed | Fault:
-                return self._ask(SubscriptionKind.HISTORY, query, subjects)
-
-            async def find() -> Feed | Fault:
-                # The first messages name the right predecessors only if it is known where the stream begins.
-                oldest = await self._store.retained_history.look(entity)
-                if (gone := _retention_fault(entity, name.from_offset, oldest, newest)) is not None:
-                    return gone
-                if isinstance(selection, FromTime):
-                    return ask(
-                        await self._source.query_from_time(entity, selection.instant, oldest=oldest, newest=newest)
-                    )
-                return ask(query_of(selection, entity, newest))
-
-            if isinstance(selection, FromTime):
-                found: Feed | Fault = DeferredFeed(find)
-            else:
-                found = ask(query := query_of(selection, entity, newest))
-                if found is not NOTHING and not self._source.is_at_hand(query):
-                    found = DeferredFeed(find)
-            if isinstance(found, Fault):
-                return found
+            feed = self._earlier_messages(entity, name.from_offset, selection, newest, subjects)
+            if isinstance(feed, Fault):
+                return feed
             if not name.follow:
-                return _written(found, write)
-            return ConcatenatedFeed(EncodedFeed(found, write), lambda: live(newest, name.from_offset))
+                return _written(feed, write)
+            return ConcatenatedFeed(EncodedFeed(feed, write), lambda: live(newest, name.from_offset))
 
         return ResolvedPublisher(
-            SubscriptionKind.HISTORY if _selection(name) is not None else SubscriptionKind.LIVE, entity, 0, open
+            SubscriptionKind.LIVE if selection is None else SubscriptionKind.HISTORY, entity, 0, open
         )
+
+    def _earlier_messages(
+        self, entity: EntityId, first: int | None, selection: EntrySelection, newest: int, subjects: tuple[str, ...]
+    ) -> Feed | Fault:
+        """Return the feed of the selected messages of a stream, or the fault if `first` is no longer retained."""
+
+        def ask(query: HistoryQuery) -> Feed | Fault:
+            return self._ask(SubscriptionKind.HISTORY, query, subjects)
+
+        async def find() -> Feed | Fault:
+            # The first messages name the right predecessors only if it is known where the stream begins.
+            oldest = await self._store.retained_history.look(entity)
+            if (gone := _retention_fault(entity, first, oldest, newest)) is not None:
+                return gone
+            if isinstance(selection, FromTime):
+                return ask(await self._source.query_from_time(entity, selection.instant, oldest=oldest, newest=newest))
+            return ask(query_of(selection, entity, newest))
+
+        if isinstance(selection, FromTime):
+            return DeferredFeed(find)
+        query = query_of(selection, entity, newest)
+        feed = ask(query)
+        return feed if feed is NOTHING or self._source.is_at_hand(query) else DeferredFeed(find)
 
     # the store
 
@@ -441,7 +438,7 @@ def _selecting_encoder(write: Write, fields: str) -> Write:
 
 
 def _things(page: Any) -> Sequence[bytes]:
-    """The things of a page, each by itself."""
+    """Return the things of a page as separate elements."""
     return [bytes(each) for each in _decode_page(page)]
 
 

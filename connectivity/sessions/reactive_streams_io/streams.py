@@ -199,8 +199,8 @@ class PublishedStream:
         posting = PendingPublish(1, ended)
         if len(fit) < len(signal.elements):
             size = len(signal.elements[len(fit)])
-            said = f"An element has {size} bytes, expected at most {largest}."
-            self._offers.fail(self.stream, Fault(413, "rsio:element.toolarge", said))
+            text = f"An element has {size} bytes, expected at most {largest}."
+            self._offers.fail(self.stream, Fault(413, "rsio:element.toolarge", text))
             _let_go(posting)
             return posting
         self._postings.append(posting)

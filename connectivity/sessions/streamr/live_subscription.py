@@ -71,7 +71,7 @@ class LiveSubscription:
         self.peer = Subscriber(self, subjects, scope, has_session=True, budget=channel.budget(streams))
 
     def follow(self, entity: EntityId, after: int | None = None) -> None:
-        """Begin behind this offset, or behind the newest one."""
+        """Begin after this offset, or after the newest one."""
         subscribe = Subscribe(SubscriptionKind.LIVE, LiveQuery(entity, after, may_skip=True), {}, self._key, WINDOW)
         self._streams.subscribe(subscribe, self.peer)
 

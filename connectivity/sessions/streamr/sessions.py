@@ -141,8 +141,8 @@ class StreamrSessions:
 
     def answer(self, frames: Sequence[StreamrFrame], channel: StreamrReplyChannel, ended: Done) -> None:
         """Do the rest of a durable decision, and reply."""
-        said = [self._begin(frame, channel) if isinstance(frame, Subscribed) else frame for frame in frames]
-        channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in said], ended)
+        replies = [self._begin(frame, channel) if isinstance(frame, Subscribed) else frame for frame in frames]
+        channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in replies], ended)
 
     def _begin(self, frame: Subscribed, channel: StreamrReplyChannel) -> StreamrFrame:
         """Begin a durable subscription, unless it is running. Return its frame."""

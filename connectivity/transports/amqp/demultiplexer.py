@@ -175,8 +175,8 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
 
     def _reject(self, data: bytes) -> None:
         """Record that the bytes are not a frame: another protocol, or the version the broker requires."""
-        said = data[:40].decode("ascii", errors="backslashreplace")
-        self.fault = f"the response is not AMQP 0.9.1: {said!r}"
+        shown = data[:40].decode("ascii", errors="backslashreplace")
+        self.fault = f"the response is not AMQP 0.9.1: {shown!r}"
         self.abort()
 
     def abort(self) -> None:

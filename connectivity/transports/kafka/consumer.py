@@ -213,25 +213,21 @@ class KafkaConsumer:
         if now >= self._checked_at + TOPIC_CHECK_INTERVAL:
             self._checked_at = now
             self._check_topics()
-        pause = self._throttle.pause()
-        space = self._max_bytes - self._unsettled_bytes
-        unsettled, behind = self._delivered - self.ended, self._delivered - self.passed
-        room = min(IN_FLIGHT - unsettled, MOST_WAITING - behind, self._throttle.remaining) if space > 0 else 0
-        if pause:
+        if pause := self._throttle.pause():
             self._wake_event.clear()
             if not self._is_stopping:
                 self._wake_event.wait(min(pause, POLL))
             return
+        space = self._max_bytes - self._unsettled_bytes
+        unsettled, behind = self._delivered - self.ended, self._delivered - self.passed
+        room = min(IN_FLIGHT - unsettled, MOST_WAITING - behind, self._throttle.remaining) if space > 0 else 0
         if room <= 0 and not self._is_paused:
             if not self._wait_for_request(PAUSE_DELAY):
                 self._is_paused = True
                 self._consumer.pause(self._consumer.assignment())
             return
         if room > 0 and self._is_paused:
-            self._is_paused = False
-            waiting = {(partition.topic, partition.number) for _, partition in self._waiting}
-            assigned = self._consumer.assignment()
-            self._consumer.resume([place for place in assigned if (place.topic, place.partition) not in waiting])
+            self._resume()
         first = self._consumer.poll(POLL)
         if self._failure is not None:
             raise self._failure
@@ -246,6 +242,13 @@ class KafkaConsumer:
         most = min(room, LONGEST_BATCH, space // (len(first) or 1))
         more = self._consumer.consume(most - 1, 0) if most > 1 else []
         self._hand_over([first, *more])
+
+    def _resume(self) -> None:
+        """Resume all partitions except those that wait to be read again."""
+        self._is_paused = False
+        waiting = {(partition.topic, partition.number) for _, partition in self._waiting}
+        assigned = self._consumer.assignment()
+        self._consumer.resume([place for place in assigned if (place.topic, place.partition) not in waiting])
 
     def _check_topics(self) -> None:
         """Compare the answers to the last request with the topics of the partitions, and request again.
@@ -272,21 +275,23 @@ class KafkaConsumer:
         unreadable: dict[Partition, UnreadableRecord] = {}
         for message in messages:
             topic = message.topic() or ""
-            # Absent: it was taken away while this batch was on its way.
             partition = self._partitions.get((topic, message.partition() or 0))
-            if (error := message.error()) is not None:
-                if error.code() != KafkaError._BAD_COMPRESSION:
-                    self.errors.note(error, topic)
-                    self._call_on_loop(self._on_error, error, topic)
-                elif partition is not None and partition not in unreadable:
-                    # The library would read the batch forever. Its offset is known, but not its end, so its records are
-                    # skipped one after another.
-                    unreadable[partition] = UnreadableRecord(max(message.offset() or 0, partition.read_from))
-            elif partition is not None:
+            error = message.error()
+            if error is not None and error.code() != KafkaError._BAD_COMPRESSION:
+                self.errors.note(error, topic)
+                self._call_on_loop(self._on_error, error, topic)
+            elif partition is None:
+                # It was taken away while this batch was on its way.
+                continue
+            elif error is None:
                 if (offset := message.offset() or 0) < partition.read_from:
                     raise _recreated(topic)
                 partition.read_from = offset + 1
                 records.append((partition, message))
+            elif partition not in unreadable:
+                # The library would read the batch forever. Its offset is known, but not its end, so its records are
+                # skipped one after another.
+                unreadable[partition] = UnreadableRecord(max(message.offset() or 0, partition.read_from))
         for partition, record in unreadable.items():
             records.append((partition, record))
             partition.read_from = record.offset() + 1

@@ -26,12 +26,12 @@ PERMISSIONS_UNKNOWN = "it exists; the cluster does not report the permitted oper
 _VERBS = {AclOperation.READ: "read", AclOperation.WRITE: "write"}
 
 
-async def examine(connection: Connection, name: str, *, patience: float = PATIENCE) -> ProbeReport:
+async def examine(connection: Connection, name: str) -> ProbeReport:
     """Check the addresses of a connection (see `connectivity.transports.base.Probe`)."""
     # Without sources a link joins no group.
-    link = await connect(connection.model_copy(update={"id": name, "sources": ()}), patience=patience)
+    link = await connect(connection.model_copy(update={"id": name, "sources": ()}))
     try:
-        look = _AddressProbe(link, patience)
+        look = _AddressProbe(link)
         group = await look.check_group(connection) if connection.sources else None
         return ProbeReport(
             [[await look.check_source(topic, group) for topic in source.addresses] for source in connection.sources],
@@ -45,19 +45,17 @@ async def examine(connection: Connection, name: str, *, patience: float = PATIEN
 class _AddressProbe:
     """Describes topics, each once."""
 
-    def __init__(self, link: KafkaLink, patience: float) -> None:
-        self._link, self._patience = link, patience
+    def __init__(self, link: KafkaLink) -> None:
+        self._link = link
         self._known: dict[str, frozenset[AclOperation] | LinkError | None] = {}
 
     async def check_group(self, connection: Connection) -> LinkError | None:
         """Return why the group may not be joined, or None if permitted or unknown."""
         group = consumer_group(connection, Options.model_validate(connection.own_options))
         admin = self._link.admin
-        asked = admin.describe_consumer_groups(
-            [group], include_authorized_operations=True, request_timeout=self._patience
-        )
+        asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=PATIENCE)
         try:
-            described = await answer_of(self._link, asyncio.wrap_future(asked[group]), self._patience, f"group {group}")
+            described = await answer_of(self._link, asyncio.wrap_future(asked[group]), PATIENCE, f"group {group}")
         except ConnectionRefused as error:
             return error
         except NotConnected:
@@ -87,10 +85,10 @@ class _AddressProbe:
     async def _describe(self, topic: str) -> frozenset[AclOperation] | LinkError | None:
         """Return the permitted operations on a topic (None: unknown), or an error."""
         asked = self._link.admin.describe_topics(
-            TopicCollection([topic]), include_authorized_operations=True, request_timeout=self._patience
+            TopicCollection([topic]), include_authorized_operations=True, request_timeout=PATIENCE
         )
         try:
-            described = await answer_of(self._link, asyncio.wrap_future(asked[topic]), self._patience, topic)
+            described = await answer_of(self._link, asyncio.wrap_future(asked[topic]), PATIENCE, topic)
         except ConnectionRefused as error:
             return error
         operations = described.authorized_operations

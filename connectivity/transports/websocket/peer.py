@@ -205,7 +205,7 @@ class WebSocketPeer(Socket):
         self._owner.entered(self)
 
     def _refuse(self, decision: RefusedHandshake) -> None:
-        """Send an HTTP error; what has arrived behind the request is ignored."""
+        """Send an HTTP error; what has arrived after the request is ignored."""
         if self._delayed is not None:
             self._end_delay(self._delayed)
         response = self._engine.reject(decision.status, f"{decision.text}\n")

@@ -82,7 +82,7 @@ async def test_a_payload_beyond_the_limit_is_refused_and_no_script_sees_it(runni
     running.send(b"loop " + b"x" * (1 << 20), b"", to="in/1", device_id="acme.site:lamp-7")
     large, empty = await answered(running, 2, "out/1")
     assert (large["status"], empty["status"]) == (413, 400)
-    assert running.supervisor._host.pid is None
+    assert running.supervisor._script_host.pid is None
 
 
 async def test_other_sources_are_answered_while_a_script_runs(running: Running) -> None:
@@ -131,13 +131,13 @@ async def test_closing_lets_answers_through_a_script_arrive(running: Running) ->
     texts = [json.loads(envelope.payload)["id"] for envelope in running.broker.sent_to("out/2")]
     assert texts == [str(number) for number in range(len(texts))]
     assert running.unsettled(2) == 20 - len(texts)
-    assert running.supervisor._host.pid is None
+    assert running.supervisor._script_host.pid is None
 
 
 async def test_a_source_without_scripts_starts_no_process(running: Running) -> None:
     running.send(turn(1))
     await answered(running, 1, "out")
-    assert running.supervisor._host.pid is None
+    assert running.supervisor._script_host.pid is None
 
 
 async def test_a_condition_leaves_a_signal_out_before_a_script_sees_it() -> None:
