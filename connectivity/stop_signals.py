@@ -1,4 +1,4 @@
-"""The signals that stop the service: also before its event loop handles them, and after."""
+"""The signals that stop the service and long commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def stop_signals() -> Iterator[signal.Signals]:
-    """Yield the signals that stop the service: also SIGHUP, which a closed terminal sends.
+    """Yield the signals that stop a process in good order: also SIGHUP, which a closed terminal sends.
 
     `nohup` sets SIGHUP to be ignored; then it stays so.
     """
