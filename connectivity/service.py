@@ -61,6 +61,7 @@ from connectivity.security.system_calls import NotSupported, hide_memory
 from connectivity.sessions import SessionServices, open_handlers
 from connectivity.sessions.base import RetentionTimes
 from connectivity.sources.consumer import settlement_metrics
+from connectivity.stop_signals import stop_signals
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.options import StoreOptions
@@ -457,16 +458,6 @@ async def _serve(settings: Settings, settings_file: Path | None, listening: sock
     server.should_exit = True
     await api
     log.info("stopped")
-
-
-def stop_signals() -> Iterator[signal.Signals]:
-    """Yield the signals that stop the service: also SIGHUP, which a closed terminal sends.
-
-    `nohup` sets SIGHUP to be ignored; then it stays so.
-    """
-    yield from (signal.SIGTERM, signal.SIGINT)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        yield signal.SIGHUP
 
 
 def _listen(host: str, port: int) -> socket.socket:

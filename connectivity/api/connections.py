@@ -102,7 +102,7 @@ def router(management: ConnectionManager, bounds: BodyLimits) -> APIRouter:
         status_code=201,
         responses=answers(
             {
-                201: body("The stored connection.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
+                201: body("The stored connection.", "ConnectionParts", CONNECTION_EXAMPLE, "etag", "location"),
                 200: body("The results of the dry run.", "ConnectionTestResult", TEST_RESULT_EXAMPLE),
             },
             *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
@@ -174,7 +174,7 @@ def router(management: ConnectionManager, bounds: BodyLimits) -> APIRouter:
         responses=answers(
             {
                 204: nothing("The connection was changed.", "etag"),
-                201: body("The created connection.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
+                201: body("The created connection.", "ConnectionParts", CONNECTION_EXAMPLE, "etag", "location"),
             },
             *("connectivity:connection.configuration.invalid", "connectivity:id.notsettable"),
             *("connectivity:connection.id.invalid", "connectivity:connection.conflict", "header.invalid"),

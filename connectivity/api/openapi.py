@@ -38,9 +38,11 @@ _HEADERS: Mapping[str, dict[str, Any]] = {
     "location": {"description": "Where the connection is.", "schema": {"type": "string"}},
     "www-authenticate": {"description": "The authentication scheme.", "schema": {"type": "string"}},
     TOTAL: {"description": "How many there are.", "schema": {"type": "integer"}},
-    "retry-after": {"description": "Seconds to wait.", "schema": {"type": "integer"}},
+    "retry-after": {"description": "Seconds to wait, after wrong tokens.", "schema": {"type": "integer"}},
 }
-_ERROR_HEADERS = {304: ("etag",), 401: ("www-authenticate",), 429: ("retry-after",)}
+_ERROR_HEADERS = {304: ("etag",), 401: ("www-authenticate",), 412: ("etag",), 429: ("retry-after",)}
+_MAY_BE_ABSENT = {412, 429}
+"""Statuses whose headers depend on the error: a connection that does not exist has no revision."""
 
 
 def body(meaning: str, schema: str, example: Any, *headers: str) -> dict[str, Any]:
@@ -93,12 +95,16 @@ def answers(
 def _error(status: int, codes: list[str]) -> dict[str, Any]:
     meaning = "\n".join(f"- `{code}`: {CODES[code].when}" for code in codes)
     if status == 304:
-        return {"description": meaning, **_headers(_ERROR_HEADERS[304])}
+        return nothing(meaning, *_ERROR_HEADERS[status])
     examples = {
         code: {"value": {"status": status, "error": code, "message": _sentence(CODES[code].when)}} for code in codes
     }
     content = {_JSON: {"schema": ref("Error"), "examples": examples}}
-    return {"description": meaning, "content": content, **_headers(_ERROR_HEADERS.get(status, ()))}
+    return {
+        "description": meaning,
+        "content": content,
+        **_headers(_ERROR_HEADERS.get(status, ()), status not in _MAY_BE_ABSENT),
+    }
 
 
 def _sentence(words: str) -> str:
@@ -106,8 +112,9 @@ def _sentence(words: str) -> str:
     return f"{plain[0].upper()}{plain[1:]}."
 
 
-def _headers(names: tuple[str, ...]) -> dict[str, Any]:
-    return {"headers": {name: _HEADERS[name] for name in names}} if names else {}
+def _headers(names: tuple[str, ...], is_required: bool = True) -> dict[str, Any]:
+    required = {"required": True} if is_required else {}
+    return {"headers": {name: {**_HEADERS[name], **required} for name in names}} if names else {}
 
 
 def openapi_document(app: FastAPI, needs_token: bool) -> dict[str, Any]:

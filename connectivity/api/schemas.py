@@ -151,18 +151,17 @@ def schemas() -> dict[str, Any]:
     connection = _relocate_references(json_schema())
     parts: dict[str, Any] = connection.pop("$defs")
     connection.pop("$schema")
-    new = {**connection, "required": [it for it in connection["required"] if it not in ("id", "connectionStatus")]}
     return {
         **parts,
-        "Connection": connection,
         "NewConnection": {
-            **new,
+            **connection,
+            "required": [it for it in connection["required"] if it not in ("id", "connectionStatus")],
             "title": "NewConnection",
             "description": "A connection as it is sent. `connectionStatus` may only be missing where POST creates one.",
         },
         "ConnectionParts": {
             "type": "object",
-            "description": "A connection, or the members of it that `fields` names.",
+            "description": "A connection as a client has sent it, or the members of it that `fields` names.",
             "properties": {
                 "_revision": {"type": "integer", "minimum": 1},
                 "_modified": _AT,

@@ -13,22 +13,24 @@ import typer
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import exit_on, print_error, print_fields, print_json
 from connectivity.errors import CommandFailed
+from connectivity.stop_signals import stop_signals
 
 MIB = 1 << 20
 
 
 @contextlib.contextmanager
-def _sigterm_unwinds() -> Iterator[None]:
-    """End the process at SIGTERM as an exception does, so that the copy is removed."""
+def _signals_unwind() -> Iterator[None]:
+    """End the process at a signal as an exception does, so that the copy is removed."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in stop_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def backup(
@@ -49,7 +51,7 @@ def backup(
     loaded = loaded_settings(settings)
     from connectivity.maintenance import backup as work
 
-    with exit_on(CommandFailed), _sigterm_unwinds():
+    with exit_on(CommandFailed), _signals_unwind():
         made = work.back_up(loaded, folder, like)
     if as_json:
         print_json(made)

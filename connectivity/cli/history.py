@@ -31,6 +31,7 @@ from connectivity.cli.options import (
 )
 from connectivity.cli.output import exit_on, pluralize, print_error, print_fields, print_json, print_list
 from connectivity.errors import SettingsError
+from connectivity.stop_signals import stop_signals
 from mappings.ids import EntityType
 from mappings.texts import escape_control_characters
 
@@ -99,7 +100,7 @@ def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
         except Exception as error:
             failures.append(error)
 
-    before = {number: signal.signal(number, lambda *_: work.cancel()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, lambda *_: work.cancel()) for number in stop_signals()}
     worker = threading.Thread(target=run, name="export", daemon=True)
     try:
         worker.start()

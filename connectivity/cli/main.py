@@ -21,6 +21,7 @@ from connectivity.cli.options import AsJson, Paths, load_files, loaded_settings
 from connectivity.cli.output import pluralize, print_error, print_notes, print_problems
 from connectivity.cli.search import search
 from connectivity.config.extras import extra_of
+from connectivity.stop_signals import end_at_stop_signals, ignore_stop_signals
 
 app = CommandGroup(
     name="connectivity",
@@ -85,6 +86,7 @@ def serve(
 ) -> None:
     """Run the service until SIGTERM, SIGINT or SIGHUP."""
     loaded = loaded_settings(settings)
+    end_at_stop_signals()
     # Modules stay: the garbage collector need not search them, neither now nor while the service runs.
     gc.disable()
     # Only this command needs the brokers' client libraries, the store and the web server.
@@ -92,7 +94,9 @@ def serve(
 
     gc.freeze()
     gc.enable()
-    raise typer.Exit(service.main(loaded, settings))
+    code = service.main(loaded, settings)
+    ignore_stop_signals()
+    raise typer.Exit(code)
 
 
 def _open_standard_streams() -> None:

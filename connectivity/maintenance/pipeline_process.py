@@ -338,7 +338,7 @@ class PipelineProcess:
             _, late = await asyncio.wait([self._running], timeout=seconds)
             if late:
                 log.info("pipeline did not end in time and was killed", seconds=seconds)
-                self._signal(signal.SIGKILL)
+                self._kill()
             await self._running
         await asyncio.to_thread(self._close_journal_reader)
 
@@ -352,6 +352,12 @@ class PipelineProcess:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    def _kill(self) -> None:
+        """Kill the process and its Java process, which would hold the output open until it notices."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _run_forever(self) -> None:
         while not self._stopping.is_set():
@@ -386,6 +392,7 @@ class PipelineProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**environment(), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
         )
         log.info("pipeline started", pid=process.pid)
         try:
@@ -397,7 +404,7 @@ class PipelineProcess:
             return await process.wait(), run
         except Exception:
             # Its output would no longer be read, and it would hinder the next one.
-            self._signal(signal.SIGKILL)
+            self._kill()
             await process.wait()
             raise
         finally:

@@ -215,6 +215,30 @@ def test_port_0_takes_a_free_one_and_logs_it_and_ctrl_c_stops_as_sigterm_does(tm
         assert service.process.wait(DRAINED_WITHIN) == 0
 
 
+def stopped_by(number: signal.Signals, service: ServiceProcess, event: str) -> int:
+    """Return the exit code after a signal that comes at this line of the log."""
+    assert service.process is not None
+    wait_until_sync(lambda: service.log_file.exists() and any(line["event"] == event for line in service.records()))
+    service.process.send_signal(number)
+    return service.process.wait(DRAINED_WITHIN)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_while_the_service_starts_is_no_error(number: signal.Signals, tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, {}) as service:
+        service.start_again(ready=False)
+        assert stopped_by(number, service, "starting") == 0
+        assert "Traceback" not in service.log()
+        service.start_again()
+
+
+def test_a_second_signal_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    with ServiceCommand.start(tmp_path, []) as service:
+        assert service.process is not None
+        service.process.send_signal(signal.SIGTERM)
+        assert stopped_by(signal.SIGTERM, service, "stopped") == 0
+
+
 # --- watching -----------------------------------------------------------------------------------------------------------
 
 METRICS = {

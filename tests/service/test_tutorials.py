@@ -14,9 +14,10 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.lake.pipeline_tables import write_all_tables
+from tests.support.markdown import blocks
 from tests.support.paths import ROOT
 from tests.support.public_client import node_path
-from tests.support.tutorial import Tutorial, matches
+from tests.support.tutorial import FOLDER, Tutorial, matches
 from tests.support.wait import PATIENCE
 
 
@@ -85,6 +86,21 @@ def test_a_browser_over_websocket(tmp_path: Path) -> None:
         with urlopen(f"http://127.0.0.1:{ports['8000']}/levels.mjs", timeout=PATIENCE) as response:
             assert response.headers.get_content_type() == "text/javascript"
             assert response.read() == (tutorial.folder / "levels.mjs").read_bytes()
+
+
+@pytest.mark.node
+def test_the_page_of_the_browser_tries_again_while_there_is_no_service(tmp_path: Path) -> None:
+    """Node reports a refused connection as an error, some of its versions without closing the socket."""
+    for block in blocks(FOLDER / "browser.md"):
+        if block.title in ("rsio.mjs", "levels.mjs"):
+            (tmp_path / block.title).write_text(block.text.replace("8765", str(free_port())), "utf-8")
+    (option,) = websocket_of_node().values() or ["--experimental-websocket"]
+    command = ["node", *option.split(), "levels.mjs"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        shown = [program.stdout.readline() for _ in range(2)]
+        program.kill()
+    assert shown == ["socket closed, code 1006; again in a second\n"] * 2
 
 
 @pytest.mark.parametrize(

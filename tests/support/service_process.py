@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.api.described_answers import check_answer
 from tests.support.brokers import free_port
 from tests.support.forked_service import ForkedService
 from tests.support.wait import TimedOut, wait_until_sync
@@ -133,10 +134,10 @@ class ServiceProcess:
             request.add_header("authorization", f"Bearer {token}")
         try:
             with urllib.request.urlopen(request, timeout=within) as response:
-                return response.status, response.read()
+                return _described(method, path, response)
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, error.read()
+                return _described(method, path, error)
         except OSError:
             return 0, b""
 
@@ -194,6 +195,12 @@ class ServiceProcess:
     ) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill()
+
+
+def _described(method: str, path: str, answer: Any) -> tuple[int, bytes]:
+    body: bytes = answer.read()
+    check_answer(method, path, answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
+    return answer.status, body
 
 
 class ServiceCommand(ServiceProcess):

@@ -38,6 +38,7 @@ from connectivity.twins.decider import Decision, decide
 from connectivity.validation.validator import parse
 from mappings.errors import Fault
 from mappings.model.signals import Command
+from tests.support.api.described_answers import check_response
 from tests.support.api.fake_erasures import Erasures
 
 DOCUMENT: Mapping[str, Any] = {
@@ -272,7 +273,8 @@ def app_of(
 def client_of(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:
     """Return a client of the API with this address, which the caller closes."""
     transport = httpx.ASGITransport(app=app, client=(address, 4711))
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080")
+    hooks = {"response": [check_response]}
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080", event_hooks=hooks)
 
 
 class _Relay:

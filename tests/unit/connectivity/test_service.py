@@ -31,6 +31,7 @@ from connectivity.errors import Detail, NotConnected, OperationRefused, TwinErro
 from connectivity.management.files import LoadedFolder
 from connectivity.management.supervisor import Supervisor
 from connectivity.service import PortInUse, Service, _listen, main
+from connectivity.stop_signals import stop_signals
 from connectivity.store.folder_lock import lock_folder
 from connectivity.subscriptions.feed import FeedFailed
 from mappings.errors import Fault
@@ -472,9 +473,9 @@ def hang_up_ends_a_process() -> Iterator[None]:
 @pytest.mark.usefixtures("hang_up_ends_a_process")
 def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
     """As `nohup` wants it."""
-    assert set(module.stop_signals()) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    assert set(stop_signals()) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    assert set(module.stop_signals()) == {signal.SIGTERM, signal.SIGINT}
+    assert set(stop_signals()) == {signal.SIGTERM, signal.SIGINT}
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

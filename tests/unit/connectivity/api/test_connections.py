@@ -71,6 +71,12 @@ async def test_a_created_connection_is_returned_with_its_location() -> None:
     assert management.requests == [("create", NEW, "api")]
 
 
+@pytest.mark.parametrize("more", [{"targets": None}, {"specificConfig": {"keepAlive": 5}}])
+async def test_a_created_connection_is_returned_as_it_was_sent(more: dict[str, Any]) -> None:
+    answer = await sends(None, "POST", ALL, {**DOCUMENT, **more})
+    assert (answer.status_code, answer.json()) == (201, {**SHOWN, **more})
+
+
 async def test_members_that_the_service_sets_are_not_shown_as_a_client_sent_them() -> None:
     sent = {**DOCUMENT, "_revision": 77, "_modified": "2020-01-01T00:00:00Z", "__lifecycle": "DELETED"}
     management = FakeManagement()

@@ -39,7 +39,7 @@ def test_it_is_openapi_3_1_and_its_references_lead_somewhere() -> None:
     assert DOCUMENT["info"]["version"] == __version__
     known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
     assert set(references(DOCUMENT)) <= known
-    assert "Connection" in DOCUMENT["components"]["schemas"]
+    assert "NewConnection" in DOCUMENT["components"]["schemas"]
 
 
 @each_row(("path", "method", "operation"), OPERATIONS)

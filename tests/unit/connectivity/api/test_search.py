@@ -15,6 +15,12 @@ from mappings.errors import Fault
 from tests.support.api.fake_management import FakeManagement, ask, shared_app
 
 THINGS, COUNT = "/api/2/search/things", "/api/2/search/things/count"
+FAULTS = [
+    Fault(400, "rql.expression.invalid", "Invalid filter expression: eq("),
+    Fault(429, "thing-search:search.limit", "A quota of searches is used up."),
+    Fault(503, "thing-search:budget.exceeded", "Nothing was found in 5 s."),
+    Fault(503, "api:store.unavailable", "The disk is full."),
+]
 BOTH = pytest.mark.parametrize("path", [THINGS, COUNT])
 TOKENS: list[dict[str, Any]] = [
     {"name": "anna", "token": "token-of-anna-the-admin", "role": "admin", "subjects": ["acme:anna"]},
@@ -202,15 +208,12 @@ async def test_a_timeout_in_another_form_is_reported_with_the_expected_form() ->
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("path", "fault"),
     [
-        Fault(400, "rql.expression.invalid", "Invalid filter expression: eq("),
-        Fault(400, "thing-search:search.option.invalid", "Invalid option: 'size(300)'"),
-        Fault(503, "thing-search:budget.exceeded", "Nothing was found in 5 s."),
-        Fault(503, "api:store.unavailable", "The disk is full."),
+        *((path, fault) for path in (THINGS, COUNT) for fault in FAULTS),
+        (THINGS, Fault(400, "thing-search:search.option.invalid", "Invalid option: 'size(300)'")),
     ],
 )
-@BOTH
 async def test_an_error_of_the_search_is_returned(path: str, fault: Fault) -> None:
     management = FakeManagement(refuses={"things": OperationRefused(fault), "count": OperationRefused(fault)})
     answer, _ = await search(path, management=management)

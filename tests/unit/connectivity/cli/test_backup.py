@@ -52,20 +52,20 @@ def test_settings_that_cannot_be_used_are_reported(data: Path, tmp_path: Path) -
     assert ended.exit_code == 2
 
 
-def test_sigterm_ends_a_backup_and_removes_the_copy(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_backup_and_removes_the_copy(
+    number: signal.Signals, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Ctrl-C does."""
 
     def end(*_: object) -> None:
         assert (tmp_path / "copy" / "journal.db").exists()
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
     monkeypatch.setattr("spark_store.maintenance.backup._check_content", end)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(number, signal.default_int_handler)
     try:
-        assert backup(data, str(tmp_path / "copy")).exit_code == 143
-        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+        assert backup(data, str(tmp_path / "copy")).exit_code == 128 + number
+        assert signal.getsignal(number) is signal.default_int_handler
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
     assert not (tmp_path / "copy").exists()

@@ -125,19 +125,25 @@ def test_an_export_needs_no_pipeline(settings: Path, tmp_path: Path) -> None:
     assert json.loads(run("--out", out, "--json", "--settings", settings).stdout)["rows"] == 1
 
 
-def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_it_and_it_ends_with_130(
+    number: signal.Signals, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(number, signal.default_int_handler)
 
     def wait(self: HistoryExport, *_: object, **__: object) -> None:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         wait_until_sync(lambda: self._cancellation.is_set)
         raise CommandFailed("the query was cancelled", module.EXIT_CANCELLED)
 
     monkeypatch.setattr(HistoryExport, "run", wait)
-    result = run("--out", "it.parquet", "--settings", settings)
+    try:
+        result = run("--out", "it.parquet", "--settings", settings)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
     assert result.exit_code == 130
     assert "the query was cancelled" in result.stderr
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_internal_error_is_not_hidden(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -201,7 +202,7 @@ def test_an_argument_that_is_not_utf_8_is_refused_by_its_name(arguments: list[st
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Settings]]:
     """Record the settings that the service would start with; it ends with exit code 3."""
     found: list[Settings] = []
 
@@ -214,7 +215,10 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     service.main = main  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "connectivity.service", service)
     monkeypatch.setattr("connectivity.service", service, raising=False)
-    return found
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield found
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_serve_ends_with_the_exit_code_of_the_service(tmp_path: Path, served: list[Settings]) -> None:

@@ -246,6 +246,21 @@ async def test_a_batch_that_takes_too_long_is_killed(
     assert pipeline.pid is None
 
 
+async def test_a_java_process_that_holds_the_output_is_killed_too(
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it starts, Java does not notice for ten seconds and more that the process above it is gone."""
+    script(
+        monkeypatch,
+        "import subprocess\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"subprocess.Popen(['sleep', '{2 * PATIENCE:g}'])\nsay('following')\ntime.sleep(60)",
+    )
+    pipeline.start()
+    await wait_until(lambda: pipeline.details == "following")
+    await asyncio.wait_for(pipeline.close(0.05), PATIENCE)
+    assert pipeline.pid is None
+
+
 async def test_a_pipeline_notices_that_the_service_is_gone(
     pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
