@@ -12,7 +12,14 @@ import pytest
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import Detail, NotConnected, PublishFailed
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import CONSUME_DEFAULTS, MOST_COUNTS, ConsumeOptions, OutboundMessage, Outcome
+from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
+    MOST_COUNTS,
+    ConsumeOptions,
+    Delivery,
+    OutboundMessage,
+    Outcome,
+)
 from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
@@ -296,6 +303,40 @@ class MqttBehavior(BrokerBehavior, ByteLimits):
         await harness.send([b"of the next session"])
         assert await DeliveryCollector(successor).payloads(1) == [b"of the next session"]
         await successor.close()
+
+    async def test_a_session_does_not_end_between_the_steps_of_a_qos_2_delivery(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Only after the last step the broker sends what does not fit in its window; the way there may be long."""
+        unsubscribe = AsyncMqttClient.unsubscribe
+        waiting: list[Delivery] = []
+
+        async def end_and_close(link: MqttLink) -> None:
+            await link.end_session()
+            await link.close()
+
+        async def settle_after(channel: AsyncMqttClient, filters: Sequence[str]) -> None:
+            await unsubscribe(channel, filters)
+            while waiting:
+                waiting.pop(0).settle()
+
+        monkeypatch.setattr(AsyncMqttClient, "unsubscribe", settle_after)
+        monkeypatch.setattr("connectivity.transports.mqtt.link.SETTLING_PAUSE", 0)
+        with Mosquitto.start(config_lines=("max_inflight_messages 7",)) as broker:
+            async with Proxy.to(broker.host, broker.port) as proxy:
+                harness = MqttLinkHarness(self.kind, broker, proxy)
+                harness.sources([harness.source], qos=2)
+                link = await harness.connect()
+                taker = DeliveryCollector(link)
+                with harness.bare_client:
+                    for payload in numbered(8):
+                        # The broker's window is one for what it receives, too.
+                        await harness.send_to(harness.source, [payload], qos=2)
+                waiting += await taker.take(7)
+                ending = asyncio.create_task(end_and_close(link))
+                await wait_until(lambda: taker.deliveries or ending.done())
+                assert await taker.payloads(len(taker.deliveries)) == numbered(8)[-1:]
+                await asyncio.wait_for(ending, PATIENCE)
 
     @pytest.mark.parametrize("is_lost", [True, False])
     async def test_a_session_does_not_end_if_its_link_is_lost_or_closed_before(

@@ -289,24 +289,30 @@ class MqttLink:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def end_session(self) -> None:
-        """See `SessionLink`.
+        """See `SessionLink`."""
+        self._channels[0].last_properties = self._mqtt_version.last_properties()
+        if self.subscribed:
+            await self._settle_kept(self._channels[0])
 
-        The broker answers UNSUBSCRIBE after the messages that it has sent before. So nothing is left if none is unsettled
-        when it is sent and none arrives before the answer. It is sent once more for brokers that queue the two apart.
+    async def _settle_kept(self, channel: AsyncMqttClient) -> None:
+        """Unsubscribe, and wait until all messages that the broker has kept are settled.
+
+        The broker answers UNSUBSCRIBE after the packets that it has sent before. So nothing is left if no message is
+        unsettled when it is sent, and neither a message nor a step of one with QoS 2 arrives before the answer. It is sent
+        once more for brokers that queue the two apart.
         """
-        channel = self._channels[0]
-        channel.last_properties = self._mqtt_version.last_properties()
-        if not self.subscribed:
-            return
         await channel.unsubscribe(self.subscribed)
         is_quiet = False
 
         def arrived(arrival: ReceivedPublish) -> None:
-            nonlocal is_quiet
-            is_quiet = False
+            released()
             self._arrived(arrival)
 
-        self._in.on_arrival = arrived
+        def released() -> None:
+            nonlocal is_quiet
+            is_quiet = False
+
+        self._in.on_arrival, self._in.on_released = arrived, released
         while not is_quiet:
             await asyncio.sleep(SETTLING_PAUSE)
             is_quiet = not self._unsettled.count
