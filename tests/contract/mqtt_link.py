@@ -338,6 +338,36 @@ class MqttBehavior(BrokerBehavior, ByteLimits):
                 assert await taker.payloads(len(taker.deliveries)) == numbered(8)[-1:]
                 await asyncio.wait_for(ending, PATIENCE)
 
+    async def test_a_session_ends_with_its_subscriptions_of_earlier_documents(self, harness: MqttLinkHarness) -> None:
+        harness.sources([harness.source, f"{harness.source}/old"])
+        first = await harness.connect()
+        await first.close()
+        harness.sources([harness.source])
+        second = await harness.connect()
+        await second.end_session()
+        await second.close()
+        await harness.send_to(f"{harness.source}/old", [b"between"])
+        harness.sources([harness.source, f"{harness.source}/old"])
+        third = await harness.connect()
+        await harness.send([b"new"])
+        assert await DeliveryCollector(third).payloads(1) == [b"new"]
+        await third.close()
+
+    async def test_a_session_does_not_end_if_its_link_is_renewed_before(self, harness: MqttLinkHarness) -> None:
+        """The broker keeps what was requeued and what it has not sent."""
+        first = await harness.connect()
+        await harness.send(numbered(MAX_UNACKNOWLEDGED))
+        deliveries = await DeliveryCollector(first).take(MAX_UNACKNOWLEDGED)
+        ending = asyncio.create_task(first.end_session())
+        for delivery in deliveries:
+            delivery.settle(Outcome.REDELIVER)
+        with pytest.raises(NotConnected):
+            await asyncio.wait_for(ending, PATIENCE)
+        await first.close()
+        second = await harness.connect()
+        assert await DeliveryCollector(second).payloads(MAX_UNACKNOWLEDGED) == numbered(MAX_UNACKNOWLEDGED)
+        await second.close()
+
     @pytest.mark.parametrize("is_lost", [True, False])
     async def test_a_session_does_not_end_if_its_link_is_lost_or_closed_before(
         self, harness: MqttLinkHarness, is_lost: bool

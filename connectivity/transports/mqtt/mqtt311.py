@@ -55,9 +55,6 @@ class Mqtt311:
     def subscribe_properties(self, number: int) -> Properties | None:  # noqa: ARG002
         return None
 
-    def last_properties(self) -> Properties | None:
-        return None
-
 
 def read_qos(text: str) -> int:
     """Read a QoS header. Raises PublishFailed for anything but 0, 1 and 2."""

@@ -92,11 +92,6 @@ class Mqtt5(Mqtt311):
         properties.SubscriptionIdentifier = number
         return properties
 
-    def last_properties(self) -> Properties | None:
-        properties = Properties(PacketTypes.DISCONNECT)
-        properties.SessionExpiryInterval = 0
-        return properties
-
 
 def _pack(name: str, value: str) -> bytes:
     """Return one header as a packed property. Raises PublishFailed for a value that MQTT cannot carry."""
