@@ -47,9 +47,13 @@ async def connect(
     consume: ConsumeOptions = CONSUME_DEFAULTS,
     *,
     patience: float = PATIENCE,
+    is_publishing: bool = True,
 ) -> MqttLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
+    if not is_publishing:
+        # The link of another client may publish with the same ID.
+        options = options.model_copy(update={"separate_publisher_client": False})
     delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
     # Packet identifiers belong to a session, and each client has one of its own.
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"

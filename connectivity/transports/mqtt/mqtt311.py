@@ -89,6 +89,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check_mqtt,
     has_headers=False,
     connect=partial(connect, Mqtt311()),
+    open_session=partial(connect, Mqtt311(), is_publishing=False),
     asyncapi=asyncapi_names("3.1.1"),
     examine=partial(examine, Mqtt311()),
     matches=matches,

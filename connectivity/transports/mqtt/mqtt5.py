@@ -126,6 +126,7 @@ CONNECTION_TYPE = replace(
     check=check_mqtt_5,
     has_headers=True,
     connect=partial(connect, Mqtt5()),
+    open_session=partial(connect, Mqtt5(), is_publishing=False),
     asyncapi=asyncapi_names("5.0"),
     examine=partial(examine, Mqtt5()),
     schema=MQTT_5_SCHEMA,
