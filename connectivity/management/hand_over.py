@@ -49,10 +49,10 @@ def _broker(connection: Connection) -> tuple[str, int]:
 
 async def _connect(connection: Connection, number: int) -> Link | None:
     """Let the broker keep messages for a new client; its next link gets those that arrive now, too."""
-    connect = load_connection_type(connection.connection_type).connect
-    assert connect is not None, "a connection type with sessions has links"
+    open_session = load_connection_type(connection.connection_type).open_session
+    assert open_session is not None, "the connection type has sessions"
     try:
-        return await connect(connection, number)
+        return await open_session(connection, number)
     except LinkError as error:
         log.warning("new client not connected in advance", connection=connection.id, client=number, reason=str(error))
         return None

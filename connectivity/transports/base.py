@@ -297,6 +297,8 @@ class ConnectionType:
     """Whether several consumers of an address are assigned messages by key, so that keys keep their order."""
     session_names: Callable[[Connection], Sequence[str]] = lambda _connection: ()
     """The names of the sessions that the broker keeps for a connection, in the order of its clients."""
+    open_session: Connector | None = None
+    """Like `connect`, for a link that only makes the broker keep messages: it cannot publish."""
     is_listener: bool = False
     """Whether the service listens at the `uri` and peers connect to it, without a broker."""
     is_stream: bool = False

@@ -10,9 +10,15 @@ from uuid import uuid4
 import pytest
 
 from connectivity.connections.model import Connection, Target
-from connectivity.errors import Detail, NotConnected, PublishFailed
+from connectivity.errors import Detail, PublishFailed
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import CONSUME_DEFAULTS, MOST_COUNTS, ConsumeOptions, OutboundMessage, Outcome
+from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
+    MOST_COUNTS,
+    ConsumeOptions,
+    OutboundMessage,
+    Outcome,
+)
 from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
@@ -30,6 +36,7 @@ from tests.contract.link import (
     lost,
     numbered,
 )
+from tests.contract.mqtt_session_end import MqttSessionEnd
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_mqtt import BareMqttClient
@@ -110,7 +117,7 @@ class MqttLinkHarness:
 
 
 @pytest.mark.broker("mosquitto")
-class MqttBehavior(BrokerBehavior, ByteLimits):
+class MqttBehavior(BrokerBehavior, ByteLimits, MqttSessionEnd):
     """Inherit it and set `kind`."""
 
     kind: str
@@ -271,47 +278,6 @@ class MqttBehavior(BrokerBehavior, ByteLimits):
         await harness.send([b"seen"])
         assert await DeliveryCollector(second).payloads(1) == [b"seen"]
         await second.close()
-
-    async def test_a_session_ends_when_all_messages_that_the_broker_has_kept_are_settled(
-        self, harness: MqttLinkHarness
-    ) -> None:
-        kept = 2 * IN_FLIGHT
-        first = await harness.connect()
-        await first.close()
-        await harness.send(numbered(kept))
-        link = await harness.connect()
-        taker = DeliveryCollector(link)
-        ending = asyncio.create_task(link.end_session())
-        for payload in numbered(kept - 1):
-            assert await taker.payloads(1) == [payload]
-        [last] = await taker.take(1)
-        await harness.send([b"after the subscription"])
-        assert not ending.done()
-        last.settle()
-        await asyncio.wait_for(ending, PATIENCE)
-        await link.close()
-        assert taker.deliveries == []
-        await harness.send([b"after the session"])
-        successor = await harness.connect()
-        await harness.send([b"of the next session"])
-        assert await DeliveryCollector(successor).payloads(1) == [b"of the next session"]
-        await successor.close()
-
-    @pytest.mark.parametrize("is_lost", [True, False])
-    async def test_a_session_does_not_end_if_its_link_is_lost_or_closed_before(
-        self, harness: MqttLinkHarness, is_lost: bool
-    ) -> None:
-        link = await harness.connect()
-        await harness.withhold_confirms()
-        ending = asyncio.create_task(link.end_session())
-        await asyncio.sleep(0)
-        if is_lost:
-            await harness.cut()
-        else:
-            await link.close()
-        with pytest.raises(NotConnected):
-            await asyncio.wait_for(ending, PATIENCE)
-        await link.close()
 
     async def test_a_large_backlog_does_not_keep_a_link_from_being_made(self, harness: MqttLinkHarness) -> None:
         """The broker sends it before it answers to our subscriptions."""

@@ -268,6 +268,26 @@ def test_no_message_is_lost_when_a_change_of_the_connection_gives_it_other_clien
             work.check(is_repeated=count == 1 or change == {"clientCount": 1})
 
 
+def test_a_client_with_another_id_does_not_cut_the_publisher_of_the_one_before(
+    mosquitto: Mosquitto, service: ServiceProcess
+) -> None:
+    """Two clients cannot be connected with one client ID. The session of the first one ends all the same."""
+    setup = Mqtt5Setup(mosquitto)
+    first, second, publisher = (uuid4().hex for _ in range(3))
+    options = {"separatePublisherClient": "true", "publisherId": publisher}
+    with setup.client("line") as requester:
+        document = setup.connection("site", setup.source("line", OWNER), specificConfig=options | {"clientId": first})
+        with added(service, document):
+            work = Work(requester, 1)
+            put(service, document | {"specificConfig": options | {"clientId": second}})
+            wait_until_open(service, document["id"])
+            work.send(5)
+            work.finish()
+            work.check()
+            events = [record["event"] for record in of_connection(service, document["id"])]
+            assert events == ["connected", "connection closed", "connected"]
+
+
 @pytest.mark.parametrize("kind", [MqttSetup, Mqtt5Setup])
 def test_after_a_connection_is_deleted_the_broker_keeps_no_messages_for_it(
     mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup]

@@ -68,8 +68,6 @@ class AsyncMqttClient:
         """The expected answers to SUBSCRIBE and UNSUBSCRIBE by packet identifier."""
         self._socket_closed: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self.last_properties: Properties | None = None
-        """The properties of DISCONNECT."""
         self.is_paused = False
         self.is_port_reached = False
         """Whether the broker's port is reached, with TLS if configured."""
@@ -157,7 +155,7 @@ class AsyncMqttClient:
         self._is_closing = True
         said: asyncio.Future[None] = self._loop.create_future()
         self.when_written(lambda: _resolve(said))
-        self._client.disconnect(properties=self.last_properties)
+        self._client.disconnect()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCONNECT_TIMEOUT):
                 await asyncio.wait((said, self._socket_closed), return_when=asyncio.FIRST_COMPLETED)

@@ -13,11 +13,13 @@ PUBREC it sends only PUBREL, also on the next link of the session.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import structlog
 from paho.mqtt.properties import Properties
 
 from connectivity.connections.model import Connection
-from connectivity.errors import ClientCertificateRequired, Detail, NotConnected
+from connectivity.errors import ClientCertificateRequired, Detail, LinkError, NotConnected
 from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions
 from connectivity.transports.dialer import tls_context
 from connectivity.transports.mqtt.async_client import AsyncMqttClient, ConnAck
@@ -27,6 +29,8 @@ from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClie
 from connectivity.transports.mqtt.properties import MAX_PACKET, ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 from connectivity.transports.mqtt.topics import shared_filter
+
+log = structlog.get_logger(__name__)
 
 PATIENCE = 10.0
 """Seconds for connecting and login, and again for the answer to each subscription."""
@@ -43,14 +47,19 @@ async def connect(
     consume: ConsumeOptions = CONSUME_DEFAULTS,
     *,
     patience: float = PATIENCE,
+    is_publishing: bool = True,
 ) -> MqttLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
+    if not is_publishing:
+        # The link of another client may publish with the same ID.
+        options = options.model_copy(update={"separate_publisher_client": False})
     delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
     # Packet identifiers belong to a session, and each client has one of its own.
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
     filters = [source.addresses for source in connection.sources]
-    link = MqttLink(mqtt_version, filters, delay, WINDOW, prefix, consume)
+    discard = partial(_discard_session, connection, options, mqtt_version, client, patience)
+    link = MqttLink(mqtt_version, filters, delay, WINDOW, prefix, consume, discard)
     try:
         await _join(
             link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET), patience
@@ -142,6 +151,21 @@ async def _subscribe(
         if granted < min(qos, 1):
             # With QoS 1 in place of 2, nothing is lost or executed twice either.
             link.condition = f"{Detail.CONNECTED.value}: {LOWER_QOS.format(', '.join(group), qos)}"
+
+
+async def _discard_session(
+    connection: Connection, options: Options, mqtt_version: ProtocolVersion, client: int, patience: float
+) -> None:
+    """Connect without the kept session, which ends by that, with its subscriptions of earlier documents."""
+    consumer = SansIoPahoClient(_client_id(connection, options, client), mqtt_version.protocol, clean_session=True)
+    channel = AsyncMqttClient(consumer, lambda _error: None)
+    try:
+        await connect_and_log_in(
+            channel, make_dial(consumer, connection, options, None, True, patience), connection, patience
+        )
+    except LinkError as error:
+        log.warning("session not discarded", connection=connection.id, reason=str(error))
+    await channel.close()
 
 
 async def connect_and_log_in(

@@ -11,7 +11,7 @@ link; with `reconnectForRedelivery` the link ends itself for that, and also when
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -52,6 +52,10 @@ MAX_UNACKNOWLEDGED = 10
 """The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
 
+async def _nothing_to_discard() -> None:
+    """There is no session."""
+
+
 class _MqttDelivery(Delivery):
     """A delivery with packet identifier and size, and the shared one if several sources share it."""
 
@@ -79,12 +83,13 @@ class MqttLink:
         window: int,
         prefix: str = "mqtt:",
         consume: ConsumeOptions = CONSUME_DEFAULTS,
+        discard_session: Callable[[], Awaitable[None]] = _nothing_to_discard,
     ) -> None:
         """`filters`: the addresses of each source.
 
         `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `window`: the
         maximum number of unconfirmed messages; the broker may ask for fewer. `prefix`: the beginning of delivery names;
-        the packet identifier follows.
+        the packet identifier follows. `discard_session`: called after the end of a session.
         """
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
@@ -108,7 +113,8 @@ class MqttLink:
         self._settlement = InOrderSettlement()
         self._unsettled = ReadLimit(IN_FLIGHT, consume.unsettled_bytes)
         self._withheld = 0
-        self._is_started = self._is_over = self._is_full = False
+        self._is_started = self._is_over = self._is_full = self._is_session_over = False
+        self._discard_session = discard_session
         self.readers: Readers = ignore_reader_status
         self._signs = dialect.reader_statuses
         self._unconfirmed: dict[int, tuple[str, Done]] = {}
@@ -289,24 +295,30 @@ class MqttLink:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def end_session(self) -> None:
-        """See `SessionLink`.
+        """See `SessionLink`."""
+        if self.subscribed:
+            await self._settle_kept(self._channels[0])
+        self._is_session_over = True
 
-        The broker answers UNSUBSCRIBE after the messages that it has sent before. So nothing is left if none is unsettled
-        when it is sent and none arrives before the answer. It is sent once more for brokers that queue the two apart.
+    async def _settle_kept(self, channel: AsyncMqttClient) -> None:
+        """Unsubscribe, and wait until all messages that the broker has kept are settled.
+
+        The broker answers UNSUBSCRIBE after the packets that it has sent before. So nothing is left if no message is
+        unsettled when it is sent, and neither a message nor a step of one with QoS 2 arrives before the answer. It is sent
+        once more for brokers that queue the two apart.
         """
-        channel = self._channels[0]
-        channel.last_properties = self._mqtt_version.last_properties()
-        if not self.subscribed:
-            return
         await channel.unsubscribe(self.subscribed)
         is_quiet = False
 
         def arrived(arrival: ReceivedPublish) -> None:
-            nonlocal is_quiet
-            is_quiet = False
+            released()
             self._arrived(arrival)
 
-        self._in.on_arrival = arrived
+        def released() -> None:
+            nonlocal is_quiet
+            is_quiet = False
+
+        self._in.on_arrival, self._in.on_released = arrived, released
         while not is_quiet:
             await asyncio.sleep(SETTLING_PAUSE)
             is_quiet = not self._unsettled.count
@@ -318,6 +330,9 @@ class MqttLink:
             await asyncio.shield(self._close_task)
         for channel in self._channels:
             await channel.close()
+        if self._is_session_over:
+            self._is_session_over = False
+            await self._discard_session()
 
     def abandon(self) -> None:
         """Close without DISCONNECT, after a failed attempt to connect."""

@@ -55,9 +55,6 @@ class Mqtt311:
     def subscribe_properties(self, number: int) -> Properties | None:  # noqa: ARG002
         return None
 
-    def last_properties(self) -> Properties | None:
-        return None
-
 
 def read_qos(text: str) -> int:
     """Read a QoS header. Raises PublishFailed for anything but 0, 1 and 2."""
@@ -92,6 +89,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check_mqtt,
     has_headers=False,
     connect=partial(connect, Mqtt311()),
+    open_session=partial(connect, Mqtt311(), is_publishing=False),
     asyncapi=asyncapi_names("3.1.1"),
     examine=partial(examine, Mqtt311()),
     matches=matches,

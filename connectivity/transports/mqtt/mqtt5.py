@@ -92,11 +92,6 @@ class Mqtt5(Mqtt311):
         properties.SubscriptionIdentifier = number
         return properties
 
-    def last_properties(self) -> Properties | None:
-        properties = Properties(PacketTypes.DISCONNECT)
-        properties.SessionExpiryInterval = 0
-        return properties
-
 
 def _pack(name: str, value: str) -> bytes:
     """Return one header as a packed property. Raises PublishFailed for a value that MQTT cannot carry."""
@@ -131,6 +126,7 @@ CONNECTION_TYPE = replace(
     check=check_mqtt_5,
     has_headers=True,
     connect=partial(connect, Mqtt5()),
+    open_session=partial(connect, Mqtt5(), is_publishing=False),
     asyncapi=asyncapi_names("5.0"),
     examine=partial(examine, Mqtt5()),
     schema=MQTT_5_SCHEMA,

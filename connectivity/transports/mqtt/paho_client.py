@@ -60,7 +60,8 @@ class SansIoPahoClient(Client):
     """One MQTT session. All methods but `connect` are called on the event loop and do not block.
 
     `on_unsent` is called when `unsent` is no longer empty, `on_arrival` with each message, `on_confirmed` with the
-    packet identifier and the reason code (0: success) of each message that the broker has taken or refused.
+    packet identifier and the reason code (0: success) of each message that the broker has taken or refused, `on_released`
+    before the last step of a received QoS 2 message.
     """
 
     def __init__(self, client_id: str, protocol: MQTTProtocolVersion, *, clean_session: bool) -> None:
@@ -76,6 +77,7 @@ class SansIoPahoClient(Client):
         self.on_unsent: Callable[[], object] = _nothing
         self.on_arrival: Callable[[ReceivedPublish], None] = _nothing
         self.on_confirmed: Callable[[int, int], None] = _nothing
+        self.on_released: Callable[[], object] = _nothing
         self.is_resumed = False
         """Whether the broker has resumed a session, which may hold incomplete QoS 2 messages."""
         self._is_5 = protocol == MQTTProtocolVersion.MQTTv5
@@ -279,6 +281,7 @@ class SansIoPahoClient(Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _handle_pubrel(self) -> MQTTErrorCode:
+        self.on_released()
         packet = self._in_packet["packet"]
         return self._send_pubcomp(packet[0] << 8 | packet[1])
 

@@ -1,4 +1,4 @@
-"""The differences between MQTT 3.1.1 and 5: headers, and properties of other packets."""
+"""The differences between MQTT 3.1.1 and 5: headers, and properties of CONNECT and SUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -54,9 +54,6 @@ class ProtocolVersion(Protocol):
 
     def subscribe_properties(self, number: int) -> Properties | None:
         """Return the properties that make the broker add this identifier to the subscription's messages."""
-
-    def last_properties(self) -> Properties | None:
-        """Return the properties of a DISCONNECT after which the broker keeps no session."""
 
 
 def asyncapi_names(version: str) -> AsyncApiNames:

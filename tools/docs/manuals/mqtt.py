@@ -75,11 +75,11 @@ messages with QoS 1 and 2 for it.
 A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker. It then
 unsubscribes, handles the messages that the broker has kept for it, and ends its session; this takes at most 10 s. Before
 that, a new client subscribes, so that no message is lost. If the two do not share a subscription, the service may handle
-twice a message that arrives at that moment. With `mqtt`, the broker may keep an empty session.
+twice a message that arrives at that moment.
 
-This requires a link. If a connection is changed or deleted while it has none, or while the service is stopped, the session
-remains at the broker, with its messages. If the client ID is used again, the service handles them. A delivery that is
-requeued at that time is lost.
+This requires a link. The session remains at the broker, with its messages, if there is no link, if the link is lost or
+renewed meanwhile, if 10 s are not enough, or if a document is changed or deleted while the service is stopped. If the client
+ID is used again, the service handles the messages. A delivery that is requeued just before the session ends is lost.
 """,
         ),
         Note(

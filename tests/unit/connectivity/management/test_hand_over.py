@@ -57,7 +57,7 @@ def actions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         actions.append(f"{name} connected")
         return RecordingLink(name, actions)
 
-    keeping = replace(CONNECTION_TYPE, connect=connect, session_names=names)
+    keeping = replace(CONNECTION_TYPE, open_session=connect, session_names=names)
     monkeypatch.setattr(module, "load_connection_type", lambda _name: keeping)
     return actions
 
