@@ -202,6 +202,7 @@ def apply(
 
     The command shows the changes of each field, asks for confirmation, and makes the changes. If someone else changes a
     connection meanwhile, the command leaves that connection alone. It refuses connections that a file of the service owns.
+    It compares documents only: an unchanged document is a success, even if the service cannot open the connection.
     """
     # They import the validation, and so a large part of the service.
     from connectivity.cli.apply import carry_out_all, fetch_stored, load_documents
