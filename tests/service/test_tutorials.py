@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -51,6 +52,7 @@ def test_a_back_end_on_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
 def test_a_back_end_on_kafka(kafka: Kafka, tmp_path: Path) -> None:
     with Tutorial("back-end-kafka", tmp_path, {"localhost:9092": kafka.bootstrap}, api()) as tutorial:
         tutorial.follow()
+        subprocess.run([sys.executable, "topics.py"], cwd=tutorial.folder, check=True)
 
 
 @pytest.mark.broker("mosquitto")
