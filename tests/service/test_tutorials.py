@@ -39,6 +39,12 @@ def test_a_device_on_mqtt(mosquitto: Mosquitto, tmp_path: Path) -> None:
     ports = {"1883": str(mosquitto.port)}
     with Tutorial("device-mqtt", tmp_path, ports, api()) as tutorial:
         tutorial.follow()
+        (tutorial.folder / "revision.txt").write_text("43")
+        # With this limit, it cannot write to the files that it opens.
+        limited = ["sh", "-c", f"ulimit -f 0 && exec {sys.executable} catch_up.py 1"]
+        stopped = subprocess.run(limited, cwd=tutorial.folder, capture_output=True, text=True)
+        assert "File too large" in stopped.stderr
+        assert (tutorial.folder / "revision.txt").read_text() == "43"
 
 
 @pytest.mark.broker("rabbitmq")
