@@ -6,6 +6,7 @@ takes a YAML value or the text of an environment variable, and raises ValueError
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -91,6 +92,14 @@ def _not_boolean(expected: str) -> BeforeValidator:
 def read_list(value: object) -> object:
     """Names separated by commas, as a variable holds them."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def read_json_or_text(text: str) -> object:
+    """Return the value of a variable that can hold an object."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _without_null(value: Path) -> Path:

@@ -45,6 +45,7 @@ from connectivity.config.quantities import (
     Ratio,
     read_days,
     read_duration_or_forever,
+    read_json_or_text,
     read_memory,
     read_off_as_text,
 )
@@ -117,6 +118,8 @@ Keeping = Annotated[
 
 
 def _read_retention(value: object) -> object:
+    if isinstance(value, str):
+        value = read_json_or_text(value)
     is_one_rule = not isinstance(value, Mapping | RetentionSettings) or (
         isinstance(value, Mapping) and bool(value) and set(value) <= set(RetentionSetting.model_fields)
     )

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 
 from connectivity.config.documents import read_document
 from connectivity.config.problems import did_you_mean, expected_of, json_path, nearest_choice, show
-from connectivity.config.quantities import read_list
+from connectivity.config.quantities import read_json_or_text, read_list
 from connectivity.config.section import Section
 from connectivity.config.settings import PREFIX, RetentionSetting, Settings, model_of
 from connectivity.errors import SettingsError
@@ -99,19 +98,11 @@ def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> 
         key = PREFIX + "__".join(str(step) for step in steps[:length]).upper()
         if key in variables:
             name, text = variables[key]
-            return name, text if length == len(steps) else _value_at(_json_or_text(text), steps[length:])
+            return name, text if length == len(steps) else _value_at(read_json_or_text(text), steps[length:])
     value = _value_at(content, steps)
     if value is None and (below := _variables_below(steps, variables)):
         return below, None
     return str(file) if file else "default", value
-
-
-def _json_or_text(text: str) -> object:
-    """Return the value of a variable for a whole group."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _value_at(value: Any, steps: list[Any]) -> object:

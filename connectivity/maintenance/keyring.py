@@ -69,8 +69,10 @@ def read_key_file(file: Path, setting: str) -> list[bytes]:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
             if mode & _UNSAFE:
-                expected = f"expected one that only its owner and group may read (chmod 600 {file})"
-                raise SettingsError(f"{setting} {file}: found a file with mode {mode:04o}, {expected}")
+                expected = "expected one that only its owner can write, and only its owner and group can read"
+                raise SettingsError(
+                    f"{setting} {file}: found a file with mode {mode:04o}, {expected} (chmod 600 {file})"
+                )
             lines = opened.read(_MAX_FILE_BYTES).decode("ascii").split()
         keys = [read_key(line) for line in lines]
     except OSError as error:

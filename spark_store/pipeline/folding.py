@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
@@ -71,14 +72,21 @@ def _damaged_lake(problem: str) -> LakeUnfit:
 
 
 def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Return the folded states of events and known states, which are in order, each after its source."""
+    """Return the folded states of events and known states, which are in order, each after its source.
+
+    Raises LakeUnfit for an event with invalid JSON, StoreUnavailable for a known state with invalid JSON.
+    """
     for (type, id), rows in itertools.groupby(items, itemgetter(0, 1)):
         folding, entity = StateFold(), entity_of(type, id)
         for _, _, revision, _, seq, at, action, path, text, headers, policy, created in rows:
             if action == _KNOWN:
                 folding.known(as_snapshot(EntityState(type, id, policy, revision, seq, created, at, _bytes(text))), seq)
             else:
-                folding.event(Event(entity, revision, at, action, path, _bytes(text), headers.encode()), seq)
+                try:
+                    folding.event(Event(entity, revision, at, action, path, _bytes(text), headers.encode()), seq)
+                except msgspec.DecodeError as error:
+                    where = f"lake, table events, {type} {id} at revision {revision}"
+                    raise damaged_table(f"{where}: expected JSON, found: {error}") from error
         made = folding.snapshot
         if made is None:
             yield (FoldBase.NOTHING.value, type, id, None, folding.newest, folding.seq, None, None, None)

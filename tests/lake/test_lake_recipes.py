@@ -73,8 +73,12 @@ def test_a_job_follows_new_events_as_written(data_folder: DataFolder, tmp_path: 
         data_folder.append([counted(lamp(1), 5), counted(lamp(2), 5)])
         with JournalReader.open(data_folder.lake.journal) as journal_reader:
             add_events(data_folder.folder, map(event_row, journal_reader.entries(9, 10)), 10)
-        command = [sys.executable, "follow.py"]
-        found = subprocess.run(command, cwd=data_folder.folder.parent, capture_output=True, text=True, check=True)
+        home, position = data_folder.folder.parent, data_folder.folder.parent / "position.txt"
+        # With this limit, it cannot write to the files that it opens.
+        limited = ["sh", "-c", f"ulimit -f 0 && exec {sys.executable} follow.py"]
+        stopped = subprocess.run(limited, cwd=home, capture_output=True, text=True)
+        assert ("File too large" in stopped.stderr, position.read_text()) == (True, "8")
+        found = subprocess.run([sys.executable, "follow.py"], cwd=home, capture_output=True, text=True, check=True)
     assert [line.split()[:2] for line in found.stdout.splitlines()] == [["9", lamp(1).id], ["10", lamp(2).id]]
 
 

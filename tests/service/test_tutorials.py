@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -38,6 +39,12 @@ def test_a_device_on_mqtt(mosquitto: Mosquitto, tmp_path: Path) -> None:
     ports = {"1883": str(mosquitto.port)}
     with Tutorial("device-mqtt", tmp_path, ports, api()) as tutorial:
         tutorial.follow()
+        (tutorial.folder / "revision.txt").write_text("43")
+        # With this limit, it cannot write to the files that it opens.
+        limited = ["sh", "-c", f"ulimit -f 0 && exec {sys.executable} catch_up.py 1"]
+        stopped = subprocess.run(limited, cwd=tutorial.folder, capture_output=True, text=True)
+        assert "File too large" in stopped.stderr
+        assert (tutorial.folder / "revision.txt").read_text() == "43"
 
 
 @pytest.mark.broker("rabbitmq")
@@ -51,6 +58,7 @@ def test_a_back_end_on_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
 def test_a_back_end_on_kafka(kafka: Kafka, tmp_path: Path) -> None:
     with Tutorial("back-end-kafka", tmp_path, {"localhost:9092": kafka.bootstrap}, api()) as tutorial:
         tutorial.follow()
+        subprocess.run([sys.executable, "topics.py"], cwd=tutorial.folder, check=True)
 
 
 @pytest.mark.broker("mosquitto")

@@ -20,8 +20,9 @@ _PAGE = """# Settings
 
 The settings come from one YAML or JSON file (`connectivity serve --settings FILE`), and from environment variables, which
 override the file. A variable's name is `CONNECTIVITY_` and the setting's name, with `__` between levels
-(`CONNECTIVITY_API__PORT=9090`). The service ignores empty variables. If there are unknown settings or invalid values, the
-service reports all of them together, and does not start.
+(`CONNECTIVITY_API__PORT=9090`). A variable holds a list of texts with commas between them, and other lists and objects as
+JSON (`CONNECTIVITY_LAKE__RETENTION='{"default": "90d", "acme.site": "forever"}'`). The service ignores empty variables. If
+there are unknown settings or invalid values, the service reports all of them together, and does not start.
 
 Durations are a number with a unit: `500ms`, `0.5s`, `10m`, `12h`, `7d`, `2w`; a number without a unit means seconds. Sizes
 are bytes or have a unit: `512KiB`, `1MiB`. Relative paths start at the working folder of the process.

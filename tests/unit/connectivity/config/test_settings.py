@@ -115,6 +115,20 @@ def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatc
     assert load_settings().lake.retention.of("acme") == RetentionSetting(days=timedelta(days=30), revisions=7)
 
 
+def test_an_environment_variable_sets_retention_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", '{"days": 30, "revisions": 7}')
+    assert load_settings().lake.retention.default == RetentionSetting(days=timedelta(days=30), revisions=7)
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", '{"default": "90d", "acme.site": {"revisions": 7}}')
+    retention = load_settings().lake.retention
+    assert (retention.default.days, retention.of("acme.site").revisions) == (timedelta(days=90), 7)
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", '{"acme": "soon"}')
+    (problem,) = problems()
+    assert problem.startswith('lake.retention.acme (CONNECTIVITY_LAKE__RETENTION): found "soon", expected a duration')
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", '{"acme": "3d"')
+    (problem,) = problems()
+    assert problem.startswith('lake.retention.default (CONNECTIVITY_LAKE__RETENTION): found "{')
+
+
 @pytest.mark.parametrize(
     ("text", "setting", "problem"),
     [

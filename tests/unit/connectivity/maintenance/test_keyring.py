@@ -78,10 +78,12 @@ def test_a_named_key_seals_before_the_own_one_which_still_opens(tmp_path: Path) 
     assert key_id(ONE) in named.seal(SECRET)["uri"]
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o602, 0o777])
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o620, 0o602, 0o777])
 def test_a_key_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     file = key_file(tmp_path / "keys", ONE, mode=mode)
-    with pytest.raises(SettingsError, match=rf"secrets\.key_file .*keys: found a file with mode {mode:04o}.*chmod 600"):
+    expected = "expected one that only its owner can write, and only its owner and group can read"
+    problem = rf"secrets\.key_file .*keys: found a file with mode {mode:04o}, {expected} \(chmod 600 "
+    with pytest.raises(SettingsError, match=problem):
         keys_of(settings(tmp_path, f"secrets: {{key_file: {file}}}"))
 
 

@@ -63,6 +63,15 @@ def test_a_damaged_row_of_the_lake_is_not_reported_as_one_of_the_journal() -> No
         list(folding._fold_batches([batch]))
 
 
+@pytest.mark.parametrize(("value", "headers"), [("{", "{}"), ("2", '{"_metadata":[')])
+def test_an_event_of_the_lake_without_valid_json_is_named(value: str, headers: str) -> None:
+    damaged = (*item("a:1", 2, 13)[:8], value, headers, None, None)
+    with pytest.raises(
+        LakeUnfit, match=r"^lake, table events, thing a:1 at revision 2: expected JSON, found: .*; stop the pipeline"
+    ):
+        list(fold_rows([item("a:1", 1, 10), damaged]))
+
+
 def test_a_rebuilt_state_has_the_sequence_number_of_its_last_event() -> None:
     """Otherwise a restored table would ignore its missing events when they are read again."""
     newer = known("a:1", 9, "{}")
