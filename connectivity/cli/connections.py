@@ -409,6 +409,9 @@ def logs(
     """Show the log of a connection: the latest entries of each category, oldest first."""
     if enable:
         _command(service, connection, "enableConnectionLogs")
+        if "enabledSince" not in service.get("connections", connection, "logs"):
+            print_error(f"{connection}: found a closed connection, which has no log; opening it enables its log")
+            raise typer.Exit(1)
     if reset:
         _command(service, connection, "resetConnectionLogs")
     if follow:
@@ -416,16 +419,10 @@ def logs(
             if level in (None, entry.get("level")):
                 print_json_line(entry) if as_json else _print_entry(entry)
         return
-    if reset and not as_json:
-        typer.echo(f"{connection}: entries deleted")
+    if (enable or reset) and not as_json:
+        typer.echo(f"{connection}: {'entries deleted' if reset else 'log enabled'}")
         return
     found = service.get("connections", connection, "logs")
-    if enable and not as_json:
-        if "enabledSince" not in found:
-            print_error(f"{connection}: found a closed connection, which has no log; opening it enables its log")
-            raise typer.Exit(1)
-        typer.echo(f"{connection}: log enabled")
-        return
     if as_json:
         print_json(found if level is None else tables.of_level(found, level.value))
         return

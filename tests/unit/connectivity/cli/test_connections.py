@@ -137,9 +137,10 @@ def test_spec_7_1_the_five_commands_are_sent_as_text(line: str, server: Canned) 
     assert asked.headers["content-type"] == "text/plain"
 
 
-def test_the_log_of_a_closed_connection_is_not_reported_as_enabled(server: Canned) -> None:
+@pytest.mark.parametrize("more", ["", "--json", "--reset", "--follow"])
+def test_the_log_of_a_closed_connection_is_not_reported_as_enabled(more: str, server: Canned) -> None:
     server.table[f"GET {DEPOT}/logs"] = Reply({"connectionId": "depot", "connectionLogs": []})
-    result = run("logs", "depot", "--enable")
+    result = run("logs", "depot", "--enable", *more.split())
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "depot: found a closed connection, which has no log; opening it enables its log\n"
 
