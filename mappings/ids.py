@@ -73,7 +73,7 @@ def utf16_length(text: str) -> int:
 
 def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
     """Return the entity with this ID; None if the text is no ID: the caller knows the error."""
-    return _ENTITY_IDS[type](text)
+    return _PARSERS[type](text)
 
 
 def _parse(type: EntityType, text: str) -> EntityId | None:
@@ -85,7 +85,8 @@ def _parse(type: EntityType, text: str) -> EntityId | None:
     return EntityId(type, match["namespace"], match["name"])
 
 
-_ENTITY_IDS: Final = {type: cached_if_short(8192)(partial(_parse, type)) for type in EntityType}
+_PARSERS: Final = {type: cached_if_short(8192)(partial(_parse, type)) for type in EntityType}
+"""A function for each type of entity, which caches its results."""
 
 
 def namespace_of(id: str) -> str:

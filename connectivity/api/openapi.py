@@ -38,7 +38,7 @@ _HEADERS: Mapping[str, dict[str, Any]] = {
     "location": {"description": "Where the connection is.", "schema": {"type": "string"}},
     "www-authenticate": {"description": "The authentication scheme.", "schema": {"type": "string"}},
     TOTAL: {"description": "How many there are.", "schema": {"type": "integer"}},
-    "retry-after": {"description": "Seconds to wait, after wrong tokens.", "schema": {"type": "integer"}},
+    "retry-after": {"description": "Seconds to wait. Sent only after wrong tokens.", "schema": {"type": "integer"}},
 }
 _ERROR_HEADERS = {304: ("etag",), 401: ("www-authenticate",), 412: ("etag",), 429: ("retry-after",)}
 _MAY_BE_ABSENT = {412, 429}

@@ -62,7 +62,7 @@ _ABSOLUTE_TARGET = re.compile(rb"https?://([^/]+)(/.*)?", re.IGNORECASE)
 
 
 def _with_origin_form(app: ASGIApp) -> ASGIApp:
-    """Pass a request with an absolute target on as one for its path, with its host (RFC 9112, 3.2.2)."""
+    """Return an application that takes path and host from absolute request targets (RFC 9112, 3.2.2)."""
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         if (target := _ABSOLUTE_TARGET.fullmatch(scope["raw_path"])) is not None:

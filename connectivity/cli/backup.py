@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @contextlib.contextmanager
 def _signals_unwind() -> Iterator[None]:
-    """End the process at a signal as an exception does, so that the copy is removed."""
+    """Raise SystemExit at a stop signal, so that the copy is removed."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)

@@ -411,7 +411,7 @@ def logs(
     if enable:
         _command(service, connection, "enableConnectionLogs")
         if "enabledSince" not in service.get("connections", connection, "logs"):
-            print_error(f"{connection}: found a closed connection, which has no log; opening it enables its log")
+            print_error(f"{connection}: it is not running, so it has no log; opening it enables its log")
             raise typer.Exit(1)
     if reset:
         _command(service, connection, "resetConnectionLogs")

@@ -127,7 +127,7 @@ def _read_retention(value: object) -> object:
 
 
 _NAMESPACE = "^[^:]*$"
-"""Of streams, too, whose namespaces are any text before the first colon of an ID."""
+"""The form of a namespace. That of a stream is any text before the first colon of its ID."""
 
 
 class RetentionSettings(Section):

@@ -30,7 +30,7 @@ def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) 
     """Return the content of a regular file of at most `most` bytes. Raises UnreadableFile.
 
     `path` is absolute and has no links: a folder that became a link after the path was checked is not followed.
-    `forbidden` are files and folders that the file must not be or be in, also by a hard link elsewhere.
+    `forbidden`: files and folders; the file must be none of them, in none of them, and no hard link to a file in them.
     """
     try:
         opened, passed = _open(path)

@@ -117,8 +117,8 @@ class _ParsedSearch(NamedTuple):
     filter: str | None
     now: datetime
     after: SortKey | None
-    is_of_no_namespace: bool
-    """Whether the list of namespaces is empty: nothing matches, and nothing is read."""
+    finds_nothing: bool
+    """Whether the list of namespaces is empty. (A cursor has a list of its own.)"""
 
 
 class SearchRequests:
@@ -146,7 +146,7 @@ class SearchRequests:
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)
             options, feed = parsed.options, SearchFeed(self._service, parsed.request)
-            if options.size == 0 or parsed.is_of_no_namespace:
+            if options.size == 0 or parsed.finds_nothing:
                 return NO_THINGS
             if options.offset is not None:
                 page = await feed.page_at(options.offset, self._page_bytes)
@@ -172,7 +172,7 @@ class SearchRequests:
 
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)
-            if parsed.is_of_no_namespace:
+            if parsed.finds_nothing:
                 return 0
             request = parsed.request
             scan = FullScan(self._service, request.question, request.subjects, self._count_timeout)
@@ -193,7 +193,7 @@ class SearchRequests:
                     request.question, ThingRights(worker.world, request.subjects), request.size
                 ),
             )
-            if parsed.is_of_no_namespace:
+            if parsed.finds_nothing:
                 plan = plan.of_nothing()
         return {
             "accessPath": plan.access_path.value,
@@ -228,8 +228,8 @@ class SearchRequests:
             now, after = datetime.fromtimestamp(known.now, UTC), known.sort_key
         question = ThingQuery(None if filter is None else read(filter, now), order, namespaces)
         request = SearchRequest(question, size, search.selection, search.subjects)
-        is_of_no_namespace = search.namespaces == frozenset() and options.cursor is None
-        return _ParsedSearch(request, options, filter, now, after, is_of_no_namespace)
+        finds_nothing = search.namespaces == frozenset() and options.cursor is None
+        return _ParsedSearch(request, options, filter, now, after, finds_nothing)
 
 
 def _cursor(parsed: _ParsedSearch, place: SortKey) -> SearchCursor:

@@ -121,7 +121,7 @@ def address(entity: EntityId, path: str) -> ResourcePath:
 
     Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path.
     """
-    found = _KNOWN[entity.type](path)
+    found = _PARSERS[entity.type](path)
     # The fast check has failed: find the error to report.
     return found if found is not None else _address(entity, path)
 
@@ -153,7 +153,7 @@ def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
             raise errors.refusal("policies:id.invalid", entity, found.pointer, errors.quote(id))
 
 
-def _parse_known(type: EntityType, path: str) -> ResourcePath | None:
+def _parse_valid(type: EntityType, path: str) -> ResourcePath | None:
     """Return the address of a valid path; None for any other."""
     try:
         return _address(EntityId(type, "", ""), path)
@@ -161,7 +161,8 @@ def _parse_known(type: EntityType, path: str) -> ResourcePath | None:
         return None
 
 
-_KNOWN: Final = {type: cached_if_short(8192)(partial(_parse_known, type)) for type in EntityType}
+_PARSERS: Final = {type: cached_if_short(8192)(partial(_parse_valid, type)) for type in EntityType}
+"""A function for each type of entity, which caches the addresses of paths; None: not a valid path."""
 
 
 def _read(type: EntityType, path: str) -> ResourcePath | None:

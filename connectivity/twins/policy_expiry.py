@@ -1,11 +1,11 @@
 """Expiring subjects of a policy: deletions, announcements, next check.
 
 See the Ditto protocol, subject expiry. An expired subject is deleted by the service with an event at the subject's path. A
-subject with an `announcement` is notified `beforeExpiry` before the time, and with `whenDeleted` after a deletion by the
-service or a command from all entries: an announcement does not name the entry, so one about a subject of another entry would
-mislead. `expire_subjects` is pure: it takes a policy, the time, and earlier notifications, and returns what to do. With a
-`randomizationInterval` an announcement comes earlier by a part of it that differs between subjects and is always the same
-for one.
+subject with an `announcement` is notified `beforeExpiry` before the time, and with `whenDeleted` when the service or a
+command has deleted it from the last entry: an announcement does not name the entry, so it would mislead a subject that
+another entry still has. `expire_subjects` is pure: it takes a policy, the time, and earlier notifications, and returns what
+to do. With a `randomizationInterval` an announcement comes earlier by a part of it that differs between subjects and is
+always the same for one.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ def check_number_of_imports(case: CommandContext, imports: Mapping[str, Any], po
 
 
 def _imported_policy_id(case: CommandContext, id: str, policy_id: str) -> str:
-    """Return the ID of an imported policy, which is another one. Raises TwinError."""
+    """Return the ID of an imported policy. Raises TwinError if it is invalid, or imports itself."""
     if parse_entity_id(EntityType.POLICY, id) is None:
         raise case.refuse("policies:id.invalid", quote(id))
     if id == policy_id:

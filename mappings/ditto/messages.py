@@ -114,6 +114,7 @@ def next_envelopes(signal: Next) -> list[Envelope]:
             frame = frames[action] = _frame(signal, signal.entity, action)
         head, middle, has_value = frame
         number = encode(revision)
+        # The function repeats this check, but most events have no metadata, and a call costs more.
         shown = without_changes(stored) if METADATA_KEY in stored else stored
         start = (head, shown, b',"entity-revision":', number, middle, encode(path))
         end = (b',"revision":', number, b',"timestamp":"', timestamp.encode(), b'"}}}')

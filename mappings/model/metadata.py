@@ -23,7 +23,7 @@ MetadataChange: TypeAlias = Sequence[Any]
 """`(pointer, value)` or `(pointer,)`."""
 
 METADATA_KEY: Final = b'"_metadata":'
-"""The text that stored headers with metadata contain, and few others."""
+"""The text that stored headers and states with metadata contain, and few others."""
 
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 

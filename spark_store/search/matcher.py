@@ -7,10 +7,11 @@ states only the needed fields are parsed (`spark_store.rql.projection`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mappings.ids import namespace_of
 from mappings.json_values import decode_state
+from mappings.model.metadata import METADATA_KEY
 from spark_store.rql.ast import FieldKind
 from spark_store.rql.order import TypeRank, sort_key
 from spark_store.rql.partial_evaluator import fields
@@ -29,8 +30,6 @@ from spark_store.rql.query import (
 from spark_store.rql.search_evaluator import holds
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.read_view import CandidateRow, ReadView, SearchTimeout
-
-_METADATA_KEY: Final = b'"_metadata":'
 
 
 class Match(NamedTuple):
@@ -92,7 +91,7 @@ class Matcher:
         if access is None:
             return None
         hidden = ThingMetadata(revision, created, modified)
-        if access.is_whole and _METADATA_KEY not in state:
+        if access.is_whole and METADATA_KEY not in state:
             if not self._is_plain:
                 seen = self._read_fields(state)
                 if self._needs_hidden:

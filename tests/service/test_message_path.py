@@ -1,4 +1,4 @@
-"""The way of a message through the code does not grow unseen: the calls of each message have a maximum."""
+"""The number of function calls that the service needs for a message has a maximum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.bench.message_path import measure
 pytestmark = pytest.mark.broker("mosquitto")
 
 MOST = {"subscribe": 104, "request with one next": 100, "its confirm": 9, "modify": 155}
-"""Two thirds of the 156, 151, 13 and 233 calls before the path was made short; a confirm needs 0.3 more."""
+"""Two thirds of 156, 151, 13 and 233, the calls before the path was shortened; for a confirm, rounded up."""
 
 
 def test_a_message_needs_at_most_so_many_calls(tmp_path: Path) -> None:

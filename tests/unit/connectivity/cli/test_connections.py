@@ -142,7 +142,7 @@ def test_the_log_of_a_closed_connection_is_not_reported_as_enabled(more: str, se
     server.table[f"GET {DEPOT}/logs"] = Reply({"connectionId": "depot", "connectionLogs": []})
     result = run("logs", "depot", "--enable", *more.split())
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "depot: found a closed connection, which has no log; opening it enables its log\n"
+    assert result.stderr == "depot: it is not running, so it has no log; opening it enables its log\n"
 
 
 def test_a_connection_is_shown_as_a_file_might_hold_it(server: Canned) -> None:
