@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,7 +105,8 @@ def test_the_page_of_the_browser_tries_again_while_there_is_no_service(tmp_path:
             (tmp_path / block.title).write_text(block.text.replace("8765", str(free_port())), "utf-8")
     (option,) = websocket_of_node().values() or ["--experimental-websocket"]
     command = ["node", *option.split(), "levels.mjs"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
+    environment = {**os.environ, "NODE_PATH": node_path("0.12.2")}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         shown = [program.stdout.readline() for _ in range(2)]
         program.kill()

@@ -13,12 +13,24 @@ import httpx
 import jsonschema_rs
 
 from connectivity.api.openapi import ALWAYS, AUTHENTICATION_CODES, CHANGING
+from connectivity.connections.templates import URI_INVALID
+from connectivity.validation.checks import FIELDS_INVALID, LABEL_INVALID, MAPPER_INVALID, TOPIC_INVALID
 from tools.docs.api import description
 
 _JSON = "application/json"
 _ELSEWHERE = {*ALWAYS, *AUTHENTICATION_CODES, *CHANGING, "api:request.invalid"}
 _ELSEWHERE |= {"api:path.notfound", "api:method.notallowed"}
 """Error codes of requests that are no operation of the document."""
+
+_PROBLEMS = {
+    "connectivity:connection.id.invalid",
+    FIELDS_INVALID,
+    LABEL_INVALID,
+    MAPPER_INVALID,
+    TOPIC_INVALID,
+    URI_INVALID,
+}
+"""Error codes of problems of a connection document that are more precise than the usual one."""
 
 _document = cache(description)
 
@@ -90,7 +102,7 @@ def _json_deviations(
     if status >= 400 and "error" in found:
         code, is_of_document = found["error"], "connectivity:connection.configuration.invalid" in codes
         # A connection document is refused with the code of its first problem.
-        if code not in codes and not (is_of_document and code.startswith("connectivity:connection.")):
+        if code not in codes and not (is_of_document and code in _PROBLEMS):
             yield f"the error code {code}"
         if found["status"] != status:
             yield f"the status {found['status']} in the body"

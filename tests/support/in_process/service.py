@@ -318,7 +318,7 @@ class ConnectionHarness:
         return self.journal
 
     def _open_search(self, pace: ThreadPace) -> SearchConnection:
-        return self.search if isinstance(self.journal, Disk) else SqliteSearch(self.journal.path, pace)
+        return self.search.opened(pace) if isinstance(self.journal, Disk) else SqliteSearch(self.journal.path, pace)
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):

@@ -18,6 +18,7 @@ from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
 from spark_store.rql.order import compare, key_of, sort_key
+from spark_store.rql.pace import ThreadPace
 from spark_store.rql.query import PAGE_BYTES, Budget, ReadRights, SearchHit, SortKey, ThingPage, ThingQuery
 from spark_store.rql.search_evaluator import holds
 from spark_store.search.index_sql import AllThings
@@ -52,6 +53,12 @@ class SlowSearch:
         self.gate = threading.Event()
         """Pages wait until this is set."""
         self.gate.set()
+        self._threads = threading.local()
+
+    def opened(self, pace: ThreadPace) -> SlowSearch:
+        """Begin a page of this pace with each one that this thread reads, as `SqliteSearch` does."""
+        self._threads.pace = pace
+        return self
 
     @cached_property
     def _own(self) -> Journal:
@@ -77,6 +84,8 @@ class SlowSearch:
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
     ) -> ThingPage:
+        if (pace := getattr(self._threads, "pace", None)) is not None:
+            pace.begin()
         self.pages.append(RequestedPage(after, limit, threading.current_thread().name))
         assert self.gate.wait(60)
         if self.error is not None:
