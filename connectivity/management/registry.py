@@ -181,10 +181,10 @@ class ConnectionRegistry:
         supervisor = self._supervisors[connection_id]
         try:
             try:
-                if wanted is None:
-                    await supervisor.hand_over(None)
-                elif wanted.running is not None:
-                    await supervisor.hand_over(wanted.running)
+                successor = None if wanted is None else wanted.running
+                if wanted is None or successor is not None:
+                    # A connection that is only closed keeps its sessions.
+                    await supervisor.hand_over(successor)
             finally:
                 await supervisor.close(DRAIN_SECONDS)
         except Exception:
