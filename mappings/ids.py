@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 import re
 import secrets
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mappings.text_cache import cached_if_short
 
@@ -33,6 +34,9 @@ LIVE_RESPONSE = "live-response"
 
 BUILT_IN_LABELS = frozenset({"twin-persisted", "search-persisted", LIVE_RESPONSE})
 """The labels that the service itself issues; receivers of signals issue all others."""
+
+
+Result = TypeVar("Result")
 
 
 class EntityType(str, Enum):
@@ -66,6 +70,13 @@ class EntityId(NamedTuple):
         return self.id
 
 
+def cached_by_type(
+    size: int, function: Callable[[EntityType, str], Result]
+) -> Mapping[EntityType, Callable[[str], Result]]:
+    """Return a function of texts for each type of entity, with about `size` cached results."""
+    return {type: cached_if_short(size)(partial(function, type)) for type in EntityType}
+
+
 def utf16_length(text: str) -> int:
     """The length that limits are stated in: UTF-16 code units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
@@ -85,8 +96,7 @@ def _parse(type: EntityType, text: str) -> EntityId | None:
     return EntityId(type, match["namespace"], match["name"])
 
 
-_PARSERS: Final = {type: cached_if_short(8192)(partial(_parse, type)) for type in EntityType}
-"""A function for each type of entity, which caches its results."""
+_PARSERS: Final = cached_by_type(8192, _parse)
 
 
 def namespace_of(id: str) -> str:

@@ -8,15 +8,14 @@ included.
 from __future__ import annotations
 
 import re
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from connectivity.errors import TwinError
 from connectivity.twins import errors
 from mappings.errors import DecodeError
-from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
+from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, cached_by_type, parse_entity_id, utf16_length
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
-from mappings.text_cache import cached_if_short
 
 _EVERY: Final = frozenset({"modify", "merge", "retrieve", "delete"})
 
@@ -161,7 +160,7 @@ def _parse_valid(type: EntityType, path: str) -> ResourcePath | None:
         return None
 
 
-_PARSERS: Final = {type: cached_if_short(8192)(partial(_parse_valid, type)) for type in EntityType}
+_PARSERS: Final = cached_by_type(8192, _parse_valid)
 """A function for each type of entity, which caches the addresses of paths; None: not a valid path."""
 
 

@@ -7,15 +7,13 @@ of a subject or the key of a resource, slashes included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from mappings.ditto import errors
 from mappings.errors import DecodeError, UnknownPath
-from mappings.ids import EntityType
+from mappings.ids import EntityType, cached_by_type
 from mappings.json_values import MAX_NESTING
 from mappings.model.json_pointer import format_pointer, parse_pointer
-from mappings.text_cache import cached_if_short
 
 _CHANGE = frozenset({"modify", "retrieve"})
 _CHANGE_AND_DELETE = _CHANGE | {"delete"}
@@ -49,7 +47,7 @@ def _resource(type: EntityType, path: str) -> DittoResource:
     return found
 
 
-RESOURCES: Final = {type: cached_if_short(8192)(partial(_resource, type)) for type in EntityType}
+RESOURCES: Final = cached_by_type(8192, _resource)
 """A function for each type of entity: it returns the place that a path names.
 
 Raises DecodeError: `json.pointer.invalid`, `json.invalid` for too many segments, or UnknownPath.

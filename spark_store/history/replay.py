@@ -20,12 +20,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mappings.ids import MAX_ID_LENGTH, EntityType
+from mappings.ids import MAX_ID_LENGTH, EntityType, cached_by_type
 from mappings.json_values import decode_value, encode_state, parse_json
 from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
 from mappings.model.metadata import METADATA, evolve_metadata, read_changes
 from mappings.model.signals import Event
-from mappings.text_cache import cached_if_short
 from spark_store.records import Snapshot
 
 MATCH_BUDGET = 1_000_000
@@ -120,14 +119,13 @@ def _annotate(
     return {**state, METADATA: evolve_metadata(present, data, state, changes, emptied)}
 
 
-def _policy_path(path: str) -> Segments:
-    match = _WHOLE_KEY.fullmatch(path)
-    return (*parse_pointer(match[1]), match[2]) if match is not None else parse_pointer(path)
+def _state_path(type: EntityType, path: str) -> Segments:
+    if type is EntityType.POLICY and (match := _WHOLE_KEY.fullmatch(path)):
+        return (*parse_pointer(match[1]), match[2])
+    return parse_pointer(path)
 
 
-STATE_PATHS: Final = {
-    type: cached_if_short(4096)(_policy_path if type is EntityType.POLICY else parse_pointer) for type in EntityType
-}
+STATE_PATHS: Final = cached_by_type(4096, _state_path)
 """A function for each type of entity: it returns the keys in a path of an event.
 
 Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
