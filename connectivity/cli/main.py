@@ -21,7 +21,7 @@ from connectivity.cli.options import AsJson, Paths, load_files, loaded_settings
 from connectivity.cli.output import pluralize, print_error, print_notes, print_problems
 from connectivity.cli.search import search
 from connectivity.config.extras import extra_of
-from connectivity.stop_signals import end_at_stop_signals, ignore_stop_signals
+from connectivity.stop_signals import ignore_stop_signals
 
 app = CommandGroup(
     name="connectivity",
@@ -86,7 +86,6 @@ def serve(
 ) -> None:
     """Run the service until SIGTERM, SIGINT or SIGHUP."""
     loaded = loaded_settings(settings)
-    end_at_stop_signals()
     # Modules stay: the garbage collector need not search them, neither now nor while the service runs.
     gc.disable()
     # Only this command needs the brokers' client libraries, the store and the web server.
@@ -113,7 +112,7 @@ def _open_standard_streams() -> None:
 
 
 def main() -> None:
-    """The program `connectivity`."""
+    """Run the command that the arguments name."""
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         # Texts of a file may contain characters that the terminal cannot print.

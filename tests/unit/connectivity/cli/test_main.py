@@ -358,3 +358,21 @@ def test_a_command_works_with_closed_standard_streams(tmp_path: Path, closed: st
         timeout=60,
     )
     assert ended.returncode == 2, ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_serve_with_exit_code_0_while_its_modules_are_imported(number: signal.Signals) -> None:
+    program = f"""
+import os, sys, types
+
+class CommandsImported(types.ModuleType):
+    def __getattr__(self, name):
+        os.kill(os.getpid(), {number.value})
+
+sys.modules["connectivity.cli.main"] = CommandsImported("main")
+sys.argv = ["connectivity", "serve"]
+from connectivity.__main__ import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
