@@ -109,15 +109,11 @@ class ScriptHost:
         """
         async with self._slots:
             future: asyncio.Future[CallResult | CallFailure] = asyncio.get_running_loop().create_future()
-            pending_call = PendingCall(scripts, Call(scripts.key, direction, argument()), future.set_result)
-            self._calls.add(pending_call)
+            self._calls.add(PendingCall(scripts, Call(scripts.key, direction, argument()), future))
             if self._task is None or self._task.done():
                 self._task = asyncio.get_running_loop().create_task(self._run(), name="script process")
             self._send_calls()
-            try:
-                answer = await future
-            finally:
-                pending_call.is_over = True
+            answer = await future
         if isinstance(answer, CallFailure):
             raise ScriptFailed(answer.reason)
         return answer.results

@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 
 from connectivity.errors import ScriptFailed
 from connectivity.mapping import script_host as hosts
+from connectivity.mapping.script_calls import Calls
 from connectivity.mapping.script_host import MAX_CALLS, ScriptHost
-from connectivity.mapping.script_protocol import Load, ScriptLimits
+from connectivity.mapping.script_protocol import CallResult, Load, ScriptAnswer, ScriptLimits
 from connectivity.mapping.worker import NICE
 from tests.support.paths import ROOT
 from tests.support.wait import wait_until
@@ -136,6 +137,23 @@ async def test_a_cancelled_call_keeps_the_order_of_the_others(host: ScriptHost) 
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert outcomes[1::2] == [script_returning(str(number)) for number in range(1, 20, 2)]
     assert await result_of(host, scripts) == script_returning("a")
+
+
+async def test_a_call_that_is_cancelled_while_its_answer_arrives_fails_no_other_call(
+    host: ScriptHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = host.scripts((SOURCE,))
+    cancelled, other = (asyncio.create_task(result_of(host, scripts, text)) for text in "bc")
+    handle_answer = Calls.handle_answer
+
+    def handle_after_cancelling(calls: Calls, answer: ScriptAnswer) -> None:
+        if isinstance(answer, CallResult):
+            cancelled.cancel()
+        handle_answer(calls, answer)
+
+    monkeypatch.setattr(Calls, "handle_answer", handle_after_cancelling)
+    assert await other == script_returning("c")
+    assert cancelled.cancelled()
 
 
 async def test_the_number_of_pending_calls_is_limited(host: ScriptHost) -> None:
