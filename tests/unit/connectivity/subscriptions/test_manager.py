@@ -132,14 +132,22 @@ async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_is_treated
     assert harness.failures() == [EndReason.INVALID_DEMAND, EndReason.CANCELLED]
 
 
-async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken() -> None:
+async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     harness = SubscriptionHarness()
     key = harness.subscribe()
     harness.reply.is_stalled = True
     await harness.request(key, 3)
-    elements = harness.reply.postings[-1]
+    elements, post, were_withdrawn = harness.reply.postings[-1], harness.reply.post, []
+
+    def post_noting(signal: Outbound) -> PendingPublish | None:
+        were_withdrawn.append(elements.withdrawn)
+        return post(signal)
+
+    monkeypatch.setattr(harness.reply, "post", post_noting)
     await harness.request(key, -1)
-    assert elements.withdrawn
+    assert were_withdrawn == [True], "before the end is sent, behind which a link would take them"
     assert harness.failures() == [EndReason.INVALID_DEMAND]
 
 
