@@ -57,6 +57,7 @@ _ROOT = Path(__file__).parents[2]
 _CHUNK = 1 << 16
 _FRAME_OVERHEAD = 1 << 10
 _EXIT_SECONDS = 5.0
+_CLOSED = "the connection is closed"
 
 
 def command() -> list[str]:
@@ -92,6 +93,7 @@ class ScriptHost:
         self._last_activity = 0.0
         """When the process last answered or was sent a call, on the event loop's clock."""
         self._is_overdue = False
+        self._is_closed = False
 
     @property
     def pid(self) -> int | None:
@@ -108,6 +110,8 @@ class ScriptHost:
         `argument` is called when the call's turn has come, so that at most `MAX_CALLS` arguments are in memory.
         """
         async with self._slots:
+            if self._is_closed:
+                raise ScriptFailed(_CLOSED)
             future: asyncio.Future[CallResult | CallFailure] = asyncio.get_running_loop().create_future()
             self._calls.add(PendingCall(scripts, Call(scripts.key, direction, argument()), future))
             if self._task is None or self._task.done():
@@ -119,7 +123,10 @@ class ScriptHost:
         return answer.results
 
     async def close(self) -> None:
-        """End the process. Pending calls fail."""
+        """End the process. Pending calls fail, and so do later ones."""
+        self._is_closed = True
+        # The task that does the same may not have begun yet.
+        self._calls.fail(_CLOSED)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
