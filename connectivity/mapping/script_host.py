@@ -259,7 +259,6 @@ class HostedScripts:
     """The scripts of one mapping definition on one connection."""
 
     def __init__(self, scripts: Scripts, host: ScriptHost) -> None:
-        self._has_incoming, self._has_outgoing = bool(scripts.incoming), bool(scripts.outgoing)
         self._host = host
         self._scripts = host.scripts(scripts.sources, scripts.libraries)
 
@@ -268,8 +267,6 @@ class HostedScripts:
 
         Raises DecodeError (`connectivity:message.mapping.failed`).
         """
-        if not self._has_incoming:
-            return (envelope,)
         try:
             results = await self._host.call(self._scripts, "incoming", partial(incoming_argument, envelope))
         except ScriptFailed as error:
@@ -278,8 +275,6 @@ class HostedScripts:
 
     async def outgoing(self, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
         """Return the envelopes that scripts make of Ditto protocol messages, in order. Raises EncodeError."""
-        if not self._has_outgoing:
-            return envelopes
         converted: list[Envelope] = []
         try:
             for envelope in envelopes:
