@@ -245,7 +245,8 @@ class ReplyTargetPublisher(SignalPublisher):
                 self.counters.mapped.note(signal)
             self._unsent[mapped].note(signal)
             if mapped == ADDRESS_UNRESOLVED:
-                self._warn_unresolved(signal, hint=_HEADER_HINT if "header:" in self.address else _VALUE_HINT)
+                hint = _HEADER_HINT if "header:" in self.address else _VALUE_HINT
+                self._warn_once("signal has no address", signal, hint=hint)
             return None
         number = len(mapped[1][0][1])
         if number == 1 and failure_of(signal) is None:

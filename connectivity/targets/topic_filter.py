@@ -1,22 +1,19 @@
 """Decides which signals a target receives, by its topics, namespaces, filters and extra fields.
 
-`TopicFilter.judge` checks the target's read permission, its topics, the namespace, and the filter with extra fields (Ditto
-connections, targets). It returns the signal as the target receives it, or the reason why it does not. For many targets,
-create one `SignalContext` and pass it to `filter_shared` of each. A filter sees only what its target may read: otherwise
-deliveries would reveal hidden values.
+`TopicFilter.filter` checks the target's read permission, its topics, the namespace, and the filter with extra fields (Ditto
+connections, targets). It returns the signal as the target receives it, or the reason why it does not. Many targets share
+one `SignalContext`. A filter sees only what its target may read: otherwise deliveries would reveal hidden values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from connectivity.connections.target_topics import TargetTopic, parse_target_topic
 from connectivity.targets.enrichment import ExtraFields, covers, extra_of
 from connectivity.targets.signal_context import S, SignalContext, SubjectView, SuppressionReason
-from connectivity.twins.context import StateLookup
 from mappings.model.field_selector import FieldSelection, merge_objects
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
@@ -115,12 +112,8 @@ class TopicFilter:
             for compiled_topic in self._topics.get(topic, ())
         )
 
-    def filter(self, signal: S, world: StateLookup, now: Callable[[], datetime]) -> S | SuppressionReason:
+    def filter(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """Return the readable signal with its extra fields, or the reason why it is not sent."""
-        return self.filter_shared(SignalContext(signal, world, now))
-
-    def filter_shared(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
-        """The same for a signal that others are asked about too."""
         topics_by_name = self._topics.get(signal_context.topic) if signal_context.topic is not None else None
         if topics_by_name is None:
             return SuppressionReason.TOPIC
