@@ -18,11 +18,11 @@ from connectivity.authorization.enforcer import Enforcer
 from connectivity.dispatch.announcements import PolicyAnnouncements
 from connectivity.dispatch.command_executor import foreign_labels
 from connectivity.dispatch.live_channel import (
-    LiveChannel,
     fits,
     forwarded_response,
     issued_response,
     outgoing,
+    publish,
     unexpected_response,
 )
 from connectivity.dispatch.pending import PendingRequest, PendingRequests
@@ -281,8 +281,8 @@ class RequestReply:
 
         if pending is None or not pending.is_over:
             # Otherwise it has reached its timeout before it could be sent.
-            live = LiveChannel(self._members, current)
-            sent = live.publish(outgoing(signal, requested), arrival.route.connection_id, requested.labels, acknowledge)
+            origin, live = arrival.route.connection_id, outgoing(signal, requested)
+            sent = publish(live, self._members, current, origin, requested.labels, acknowledge)
             if pending is not None:
                 pending.postings.extend(sent.postings)
                 pending.may_answer = lambda connection_id, subjects: (
