@@ -110,15 +110,12 @@ class FullScan:
         """
         async with self._searching.searches.slot(self.subjects, self._question.namespaces):
             while not self._is_over:
-                await self._slice(add)
-
-    async def _slice(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
-        try:
-            await self._searching.look(self.subjects, lambda worker: self._read_slice(worker, add))
-        except BudgetExceeded:
-            raise FeedFailed(self._timeout_fault()) from None
-        if self._seconds_left <= 0 and not self._is_over:
-            raise FeedFailed(self._timeout_fault())
+                try:
+                    await self._searching.look(self.subjects, lambda worker: self._read_slice(worker, add))
+                except BudgetExceeded:
+                    raise FeedFailed(self._timeout_fault()) from None
+                if self._seconds_left <= 0 and not self._is_over:
+                    raise FeedFailed(self._timeout_fault())
 
     def _read_slice(
         self, worker: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]
