@@ -308,8 +308,6 @@ class SubscriptionManager(ConnectionComponent):
         if reader_status is ReaderStatus.GONE:
             for subscription in list(self._by_reader.get((connection_id, address), ())):
                 self._cancel(subscription)
-            if (budget := self.budgets.get(connection_id)) is not None:
-                budget.forget(address)
 
     def sweep(self) -> None:
         """End idle subscriptions and forget ended ones; to be called about once a second."""
