@@ -44,7 +44,7 @@ from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done, ReaderStatus
 from mappings.errors import INTERNAL_ERROR, Fault
-from mappings.ids import EntityId, new_subscription_id
+from mappings.ids import EntityId, group_of, new_subscription_id
 from mappings.model.headers import timeout_seconds
 from mappings.model.signals import (
     Cancel,
@@ -243,8 +243,7 @@ class SubscriptionManager(ConnectionComponent):
                 feed.close()
                 self._quotas.give_back(None, subjects)
         if fault is not None:
-            group = entity.type.group if entity is not None else "things"
-            subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
+            subscriber.reply.post(ErrorResponse(entity, group_of(entity), fault, signal.headers))
             return
         # Only now: cancelling the last one of a scope may end the scope.
         now = self._clock()

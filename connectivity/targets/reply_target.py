@@ -31,6 +31,7 @@ from connectivity.targets.publisher import MappedSignal, SignalPublisher, is_fin
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import AddressNotAllowed, Fault
+from mappings.ids import group_of
 from mappings.model.headers import response_required
 from mappings.model.signals import (
     Acknowledgements,
@@ -322,9 +323,8 @@ def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse 
         return None
     message = f"The response is larger than the broker accepts: {error.fault.message}"
     fault = replace(error.fault, message=message, description="Request less, for example with 'fields'.")
-    group = answer.entity.type.group if answer.entity is not None else "things"
     channel = "live" if isinstance(answer, LiveResponse | MessageResponse) else getattr(answer, "channel", "twin")
-    return ErrorResponse(answer.entity, group, fault, answer.headers, channel)
+    return ErrorResponse(answer.entity, group_of(answer.entity), fault, answer.headers, channel)
 
 
 def reply_publishers(
