@@ -22,17 +22,13 @@ from spark_store.rql.ast import FieldKind, Predicate
 
 @dataclass(frozen=True, slots=True)
 class _CompiledTopic:
-    """One topic of a target.
-
-    `operands`: signal properties in its filter; `has_times`: whether its filter reads the clock.
-    """
+    """One topic of a target. `operands`: signal properties in its filter."""
 
     namespaces: frozenset[str]
     predicate: Predicate | None
     operands: tuple[tuple[str, Template], ...]
-    has_times: bool
     extra: ExtraFields | None
-    test: Callable[[Mapping[str, Any]], bool] | None = None
+    test: Callable[[Mapping[str, Any]], bool] | None
     """The predicate, compiled, unless it asks the clock."""
 
     @classmethod
@@ -40,14 +36,12 @@ class _CompiledTopic:
         predicate = rql.parse(topic.filter, is_operand) if topic.filter is not None else None
         fields = rql.fields(predicate) if predicate is not None else ()
         names = dict.fromkeys(field.path[0] for field in fields if field.kind is FieldKind.OPERAND)
-        has_times = predicate is not None and rql.names_times(predicate)
         return cls(
             frozenset(topic.namespaces),
             predicate,
             tuple((name, parse_operand(name)) for name in names),
-            has_times,
             ExtraFields(topic.extra_fields) if topic.extra_fields is not None else None,
-            rql.compile_predicate(predicate) if predicate is not None and not has_times else None,
+            rql.compile_predicate(predicate) if predicate is not None and not rql.names_times(predicate) else None,
         )
 
     @property
@@ -57,16 +51,14 @@ class _CompiledTopic:
 
     def answer(self, seen: SubjectView[S], signal_context: SignalContext[S]) -> S | SuppressionReason:
         """The signal as this topic has it, or why it is kept."""
-        extra = self.extra
-        predicate = self.predicate
-        if extra is None and self.test is not None:
-            return seen.signal if self.test(seen.document(self.operands)) else SuppressionReason.FILTER
-        if predicate is None and extra is None:
-            return seen.signal
-        if predicate is not None and self.has_times:
+        extra, predicate = self.extra, self.predicate
+        if predicate is not None and self.test is None:
             predicate = rql.resolve_times(predicate, signal_context.now())
         if extra is None:
-            passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
+            if predicate is None:
+                return seen.signal
+            document = seen.document(self.operands)
+            passes = rql.evaluate(predicate, document) if self.test is None else self.test(document)
             return seen.signal if passes else SuppressionReason.FILTER
         selection = extra.selection(lambda: seen.context)
         if predicate is not None and self._rejects_always(predicate, seen, selection):
