@@ -115,7 +115,7 @@ class LiveFeeds:
         return feed
 
     def leave(self, feed: LiveFeed) -> None:
-        """Remove a closed feed."""
+        """Remove a closed feed, unless it has left before."""
         buffer = self._lines.get(feed.entity)
         if buffer is None or feed not in buffer.feeds:
             return
@@ -277,7 +277,6 @@ class LiveFeed(Feed):
         "_after",
         "_buffer",
         "_feeds",
-        "_is_closed",
         "_is_notified",
         "_lagging_since",
         "_may_skip",
@@ -301,7 +300,6 @@ class LiveFeed(Feed):
         self._lagging_since: float | None = None
         """When the lag became too far."""
         self._is_notified = False
-        self._is_closed = False
 
     @property
     def position(self) -> int:
@@ -363,9 +361,7 @@ class LiveFeed(Feed):
 
     def close(self) -> None:
         self._ready = None
-        if not self._is_closed:
-            self._is_closed = True
-            self._feeds.leave(self)
+        self._feeds.leave(self)
 
 
 def live_metrics(entities: int, followers: int, skipped: int) -> Iterator[GaugeReading]:
