@@ -34,6 +34,7 @@ from connectivity.sources.acknowledgements import (
     TWIN_PERSISTED,
     RequestedAcks,
     acknowledgement_of,
+    aggregate_status,
     command_timeout,
     outcome_of_error,
     outcome_of_live_response,
@@ -360,9 +361,8 @@ class RequestReply:
         answer: Answer
         outcome = collector.outcome
         if isinstance(signal, Command) or not pending.wish.is_plain("live"):
-            answer = Acknowledgements(
-                signal.entity, collector.acks, collector.status, signal.headers, channel=collector.channel
-            )
+            status = aggregate_status(collector.acks)
+            answer = Acknowledgements(signal.entity, collector.acks, status, signal.headers, channel=collector.channel)
         elif pending.answer is not None:
             answer = pending.answer
             outcome = outcome_of_live_response(answer.status)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectivity.connections.target_topics import TargetTopic, parse_target_topic
-from connectivity.targets.enrichment import ExtraFields, covers, extra_of
+from connectivity.targets.enrichment import ExtraFields, covers
 from connectivity.targets.signal_context import S, SignalContext, SubjectView, SuppressionReason
-from mappings.model.field_selector import FieldSelection, merge_objects
+from mappings.model.field_selector import FieldSelection, merge_objects, select
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
 from spark_store.rql.ast import FieldKind, Predicate
@@ -66,7 +66,7 @@ class _CompiledTopic:
         thing = seen.readable_thing(selection)
         if thing is None:
             return SuppressionReason.ENRICHMENT
-        found = extra_of(thing, selection)
+        found = select(thing, selection)
         if predicate is not None and not rql.evaluate(predicate, merge_objects(seen.document(self.operands), found)):
             return SuppressionReason.FILTER
         return seen.add_extra_fields(found)
