@@ -1,7 +1,7 @@
 """The subscription engine: demand, and which elements and terminal signals it allows.
 
-One `Subscription` serves every wire protocol and kind of feed. It does no I/O and has no clock: its driver reads the feed
-between `begin_page` and `end_page`, and sends what `capacity` allows. A call returns the terminal signal if it is due.
+One `Subscription` serves every wire protocol and kind of feed. It does no I/O and has no clock: its driver reads the feed,
+and sends what `capacity` allows. A call returns the terminal signal if it is due.
 
     state     request(n)             emit         finish, fail                 cancel      idle, revoke
     WAITING   FLOWING                –            kept for the first request   CLOSED      CLOSED, Ended
@@ -50,7 +50,6 @@ class Subscription:
         "_terminal_needs_request",
         "active_at",
         "demand",
-        "is_reading",
         "sent",
         "state",
         "unconfirmed",
@@ -62,8 +61,6 @@ class Subscription:
         `terminal_needs_request`: the wire protocol allows a terminal signal only after the first request.
         """
         self.active_at = now
-        self.is_reading = False
-        """Whether a page of the feed is read and sent."""
         self._terminal_needs_request = terminal_needs_request
         self._held_end: SubscriptionEnded | None = None
         self.demand = min(demand, UNBOUNDED)
@@ -93,25 +90,11 @@ class Subscription:
         self.demand = min(self.demand + demand, UNBOUNDED)
         return self._close_if_due() if self._held_end is not None else None
 
-    def begin_page(self) -> bool:
-        """Return whether a page of the feed is to be read now: there is demand, and none is being read."""
-        if (
-            self.is_reading
-            or not self.demand
-            or self.state is not SubscriptionState.FLOWING
-            or self._held_end is not None
-        ):
-            return False
-        self.is_reading = True
-        return True
-
-    def end_page(self, now: float) -> None:
-        """Note that no page is read any more, since there is no demand, or nothing yet."""
-        self.is_reading = False
-        self.active_at = now
-
     def emit(self, count: int) -> None:
-        """Note that so many elements are sent together. Raises ValueError for more than `capacity`, an internal error."""
+        """Note that so many elements are sent together.
+
+        Raises ValueError for more than `capacity`, an internal error.
+        """
         if count > (most := self.capacity):
             raise ValueError(f"found {count} elements, expected at most {most}")
         if self.demand < UNBOUNDED:
@@ -147,14 +130,14 @@ class Subscription:
         """Return the seconds since the last activity; waiting for the broker is none of them."""
         return 0 if self.unconfirmed else now - self.active_at
 
-    def check_idle(self, now: float, timeout: float, *, feed_has_timeout: bool = False) -> SubscriptionEnded | None:
+    def check_idle(self, now: float, timeout: float, *, is_working: bool = False) -> SubscriptionEnded | None:
         """End after `timeout` idle seconds, even before the first request.
 
-        A feed that yields nothing is idle, too, unless its pages have a timeout of their own.
+        A feed that yields nothing is idle, too, unless `is_working`: it has a timeout of its own.
         """
         if self.state is SubscriptionState.CLOSED:
             return None
-        if self.unconfirmed or (self.is_reading and feed_has_timeout):
+        if self.unconfirmed or is_working:
             self.active_at = now
         return self._close(EndReason.IDLE) if now - self.active_at >= timeout else None
 

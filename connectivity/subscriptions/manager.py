@@ -171,6 +171,7 @@ class ActiveSubscription(Subscription):
         self.position: FeedPosition = 0
         self.posting: PendingPublish | None = None
         self.pump: asyncio.Task[None] | None = None
+        """Reads and sends pages while there is demand."""
         self.is_queued = False
         """Whether a page waits for the read-ahead budget, which is no idleness."""
         self.due: _Due | None = None
@@ -349,8 +350,9 @@ class SubscriptionManager(ConnectionComponent):
             self._forget(subscription, subscription.peer.scope, subscription.kind)
             return
         timeout, feed = self._bounds.idle_timeout, subscription.feed
-        feed_has_timeout = subscription.is_queued or (feed is not None and feed.has_timeout)
-        if (ended := subscription.check_idle(now, timeout, feed_has_timeout=feed_has_timeout)) is not None:
+        is_reading = subscription.pump is not None and feed is not None and feed.has_timeout
+        ended = subscription.check_idle(now, timeout, is_working=is_reading or subscription.is_queued)
+        if ended is not None:
             self._end(subscription, ended)
         else:
             self._schedule(subscription, subscription.active_at + timeout - now)
@@ -396,7 +398,8 @@ class SubscriptionManager(ConnectionComponent):
         return None
 
     def _start(self, subscription: ActiveSubscription) -> None:
-        if subscription.feed is not None and subscription.begin_page():
+        """Read pages if there is demand, unless some are read already."""
+        if subscription.feed is not None and subscription.pump is None and subscription.capacity:
             subscription.pump = asyncio.get_running_loop().create_task(self._run(subscription))
 
     async def _run(self, subscription: ActiveSubscription) -> None:
@@ -414,7 +417,7 @@ class SubscriptionManager(ConnectionComponent):
             self._end(subscription, subscription.fail(INTERNAL_ERROR))
         finally:
             subscription.pump = None
-            subscription.end_page(self._clock())
+            subscription.active_at = self._clock()
             if not subscription.unconfirmed:
                 subscription.posting = None
         if then is PageEnd.WAIT and subscription.feed is not None:

@@ -46,7 +46,10 @@ class ConnectionBudget:
         return f"<ConnectionBudget, {self.used_bytes} bytes>"
 
     def receiver(self, name: str | None) -> ReadAheadBudget:
-        """Return the budget of a peer, or of the broker for None. It is forgotten with the last reference to it."""
+        """Return the budget of a peer, or of the broker for None.
+
+        It is forgotten with the last reference to it.
+        """
         if (budget := self._receivers.get(name)) is None:
             budget = self._receivers[name] = ReadAheadBudget(self)
         return budget

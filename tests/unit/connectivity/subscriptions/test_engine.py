@@ -100,7 +100,6 @@ def test_spec_1_07_nothing_follows_the_end(end: str) -> None:
     assert subscription.finish() is None
     assert subscription.fail(NOT_FOUND) is None
     assert subscription.check_idle(1000, 60) is None
-    assert not subscription.begin_page()
 
 
 def test_spec_1_08_cancel_stops_the_elements_at_once() -> None:
@@ -177,18 +176,16 @@ def test_an_idle_subscription_ends_without_a_request() -> None:
     assert subscription.check_idle(60, 60) == SubscriptionEnded(EndReason.IDLE)
 
 
-@pytest.mark.parametrize("activity", ["request", "element", "confirm"])
+@pytest.mark.parametrize("activity", ["request", "confirm"])
 def test_every_activity_begins_the_idle_time_again(activity: str) -> None:
     subscription = patient(demand=5)
     if activity == "request":
         subscription.request(1, 50)
     else:
-        subscription.begin_page()
         subscription.emit(1)
-        subscription.end_page(50)
-        subscription.confirm(50 if activity == "element" else 55)
-    assert subscription.check_idle(100, 60) is None
-    assert subscription.check_idle(120, 60) == SubscriptionEnded(EndReason.IDLE)
+        subscription.confirm(50)
+    assert subscription.check_idle(109, 60) is None
+    assert subscription.check_idle(110, 60) == SubscriptionEnded(EndReason.IDLE)
 
 
 def test_b7_waiting_for_the_broker_is_not_idleness() -> None:
@@ -201,22 +198,11 @@ def test_b7_waiting_for_the_broker_is_not_idleness() -> None:
     assert subscription.check_idle(1060, 60) == SubscriptionEnded(EndReason.IDLE)
 
 
-@pytest.mark.parametrize("feed_has_timeout", [True, False])
-def test_b7_waiting_for_a_feed_is_idleness_unless_the_feed_has_a_timeout_of_its_own(feed_has_timeout: bool) -> None:
+@pytest.mark.parametrize("is_working", [True, False])
+def test_b7_waiting_for_a_feed_is_idleness_unless_the_feed_has_a_timeout_of_its_own(is_working: bool) -> None:
     subscription = patient(demand=5)
-    subscription.begin_page()
-    found = subscription.check_idle(60, 60, feed_has_timeout=feed_has_timeout)
-    assert found == (None if feed_has_timeout else SubscriptionEnded(EndReason.IDLE))
-
-
-def test_one_page_is_read_at_a_time_and_none_without_demand() -> None:
-    subscription = patient()
-    assert not subscription.begin_page()
-    subscription.request(1)
-    assert subscription.begin_page()
-    assert not subscription.begin_page()
-    subscription.end_page(1)
-    assert subscription.begin_page()
+    found = subscription.check_idle(60, 60, is_working=is_working)
+    assert found == (None if is_working else SubscriptionEnded(EndReason.IDLE))
 
 
 @pytest.mark.parametrize("end", [end for end in ENDS if end not in ("finish", "check_idle")])

@@ -123,6 +123,16 @@ async def test_case_12_an_empty_range_completes_at_the_first_request() -> None:
     assert harness.reply.names == ["Created", "Complete"]
 
 
+async def test_a_request_while_a_page_waits_for_the_broker_reads_no_other_page() -> None:
+    feed = ListFeed(range(1, 10))
+    harness = SubscriptionHarness(lambda: feed, page_items=1)
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 2)
+    await harness.request(key, 3)
+    assert len(feed.pages) == 1
+
+
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
 async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_is_treated_as_cancelled(demand: int) -> None:
     harness = SubscriptionHarness()
