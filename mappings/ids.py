@@ -99,6 +99,11 @@ def _parse(type: EntityType, text: str) -> EntityId | None:
 _PARSERS: Final = cached_by_type(8192, _parse)
 
 
+def group_of(entity: EntityId | None) -> str:
+    """Return the name of an entity's type in topic paths and errors; `things` without an entity."""
+    return "things" if entity is None else entity.type.group
+
+
 def namespace_of(id: str) -> str:
     """Return the text before the first colon of an entity's ID; empty if there is none."""
     return id.partition(":")[0] if ":" in id else ""

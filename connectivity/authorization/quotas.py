@@ -59,6 +59,13 @@ QuotaKey: TypeAlias = tuple[QuotaHolder, str, Quantity]
 QuotaKind: TypeAlias = tuple[QuotaHolder, Quantity]
 
 
+def growth_by_one(quantity: Quantity, subjects: Sequence[str], namespaces: Iterable[str]) -> dict[QuotaKey, int]:
+    """Return the growth by one, of the first subject and of some namespaces."""
+    holders = [(QuotaHolder.SUBJECT, subject) for subject in subjects[:1]]
+    holders += [(QuotaHolder.NAMESPACE, namespace) for namespace in namespaces]
+    return {(*holder, quantity): 1 for holder in holders}
+
+
 def growth_by_event(namespace: str, subject: str, size: int) -> Counter[QuotaKey]:
     """Return the growth by one event of so many bytes, apart from the stored data."""
     growth: Counter[QuotaKey] = Counter()

@@ -19,6 +19,7 @@ from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from mappings.errors import INTERNAL_ERROR
+from mappings.ids import group_of
 from mappings.model.signals import (
     Cancel,
     Command,
@@ -112,8 +113,7 @@ def decode_response(known: bytes, command: Command) -> Response:
 
 def internal_error(answer: CommandResponse) -> ErrorResponse:
     """Return the error response that replaces a response after an internal error."""
-    group = answer.entity.type.group if answer.entity is not None else "things"
-    return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
+    return ErrorResponse(answer.entity, group_of(answer.entity), INTERNAL_ERROR, answer.headers)
 
 
 def internal_error_of(signal: Inbound) -> ErrorResponse:
@@ -121,8 +121,7 @@ def internal_error_of(signal: Inbound) -> ErrorResponse:
     entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
     is_twin = isinstance(signal, Command | Subscribe | Request | Cancel | SessionMessage)
     channel = getattr(signal, "channel", "twin" if is_twin else "live")
-    group = entity.type.group if entity is not None else "things"
-    return ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers, channel)
+    return ErrorResponse(entity, group_of(entity), INTERNAL_ERROR, signal.headers, channel)
 
 
 def group_by_arrival(waiting: Sequence[Effect]) -> list[tuple[InboundDelivery, list[Effect]]]:

@@ -13,7 +13,7 @@ the headers of the request, which lead to the requester, and with its other own 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.sources.acknowledgements import RequestedAcks, weak
-from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.signal_context import SignalContext, SuppressionReason
@@ -62,45 +61,43 @@ class SentSignal(NamedTuple):
     recipients: Mapping[str, int]
 
 
-class LiveChannel:
-    """Sends live signals to the targets of other connections. Keeps no state."""
+def publish(
+    signal: Live,
+    members: Iterable[OpenConnection],
+    world: StateLookup,
+    origin: str,
+    labels: Sequence[str],
+    acknowledge: Acknowledge,
+) -> SentSignal:
+    """Send a signal of the connection `origin` to the targets of the other connections.
 
-    def __init__(self, members: ConnectionDirectory, world: StateLookup) -> None:
-        self._members = members
-        self._world = world
-
-    def publish(self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge) -> SentSignal:
-        """Send a signal of the connection `origin` to the other connections.
-
-        `acknowledge` gets the acknowledgements for those of the `labels` that a target issues, or that a connection
-        without recipients declares; during this call or later.
-        """
-        others = [member for member in self._members if member.connection_id != origin]
-        recipients = _Recipients(signal, labels, others, acknowledge)
-        context = SignalContext(signal, self._world, utc_now)
-        postings = []
-        for member in others:
-            for target in member.targets:
-                label = target.label if target.label in labels else None
-                on_published = (
-                    _on_published(signal, target, label, acknowledge) if label is not None else ignore_outcome
-                )
-                matched = target.filter(context)
-                if isinstance(matched, SuppressionReason):
-                    posting = None
-                elif target.outbox.is_attached:
-                    posting = target.post(matched, on_published, partial(recipients.remove, member, label))
-                else:
-                    posting = _NOT_SENT
-                    target.counters.not_published.note(signal, words=str(_BROKER_UNAVAILABLE))
-                    on_published(_BROKER_UNAVAILABLE)
-                if posting is not None:
-                    recipients.add(member, label, is_sent=posting.count > 0)
-                    postings.append(posting)
-                elif label is not None:
-                    recipients.suppressed.append(label)
-        recipients.acknowledge_weakly()
-        return SentSignal(postings, recipients.sent)
+    `acknowledge` gets the acknowledgements for those of the `labels` that a target issues, or that a connection without
+    recipients declares; during this call or later.
+    """
+    others = [member for member in members if member.connection_id != origin]
+    recipients = _Recipients(signal, labels, others, acknowledge)
+    context = SignalContext(signal, world, utc_now)
+    postings = []
+    for member in others:
+        for target in member.targets:
+            label = target.label if target.label in labels else None
+            on_published = _on_published(signal, target, label, acknowledge) if label is not None else ignore_outcome
+            matched = target.filter(context)
+            if isinstance(matched, SuppressionReason):
+                posting = None
+            elif target.outbox.is_attached:
+                posting = target.post(matched, on_published, partial(recipients.remove, member, label))
+            else:
+                posting = _NOT_SENT
+                target.counters.not_published.note(signal, words=str(_BROKER_UNAVAILABLE))
+                on_published(_BROKER_UNAVAILABLE)
+            if posting is not None:
+                recipients.add(member, label, is_sent=posting.count > 0)
+                postings.append(posting)
+            elif label is not None:
+                recipients.suppressed.append(label)
+    recipients.acknowledge_weakly()
+    return SentSignal(postings, recipients.sent)
 
 
 class _Recipients:
@@ -142,7 +139,8 @@ class _Recipients:
         declared = [label for label in self._labels if any(label in member.declared for member in not_reached)]
         for label in dict.fromkeys((*self.suppressed, *declared)):
             if not self._expected[label]:
-                self._acknowledge(_weak_acknowledgement(self._signal, label))
+                correlation_id = self._signal.headers.get("correlation-id")
+                self._acknowledge(weak(self._signal.entity, label, "live", correlation_id))
 
 
 def outgoing(signal: Live, wish: RequestedAcks) -> Live:
@@ -185,10 +183,6 @@ def issued_response(request: Message | LiveCommand, status: int) -> LiveAnswer:
             request.entity, request.direction, request.subject, request.path, status, None, request.headers
         )
     return LiveResponse(request.entity, request.action, request.path, status, None, request.headers)
-
-
-def _weak_acknowledgement(signal: Live, label: str) -> Acknowledgement:
-    return weak(signal.entity, label, "live", signal.headers.get("correlation-id"))
 
 
 def _on_published(signal: Live, target: TargetPublisher, label: str, acknowledge: Acknowledge) -> Done:

@@ -37,10 +37,6 @@ MayAnswer: TypeAlias = Callable[[str, Sequence[str]], bool]
 """Whether these subjects, by this connection, may answer a signal."""
 
 
-def _nobody(_connection_id: str, _subjects: Sequence[str]) -> bool:
-    return False
-
-
 class PendingRequest:
     """One signal that waits, to be answered by `route`.
 
@@ -90,7 +86,7 @@ class PendingRequest:
         self.answer: LiveAnswer | None = None
         self.fallback: Response | None = None
         self.postings: list[PendingPublish] = []
-        self.may_answer: MayAnswer = _nobody
+        self.may_answer: MayAnswer = lambda _connection_id, _subjects: False
 
     def __repr__(self) -> str:
         return f"<PendingRequest {self.collector!r}, {'over' if self.is_over else 'open'}>"

@@ -30,10 +30,10 @@ from connectivity.store.quota_repository import STEP_ROWS, QuotaRepository
 from connectivity.store.store import Store
 from connectivity.twins import errors
 from connectivity.twins.context import Decision, encode
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityType
 from mappings.model.signals import Command
 from mappings.timestamps import utc_text
-from spark_store.records import event_size
+from spark_store.records import Snapshot, event_size
 
 RECOUNT_SECONDS = 60.0
 
@@ -147,16 +147,12 @@ class QuotaCheck:
         for snapshot in decision.snapshots:
             key = (QuotaHolder.NAMESPACE, snapshot.entity.namespace, Quantity.BYTES)
             if self._quotas.allowed(key) is not None:
-                growth[key] += _size(snapshot.state) - self._stored_size(snapshot.entity)
+                growth[key] += _size(snapshot) - _size(self._store.snapshot(snapshot.entity))
         return growth
 
-    def _stored_size(self, entity: EntityId) -> int:
-        snapshot = self._store.snapshot(entity)
-        return 0 if snapshot is None else _size(snapshot.state)
 
-
-def _size(state: object) -> int:
-    return 0 if state is None else len(encode(state))
+def _size(snapshot: Snapshot | None) -> int:
+    return 0 if snapshot is None or snapshot.state is None else len(encode(snapshot.state))
 
 
 def _refusal(command: Command, code: str, detail: str) -> TwinError:

@@ -18,11 +18,11 @@ from connectivity.authorization.enforcer import Enforcer
 from connectivity.dispatch.announcements import PolicyAnnouncements
 from connectivity.dispatch.command_executor import foreign_labels
 from connectivity.dispatch.live_channel import (
-    LiveChannel,
     fits,
     forwarded_response,
     issued_response,
     outgoing,
+    publish,
     unexpected_response,
 )
 from connectivity.dispatch.pending import PendingRequest, PendingRequests
@@ -34,6 +34,7 @@ from connectivity.sources.acknowledgements import (
     TWIN_PERSISTED,
     RequestedAcks,
     acknowledgement_of,
+    aggregate_status,
     command_timeout,
     outcome_of_error,
     outcome_of_live_response,
@@ -281,8 +282,8 @@ class RequestReply:
 
         if pending is None or not pending.is_over:
             # Otherwise it has reached its timeout before it could be sent.
-            live = LiveChannel(self._members, current)
-            sent = live.publish(outgoing(signal, requested), arrival.route.connection_id, requested.labels, acknowledge)
+            origin, live = arrival.route.connection_id, outgoing(signal, requested)
+            sent = publish(live, self._members, current, origin, requested.labels, acknowledge)
             if pending is not None:
                 pending.postings.extend(sent.postings)
                 pending.may_answer = lambda connection_id, subjects: (
@@ -360,9 +361,8 @@ class RequestReply:
         answer: Answer
         outcome = collector.outcome
         if isinstance(signal, Command) or not pending.wish.is_plain("live"):
-            answer = Acknowledgements(
-                signal.entity, collector.acks, collector.status, signal.headers, channel=collector.channel
-            )
+            status = aggregate_status(collector.acks)
+            answer = Acknowledgements(signal.entity, collector.acks, status, signal.headers, channel=collector.channel)
         elif pending.answer is not None:
             answer = pending.answer
             outcome = outcome_of_live_response(answer.status)

@@ -69,14 +69,10 @@ class ResponseRouter:
         if target is not None:
             # It waits for the broker of another connection.
             arrival.delivery.ours_since = math.inf
-            _divert(target, answer, route.connection_id, ended)
+            _send(target, replace(answer, headers={**answer.headers, DIVERTED_FROM: route.connection_id}), ended)
         elif not diverted.is_preserved:
             route.counters.not_diverted.note(answer, words=diverted.reason or None)
             ended(None)
-
-
-def _divert(target: TargetPublisher, answer: Answer, origin: str, ended: Done) -> None:
-    _send(target, replace(answer, headers={**answer.headers, DIVERTED_FROM: origin}), ended)
 
 
 def _send(target: TargetPublisher, answer: Answer, ended: Done) -> None:

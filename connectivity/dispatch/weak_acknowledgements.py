@@ -89,7 +89,7 @@ class WeakAcknowledgements:
             issued = [label for label in self._labels if label == cursor.route.label]
             if not issued and not declared:
                 continue
-            matched = cursor.route.interest.filter_shared(context)
+            matched = cursor.route.interest.filter(context)
             if matched is SuppressionReason.ENRICHMENT:
                 # The target matches, but its extra fields are not available: a failure.
                 self._expected.update([*issued, *declared])

@@ -236,7 +236,6 @@ class Supervisor:
         if not any(client.is_running for client in self.clients):
             for shortfall in ignored_parts(self.connection):
                 log.warning("part of the document has no effect", connection=self.connection.id, part=shortfall)
-            self.deliveries.begin_opening()
             for component in self._components:
                 component.opened(self._open_connection)
         for client in self.clients:

@@ -137,16 +137,13 @@ class ConfiguredMapper:
 
     def _accepts(self, envelope: Envelope, context: PlaceholderContext | None) -> bool:
         """Return whether this mapper reads the envelope. Raises DecodeError for a missing payload."""
-        if not self._blocked.isdisjoint(envelope.headers.values()) and self._is_blocked(envelope):
+        if not self._blocked.isdisjoint(envelope.headers.values()) and envelope.header(_CONTENT_TYPE) in self._blocked:
             return False
         if context is not None and not _all_hold(self._incoming, context):
             return False
         if not envelope.payload and not self._reads_empty:
             raise DecodeError(mapping_failed("The payload is absent or empty."))
         return True
-
-    def _is_blocked(self, envelope: Envelope) -> bool:
-        return envelope.header(_CONTENT_TYPE) in self._blocked
 
     def _too_many(self, count: int, most: int) -> Fault:
         return mapping_failed(

@@ -7,8 +7,8 @@ and the others are sent to the next process. If the process ended for another re
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections import deque
-from collections.abc import Callable
 
 from connectivity.mapping.script_protocol import (
     BadFrame,
@@ -28,21 +28,19 @@ MAX_ATTEMPTS = 2
 
 
 class PendingCall:
-    """A call that has not ended. Set `is_over` to ignore its result."""
+    """A call, and the future of its answer, which is ignored if the future is cancelled."""
 
-    __slots__ = ("call", "ended", "is_over", "scripts", "tries")
+    __slots__ = ("answer", "call", "scripts", "tries")
 
-    def __init__(self, scripts: Load, call: Call, ended: Callable[[CallResult | CallFailure], None]) -> None:
+    def __init__(self, scripts: Load, call: Call, answer: Future[CallResult | CallFailure]) -> None:
         self.scripts = scripts
         self.call = call
-        self.ended = ended
-        self.is_over = False
+        self.answer = answer
         self.tries = 0
 
     def end(self, answer: CallResult | CallFailure) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self.ended(answer)
+        if not self.answer.done():
+            self.answer.set_result(answer)
 
 
 class Calls:
@@ -71,7 +69,7 @@ class Calls:
         frames = []
         while self._is_ready and self._waiting and len(self._sent) < WINDOW:
             pending_call = self._waiting.popleft()
-            if pending_call.is_over:
+            if pending_call.answer.done():
                 continue
             if pending_call.scripts.key not in self._loaded:
                 self._loaded.add(pending_call.scripts.key)

@@ -57,6 +57,7 @@ _ROOT = Path(__file__).parents[2]
 _CHUNK = 1 << 16
 _FRAME_OVERHEAD = 1 << 10
 _EXIT_SECONDS = 5.0
+_CLOSED = "the connection is closed"
 
 
 def command() -> list[str]:
@@ -92,6 +93,7 @@ class ScriptHost:
         self._last_activity = 0.0
         """When the process last answered or was sent a call, on the event loop's clock."""
         self._is_overdue = False
+        self._is_closed = False
 
     @property
     def pid(self) -> int | None:
@@ -108,22 +110,23 @@ class ScriptHost:
         `argument` is called when the call's turn has come, so that at most `MAX_CALLS` arguments are in memory.
         """
         async with self._slots:
+            if self._is_closed:
+                raise ScriptFailed(_CLOSED)
             future: asyncio.Future[CallResult | CallFailure] = asyncio.get_running_loop().create_future()
-            pending_call = PendingCall(scripts, Call(scripts.key, direction, argument()), future.set_result)
-            self._calls.add(pending_call)
+            self._calls.add(PendingCall(scripts, Call(scripts.key, direction, argument()), future))
             if self._task is None or self._task.done():
                 self._task = asyncio.get_running_loop().create_task(self._run(), name="script process")
             self._send_calls()
-            try:
-                answer = await future
-            finally:
-                pending_call.is_over = True
+            answer = await future
         if isinstance(answer, CallFailure):
             raise ScriptFailed(answer.reason)
         return answer.results
 
     async def close(self) -> None:
-        """End the process. Pending calls fail."""
+        """End the process. Pending calls fail, and so do later ones."""
+        self._is_closed = True
+        # The task that does the same may not have begun yet.
+        self._calls.fail(_CLOSED)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -256,7 +259,6 @@ class HostedScripts:
     """The scripts of one mapping definition on one connection."""
 
     def __init__(self, scripts: Scripts, host: ScriptHost) -> None:
-        self._has_incoming, self._has_outgoing = bool(scripts.incoming), bool(scripts.outgoing)
         self._host = host
         self._scripts = host.scripts(scripts.sources, scripts.libraries)
 
@@ -265,8 +267,6 @@ class HostedScripts:
 
         Raises DecodeError (`connectivity:message.mapping.failed`).
         """
-        if not self._has_incoming:
-            return (envelope,)
         try:
             results = await self._host.call(self._scripts, "incoming", partial(incoming_argument, envelope))
         except ScriptFailed as error:
@@ -275,8 +275,6 @@ class HostedScripts:
 
     async def outgoing(self, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
         """Return the envelopes that scripts make of Ditto protocol messages, in order. Raises EncodeError."""
-        if not self._has_outgoing:
-            return envelopes
         converted: list[Envelope] = []
         try:
             for envelope in envelopes:

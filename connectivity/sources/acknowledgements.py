@@ -276,10 +276,6 @@ class AckAggregator:
             self.take(timed_out(self.entity, label, self.channel, correlation_id, seconds))
 
     @property
-    def status(self) -> int:
-        return aggregate_status(self.acks)
-
-    @property
     def outcome(self) -> Outcome:
         """How the delivery of the command ends."""
         return outcome_of_acks((ack.label, ack.status) for ack in self.acks)

@@ -59,10 +59,6 @@ class RetryBuffer:
         self.recovery: asyncio.Task[None] | None = None
         """Retries the held deliveries while there are some; others wait for it."""
 
-    def begin_opening(self) -> None:
-        """Forget the deliveries of earlier openings of the connection."""
-        self.ledger = DeliveryLedger()
-
     def names_of(self, connection: str, source: int, prefix: str) -> KnownNames:
         """Return the names with a prefix of a source's deliveries that may come again, in any order."""
         known = self.ledger.names_of(source, prefix)

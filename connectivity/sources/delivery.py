@@ -278,20 +278,13 @@ def read(
 
     `prepared` is the result of `reader.prepare`, begun at `started` (nanoseconds since 1970).
     """
-    each = zip(deliveries, prepared or repeat(NOTHING), strict=False)
-    route = reader.route
-    if (tracer := route.tracer) is None:
-        inbound_deliveries = [
-            InboundDelivery(delivery, reader.receive(delivery, made), route, ledger) for delivery, made in each
-        ]
-    else:
-        inbound_deliveries = [
-            InboundDelivery(
-                delivery, _trace(tracer, delivery, reader.receive(delivery, made), route, since), route, ledger
-            )
-            for delivery, made in each
-            for since in (started or time_ns(),)
-        ]
+    route, tracer = reader.route, reader.route.tracer
+    inbound_deliveries = []
+    for delivery, made in zip(deliveries, prepared or repeat(NOTHING), strict=False):
+        received = reader.receive(delivery, made)
+        if tracer is not None:
+            received = _trace(tracer, delivery, received, route, started or time_ns())
+        inbound_deliveries.append(InboundDelivery(delivery, received, route, ledger))
     _count_read(inbound_deliveries, reader.is_enforcing)
     # First deliveries are not known; those that free a key are looked up, too.
     return [

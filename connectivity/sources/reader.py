@@ -29,7 +29,7 @@ from connectivity.targets.destination import features_of
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import UNKNOWN_SIZE, Delivery
 from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
-from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
+from mappings.ids import EntityId, EntityType, group_of, new_correlation_id, parse_entity_id
 from mappings.mappers.base import Answers
 from mappings.model.envelope import Envelope
 from mappings.model.headers import normalize, readable, require_size
@@ -334,9 +334,8 @@ class SourceReader:
                 self._enforce(signal.entity, identity)
         except MappingError as error:
             entity = signal.entity
-            group = entity.type.group if entity is not None else "things"
             known = _merge(headers, error.headers) if isinstance(error, DecodeError) else headers
-            raise DecodeError(error.fault, entity=entity, group=group, headers=known) from error
+            raise DecodeError(error.fault, entity=entity, group=group_of(entity), headers=known) from error
         headers["ditto-originator"] = subjects[0]
         if "correlation-id" not in headers:
             headers["correlation-id"] = new_correlation_id()

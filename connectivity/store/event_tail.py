@@ -79,7 +79,7 @@ class EventTail:
             self.extend(last, changes)
             return
         try:
-            self.catch_up()
+            self.reach(self._journal.newest_seq())
         except StoreUnavailable as error:
             log.warning("journal readers not notified before the next commit", error=str(error))
 
@@ -88,10 +88,6 @@ class EventTail:
         self.newest = max(self.newest, newest)
         for wake in list(self._wakes):
             wake()
-
-    def catch_up(self) -> None:
-        """Announce events that were committed before anyone read them. Raises StoreUnavailable."""
-        self.reach(self._journal.newest_seq())
 
     def forget(self) -> None:
         """Discard what is kept in memory, because the journal has changed."""

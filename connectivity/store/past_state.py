@@ -120,7 +120,7 @@ async def first_published(store: Store, entity: EntityId, first: int, last: int,
     await store.barrier()
     size = LEAST
     while first <= last:
-        begun = store.retained_history.beginning(entity)
+        begun = store.tail.beginning(entity)
         first = max(first, begun.erased + 1)
         if first < begun.first:
             end = min(last, begun.first - 1, first + COLD - 1)
@@ -129,7 +129,7 @@ async def first_published(store: Store, entity: EntityId, first: int, last: int,
             end, started = min(last, first + size - 1), time.monotonic()
             found = await _in_journal(store, entity, first, end, instant)
             size = next_size(size, time.monotonic() - started)
-            if first < store.retained_history.beginning(entity).first:
+            if first < store.tail.beginning(entity).first:
                 # Some of it was trimmed meanwhile: search again.
                 continue
         if found:

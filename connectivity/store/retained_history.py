@@ -114,10 +114,6 @@ class RetainedHistory:
         """Discard what is known of the journal, after events were trimmed."""
         self._starts.clear()
 
-    def beginning(self, entity: EntityId) -> HistoryStart:
-        """Return where an entity begins in the journal at this moment. Raises StoreUnavailable."""
-        return self._journal.beginning(entity)
-
     def _beginning(self, entity: EntityId) -> HistoryStart:
         if (found := self._starts.get(entity)) is None:
             found = self._journal.beginning(entity)

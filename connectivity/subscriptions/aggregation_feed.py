@@ -47,8 +47,8 @@ class RowBudget:
 
     def add(self, user: tuple[str, ...], size: int) -> None:
         """Count the rows of one more aggregation. Raises FeedFailed if they are too many."""
-        free = MOST_ROW_BYTES_TOGETHER - self._by_user.total()
-        if (kept := self._by_user[user]) + size > min(MOST_ROW_BYTES, free):
+        kept, together = self._by_user[user], self._by_user.total()
+        if kept + size > MOST_ROW_BYTES or together + size > MOST_ROW_BYTES_TOGETHER:
             message = (
                 f"The rows have {size} bytes, and {kept} bytes of rows of other aggregations of these subjects are not "
                 f"received yet. At most {MOST_ROW_BYTES} are kept for the same subjects, {MOST_ROW_BYTES_TOGETHER} for all."
@@ -110,15 +110,12 @@ class FullScan:
         """
         async with self._searching.searches.slot(self.subjects, self._question.namespaces):
             while not self._is_over:
-                await self._slice(add)
-
-    async def _slice(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
-        try:
-            await self._searching.look(self.subjects, lambda worker: self._read_slice(worker, add))
-        except BudgetExceeded:
-            raise FeedFailed(self._timeout_fault()) from None
-        if self._seconds_left <= 0 and not self._is_over:
-            raise FeedFailed(self._timeout_fault())
+                try:
+                    await self._searching.look(self.subjects, lambda worker: self._read_slice(worker, add))
+                except BudgetExceeded:
+                    raise FeedFailed(self._timeout_fault()) from None
+                if self._seconds_left <= 0 and not self._is_over:
+                    raise FeedFailed(self._timeout_fault())
 
     def _read_slice(
         self, worker: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
+from connectivity.authorization.quotas import Quantity, QuotaKey, Quotas, growth_by_one
 from connectivity.fair_share import FairShare, PeerShare
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -61,10 +61,7 @@ class SubscriptionQuotas:
 
 
 def _growth(entity: EntityId | None, subjects: Sequence[str]) -> dict[QuotaKey, int]:
-    growth = {(QuotaHolder.SUBJECT, subject, Quantity.SUBSCRIPTIONS): 1 for subject in subjects[:1]}
-    if entity is not None:
-        growth[QuotaHolder.NAMESPACE, entity.namespace, Quantity.SUBSCRIPTIONS] = 1
-    return growth
+    return growth_by_one(Quantity.SUBSCRIPTIONS, subjects, () if entity is None else (entity.namespace,))
 
 
 def _code(kind: SubscriptionKind) -> str:

@@ -115,7 +115,7 @@ class LiveFeeds:
         return feed
 
     def leave(self, feed: LiveFeed) -> None:
-        """Remove a closed feed."""
+        """Remove a closed feed, unless it has left before."""
         buffer = self._lines.get(feed.entity)
         if buffer is None or feed not in buffer.feeds:
             return
@@ -277,7 +277,6 @@ class LiveFeed(Feed):
         "_after",
         "_buffer",
         "_feeds",
-        "_is_closed",
         "_is_notified",
         "_lagging_since",
         "_may_skip",
@@ -301,21 +300,11 @@ class LiveFeed(Feed):
         self._lagging_since: float | None = None
         """When the lag became too far."""
         self._is_notified = False
-        self._is_closed = False
-
-    @property
-    def newest(self) -> int:
-        """The newest durable revision of the entity; 0 for none."""
-        return self._buffer.newest
 
     @property
     def position(self) -> int:
         """The revision up to which events were supplied or skipped."""
         return max(self._after, self._supplied)
-
-    def skip_to(self, revision: int) -> None:
-        """Continue after this revision, skipping earlier events."""
-        self._after = max(self._after, revision)
 
     def rewind_to(self, revision: int) -> None:
         """Supply all events after this revision that were not supplied."""
@@ -329,10 +318,6 @@ class LiveFeed(Feed):
         if page.then is PageEnd.WAIT and not page.elements:
             # Keep the position: the beginning may still move back.
             return Page((), position, PageEnd.WAIT)
-        if page.elements and page.elements[0].revision <= self._after:
-            # The feed has skipped events while the page was read.
-            remaining = [event for event in page.elements if event.revision > self._after]
-            page = Page(remaining, max(page.position, self._after), page.then)
         self._supplied = page.position
         if self._lagging_since is not None:
             self._is_lagging(page.position, self._lagging_since)
@@ -355,7 +340,7 @@ class LiveFeed(Feed):
         newest, now = self._buffer.newest, self._feeds.clock()
         if self._is_lagging(position, now) and now - (self._lagging_since or now) >= self._feeds.leeway.seconds:
             self._lagging_since = None
-            self.skip_to(newest - 1)
+            self._after = newest - 1
             self._feeds.skipped += newest - 1 - position
 
     def _is_lagging(self, position: int, now: float) -> bool:
@@ -376,9 +361,7 @@ class LiveFeed(Feed):
 
     def close(self) -> None:
         self._ready = None
-        if not self._is_closed:
-            self._is_closed = True
-            self._feeds.leave(self)
+        self._feeds.leave(self)
 
 
 def live_metrics(entities: int, followers: int, skipped: int) -> Iterator[GaugeReading]:

@@ -25,14 +25,7 @@ from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.fair_share import FairShare, PeerShare
 from connectivity.monitoring.logs import log_context
 from connectivity.monitoring.prometheus import GaugeReading
-from connectivity.subscriptions.engine import (
-    ElementsEmitted,
-    ElementsWithdrawn,
-    EngineOutput,
-    Subscription,
-    SubscriptionEnded,
-    SubscriptionState,
-)
+from connectivity.subscriptions.engine import Subscription, SubscriptionEnded, SubscriptionState
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
 from connectivity.subscriptions.limits import (
     SHARED,
@@ -51,7 +44,7 @@ from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done, ReaderStatus
 from mappings.errors import INTERNAL_ERROR, Fault
-from mappings.ids import EntityId, new_subscription_id
+from mappings.ids import EntityId, group_of, new_subscription_id
 from mappings.model.headers import timeout_seconds
 from mappings.model.signals import (
     Cancel,
@@ -60,6 +53,7 @@ from mappings.model.signals import (
     EndReason,
     ErrorResponse,
     Failed,
+    Headers,
     Next,
     Outbound,
     Request,
@@ -177,6 +171,7 @@ class ActiveSubscription(Subscription):
         self.position: FeedPosition = 0
         self.posting: PendingPublish | None = None
         self.pump: asyncio.Task[None] | None = None
+        """Reads and sends pages while there is demand."""
         self.is_queued = False
         """Whether a page waits for the read-ahead budget, which is no idleness."""
         self.due: _Due | None = None
@@ -249,8 +244,7 @@ class SubscriptionManager(ConnectionComponent):
                 feed.close()
                 self._quotas.give_back(None, subjects)
         if fault is not None:
-            group = entity.type.group if entity is not None else "things"
-            subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
+            subscriber.reply.post(ErrorResponse(entity, group_of(entity), fault, signal.headers))
             return
         # Only now: cancelling the last one of a scope may end the scope.
         now = self._clock()
@@ -262,9 +256,9 @@ class SubscriptionManager(ConnectionComponent):
             self._schedule(subscription, self._bounds.idle_timeout)
         subscriber.reply.post(Created(subscription.kind, key, subscription.entity, signal.headers))
         if isinstance(feed, Fault):
-            self._send(subscription, subscription.fail(feed))
+            self._end(subscription, subscription.fail(feed))
         elif feed is NOTHING:
-            self._send(subscription, subscription.finish())
+            self._end(subscription, subscription.finish())
         else:
             subscription.feed = feed
             self._start(subscription)
@@ -282,17 +276,14 @@ class SubscriptionManager(ConnectionComponent):
         if (subscription := self._find(signal, subscriber)) is None:
             return
         if subscription.state is SubscriptionState.CLOSED:
-            (ended,) = subscription.request(signal.demand)
-            assert isinstance(ended, SubscriptionEnded)
-            reason = ended.reason or EndReason.CANCELLED
-            kind, key, entity = subscription.kind, subscription.key, subscription.entity
-            subscriber.reply.post(Failed(kind, key, entity, signal.headers, reason))
+            if (refused := subscription.request(signal.demand)) is not None:
+                subscriber.reply.post(_terminal_signal(subscription, refused, signal.headers))
             return
         subscription.headers = encode(signal.headers)
         if subscriber is not subscription.peer:
             self._reply_to(subscription, subscriber)
-        if outputs := subscription.request(signal.demand, self._clock()):
-            self._send(subscription, outputs)
+        if (ended := subscription.request(signal.demand, self._clock())) is not None:
+            self._end(subscription, ended)
         self._start(subscription)
 
     def cancel(self, signal: Cancel, subscriber: Subscriber) -> None:
@@ -310,15 +301,13 @@ class SubscriptionManager(ConnectionComponent):
 
     def revoke(self, subscription: ActiveSubscription, fault: Fault) -> None:
         """End a subscription by an operator; its client is sent `failed`."""
-        self._send(subscription, subscription.revoke(fault))
+        self._end(subscription, subscription.revoke(fault))
 
     def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
         """Cancel the subscriptions of a reader that has gone, unless another reader has taken them over."""
         if reader_status is ReaderStatus.GONE:
             for subscription in list(self._by_reader.get((connection_id, address), ())):
                 self._cancel(subscription)
-            if (budget := self.budgets.get(connection_id)) is not None:
-                budget.forget(address)
 
     def sweep(self) -> None:
         """End idle subscriptions and forget ended ones; to be called about once a second."""
@@ -335,14 +324,14 @@ class SubscriptionManager(ConnectionComponent):
         """Fail the subscriptions of an erased entity; return their number."""
         failed = [subscription for subscription in self if subscription.entity == entity]
         for subscription in failed:
-            self._send(subscription, subscription.fail(fault))
+            self._end(subscription, subscription.fail(fault))
         return len(failed)
 
     def abort(self, kind: SubscriptionKind) -> None:
         """Fail the subscriptions of a kind that have been requested from, at shutdown."""
         for subscription in list(self):
             if subscription.kind is kind and subscription.state is SubscriptionState.FLOWING:
-                self._send(subscription, subscription.revoke(EndReason.ABORTED))
+                self._end(subscription, subscription.revoke(EndReason.ABORTED))
 
     def closed(self, connection_id: str) -> None:
         """End the subscriptions of a connection that is closed or deleted, without a reply."""
@@ -361,9 +350,10 @@ class SubscriptionManager(ConnectionComponent):
             self._forget(subscription, subscription.peer.scope, subscription.kind)
             return
         timeout, feed = self._bounds.idle_timeout, subscription.feed
-        feed_has_timeout = subscription.is_queued or (feed is not None and feed.has_timeout)
-        if outputs := subscription.check_idle(now, timeout, feed_has_timeout=feed_has_timeout):
-            self._send(subscription, outputs)
+        is_reading = subscription.pump is not None and feed is not None and feed.has_timeout
+        ended = subscription.check_idle(now, timeout, is_working=is_reading or subscription.is_queued)
+        if ended is not None:
+            self._end(subscription, ended)
         else:
             self._schedule(subscription, subscription.active_at + timeout - now)
 
@@ -408,7 +398,8 @@ class SubscriptionManager(ConnectionComponent):
         return None
 
     def _start(self, subscription: ActiveSubscription) -> None:
-        if subscription.feed is not None and subscription.begin_page():
+        """Read pages if there is demand, unless some are read already."""
+        if subscription.feed is not None and subscription.pump is None and subscription.capacity:
             subscription.pump = asyncio.get_running_loop().create_task(self._run(subscription))
 
     async def _run(self, subscription: ActiveSubscription) -> None:
@@ -417,16 +408,16 @@ class SubscriptionManager(ConnectionComponent):
             then = await self._pump(subscription)
         except FeedFailed as error:
             log.warning("feed ended early", reason=str(error), **_log_fields(subscription))
-            self._send(subscription, subscription.fail(error.fault))
+            self._end(subscription, subscription.fail(error.fault))
         except HistoryUnavailable as error:
             log.error("history unavailable", reason=str(error), **_log_fields(subscription))
-            self._send(subscription, subscription.fail(error.fault))
+            self._end(subscription, subscription.fail(error.fault))
         except Exception:
             log.exception("feed failed", **_log_fields(subscription))
-            self._send(subscription, subscription.fail(INTERNAL_ERROR))
+            self._end(subscription, subscription.fail(INTERNAL_ERROR))
         finally:
             subscription.pump = None
-            subscription.end_page(self._clock())
+            subscription.active_at = self._clock()
             if not subscription.unconfirmed:
                 subscription.posting = None
         if then is PageEnd.WAIT and subscription.feed is not None:
@@ -449,13 +440,13 @@ class SubscriptionManager(ConnectionComponent):
             finally:
                 charge.end_part()
             if then is PageEnd.END:
-                self._send(subscription, subscription.finish())
+                self._end(subscription, subscription.finish())
                 break
             if subscription.posting is not None:
                 await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
-            if not subscription.capacity and then is not PageEnd.UNDECIDED:
+            if not subscription.demand and then is not PageEnd.UNDECIDED:
                 break
         return PageEnd.MORE
 
@@ -507,73 +498,55 @@ class SubscriptionManager(ConnectionComponent):
         self, subscription: ActiveSubscription, elements: Sequence[Any], charge: PageCharge
     ) -> None:
         """Send a page in parts, so that other subscriptions and the brokers' confirms run in between."""
-        if not elements:
-            return
         at_once = subscription.peer.at_once
-        subscription.posting = self._send(subscription, subscription.offer(elements[:at_once]), charge)
-        for start in range(at_once, len(elements), at_once):
-            if subscription.posting is not None:
-                await subscription.posting.wait_until_accepted()
-            await self._take_turn()
-            if subscription.is_closed:
-                return
-            part = elements[start : start + at_once]
-            subscription.posting = self._send(subscription, subscription.offer(part), charge)
-
-    def _send(
-        self, subscription: ActiveSubscription, outputs: Sequence[EngineOutput], charge: PageCharge | None = None
-    ) -> PendingPublish | None:
-        """Send the engine's outputs as signals with the headers of the latest command.
-
-        `charge` is that of the page which elements are a part of.
-        """
-        posting = None
-        kind, key, entity = subscription.kind, subscription.key, subscription.entity
-        for output in outputs:
-            headers = decode(subscription.headers)
-            if isinstance(output, ElementsEmitted):
-                subscribed = decode(subscription.subscribed)
-                elements = Next(kind, key, entity, headers, output.elements, subscribed)
-                assert charge is not None, "elements come from a page"
-                charge.parts += 1
-                posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription, charge))
-                if posting is None:
-                    subscription.confirm(self._clock())
-                    charge.end_part()
-            elif isinstance(output, ElementsWithdrawn):
+        for start in range(0, len(elements), at_once):
+            if start:
                 if subscription.posting is not None:
-                    subscription.posting.withdrawn = True
-            else:
-                if output.reason is None:
-                    subscription.peer.reply.post(Complete(kind, key, entity, headers))
-                else:
-                    subscription.peer.reply.post(Failed(kind, key, entity, headers, output.reason))
-                self._release(subscription)
-        return posting
+                    await subscription.posting.wait_until_accepted()
+                await self._take_turn()
+            if subscription.state is SubscriptionState.CLOSED:
+                return
+            self._send(subscription, elements[start : start + at_once], charge)
+
+    def _send(self, subscription: ActiveSubscription, elements: Sequence[Any], charge: PageCharge) -> None:
+        """Send elements of the page with this charge, with the headers of the latest command."""
+        subscription.emit(len(elements))
+        headers, subscribed = decode(subscription.headers), decode(subscription.subscribed)
+        signal = Next(subscription.kind, subscription.key, subscription.entity, headers, elements, subscribed)
+        charge.parts += 1
+        subscription.posting = subscription.peer.reply.post(signal, partial(self._on_sent, subscription, charge))
+        if subscription.posting is None:
+            subscription.confirm(self._clock())
+            charge.end_part()
+
+    def _end(self, subscription: ActiveSubscription, ended: SubscriptionEnded | None) -> None:
+        """Send the terminal signal, if it is due, with the headers of the latest command."""
+        if ended is not None:
+            self._release(subscription, _terminal_signal(subscription, ended, decode(subscription.headers)))
 
     def _on_sent(self, subscription: ActiveSubscription, charge: PageCharge, error: ConnectivityError | None) -> None:
         """Note the broker's result for a part of a page: a refusal fails the subscription."""
-        if charge.parts > 1:
-            # As in `end_part`, without a call for each element.
-            charge.parts -= 1
-        else:
-            charge.end_part()
+        charge.end_part()
         if error is None:
-            outputs = subscription.confirm(self._clock())
+            ended = subscription.confirm(self._clock())
         else:
             fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
-            outputs = subscription.refuse(fault, self._clock())
-        if outputs:
-            self._send(subscription, outputs)
+            ended = subscription.refuse(fault, self._clock())
+        if ended is not None:
+            self._end(subscription, ended)
         if not subscription.unconfirmed and subscription.pump is None:
             subscription.posting = None
 
     def _cancel(self, subscription: ActiveSubscription) -> None:
-        self._send(subscription, subscription.cancel())
+        subscription.cancel()
         self._release(subscription)
 
-    def _release(self, subscription: ActiveSubscription) -> None:
-        """Release all that is not needed to answer late commands."""
+    def _release(self, subscription: ActiveSubscription, signal: Complete | Failed | None = None) -> None:
+        """Withdraw waiting elements, send the terminal signal, and release all that late commands do not need."""
+        if subscription.posting is not None:
+            subscription.posting.withdrawn = True
+        if signal is not None:
+            subscription.peer.reply.post(signal)
         if subscription.feed is not None:
             subscription.feed.close()
             subscription.feed = None
@@ -588,6 +561,13 @@ class SubscriptionManager(ConnectionComponent):
             self._forget(subscription, subscription.peer.scope, subscription.kind)
         else:
             self._schedule(subscription, self._bounds.after_life)
+
+
+def _terminal_signal(subscription: ActiveSubscription, ended: SubscriptionEnded, headers: Headers) -> Complete | Failed:
+    kind, key, entity = subscription.kind, subscription.key, subscription.entity
+    if ended.reason is None:
+        return Complete(kind, key, entity, headers)
+    return Failed(kind, key, entity, headers, ended.reason)
 
 
 def _log_fields(subscription: ActiveSubscription) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from connectivity.monitoring.prometheus import GaugeReading
 from mappings.model.signals import Event
@@ -39,26 +40,25 @@ class ConnectionBudget:
 
     def __init__(self) -> None:
         self.used_bytes = 0
-        self._receivers: dict[str | None, ReadAheadBudget] = {}
+        self._receivers: WeakValueDictionary[str | None, ReadAheadBudget] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"<ConnectionBudget, {self.used_bytes} bytes>"
 
     def receiver(self, name: str | None) -> ReadAheadBudget:
-        """Return the budget of a peer, or of the broker for None."""
+        """Return the budget of a peer, or of the broker for None.
+
+        It is forgotten with the last reference to it.
+        """
         if (budget := self._receivers.get(name)) is None:
             budget = self._receivers[name] = ReadAheadBudget(self)
         return budget
-
-    def forget(self, name: str) -> None:
-        """Forget a peer that has gone."""
-        self._receivers.pop(name, None)
 
 
 class ReadAheadBudget:
     """The bytes that are read ahead for one receiver."""
 
-    __slots__ = ("_is_left", "connection_budget", "pages", "turns", "used_bytes")
+    __slots__ = ("__weakref__", "_is_left", "connection_budget", "pages", "turns", "used_bytes")
 
     def __init__(self, connection_budget: ConnectionBudget) -> None:
         self.used_bytes = 0

@@ -11,7 +11,7 @@ import contextlib
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterator
 
-from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
+from connectivity.authorization.quotas import Quantity, Quotas, growth_by_one
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.subscriptions.feed import FeedFailed
 from mappings.errors import Fault
@@ -51,7 +51,7 @@ class SearchQueue:
 
         Raises FeedFailed if a quota is exceeded, or too many searches of the user wait.
         """
-        growth = {} if self._quotas.is_empty else _growth(user, namespaces)
+        growth = {} if self._quotas.is_empty else growth_by_one(Quantity.SEARCHES, user, namespaces)
         if (exceeded := self._quotas.take(growth)) is not None:
             raise FeedFailed(_limit_fault(f"A quota of searches is used up: {exceeded}."))
         try:
@@ -136,13 +136,6 @@ class SearchQueue:
 def _limit_fault(message: str) -> Fault:
     advice = "Wait for the results of earlier searches before you start others."
     return Fault(429, "thing-search:search.limit", message, advice)
-
-
-def _growth(user: User, namespaces: Collection[str]) -> dict[QuotaKey, int]:
-    """Return the growth by a search, of its first subject and of the namespaces that it names."""
-    named = [(QuotaHolder.SUBJECT, subject) for subject in user[:1]]
-    named += [(QuotaHolder.NAMESPACE, namespace) for namespace in namespaces]
-    return {(*holder, Quantity.SEARCHES): 1 for holder in named}
 
 
 def search_metrics(running: int, waiting: int) -> Iterator[GaugeReading]:

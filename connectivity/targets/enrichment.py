@@ -8,12 +8,12 @@ no value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mappings.errors import Unresolved
-from mappings.model.field_selector import WILDCARD_PARENTS, FieldSelection, build_selection, parse_pointers, select
+from mappings.model.field_selector import WILDCARD_PARENTS, FieldSelection, build_selection, parse_pointers
 from mappings.model.json_pointer import Segments
 from mappings.placeholders.template import PlaceholderContext, Template, parse
 from spark_store.rql.ast import Field
@@ -94,8 +94,3 @@ def covers(selection: FieldSelection, field: Field) -> bool:
         if not all(levels):
             return True
     return bool(levels)
-
-
-def extra_of(document: Mapping[str, Any], selection: FieldSelection) -> dict[str, Any]:
-    """Return the readable selected fields of a thing; empty if none exists."""
-    return dict(select(document, selection))

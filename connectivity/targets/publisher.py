@@ -139,9 +139,6 @@ class SignalPublisher:
             log.exception("mapping a signal failed", **self._log_fields(signal))
         return None
 
-    def _warn_unresolved(self, signal: Outbound, **more: str) -> None:
-        self._warn_once("signal has no address", signal, **more)
-
     def _warn_once(self, event: str, signal: Outbound, **more: str) -> None:
         """Log at warning once, then at debug: a wrong template affects every signal."""
         write = log.debug if event in self._warned else log.warning

@@ -31,6 +31,7 @@ from connectivity.targets.publisher import MappedSignal, SignalPublisher, is_fin
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import AddressNotAllowed, Fault
+from mappings.ids import group_of
 from mappings.model.headers import response_required
 from mappings.model.signals import (
     Acknowledgements,
@@ -245,7 +246,8 @@ class ReplyTargetPublisher(SignalPublisher):
                 self.counters.mapped.note(signal)
             self._unsent[mapped].note(signal)
             if mapped == ADDRESS_UNRESOLVED:
-                self._warn_unresolved(signal, hint=_HEADER_HINT if "header:" in self.address else _VALUE_HINT)
+                hint = _HEADER_HINT if "header:" in self.address else _VALUE_HINT
+                self._warn_once("signal has no address", signal, hint=hint)
             return None
         number = len(mapped[1][0][1])
         if number == 1 and failure_of(signal) is None:
@@ -321,9 +323,8 @@ def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse 
         return None
     message = f"The response is larger than the broker accepts: {error.fault.message}"
     fault = replace(error.fault, message=message, description="Request less, for example with 'fields'.")
-    group = answer.entity.type.group if answer.entity is not None else "things"
     channel = "live" if isinstance(answer, LiveResponse | MessageResponse) else getattr(answer, "channel", "twin")
-    return ErrorResponse(answer.entity, group, fault, answer.headers, channel)
+    return ErrorResponse(answer.entity, group_of(answer.entity), fault, answer.headers, channel)
 
 
 def reply_publishers(

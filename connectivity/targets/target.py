@@ -94,7 +94,7 @@ class TargetPublisher(SignalPublisher):
 
     def filter(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """Return the signal as the target receives it, or the reason why it does not. `post` sends it then."""
-        judged = self.interest.filter_shared(signal_context)
+        judged = self.interest.filter(signal_context)
         if judged is SuppressionReason.FILTER:
             self.counters.dispatched.note(signal_context.signal)
         elif judged is SuppressionReason.ENRICHMENT:
@@ -112,7 +112,7 @@ class TargetPublisher(SignalPublisher):
         if mapped is None:
             self.counters.passed.note(signal)
             self.counters.unresolved.note(signal)
-            self._warn_unresolved(signal)
+            self._warn_once("signal has no address", signal)
             return None
         number = sum(len(envelopes) for _, envelopes in mapped[1])
         if number == 1:

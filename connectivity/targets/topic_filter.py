@@ -1,23 +1,20 @@
 """Decides which signals a target receives, by its topics, namespaces, filters and extra fields.
 
-`TopicFilter.judge` checks the target's read permission, its topics, the namespace, and the filter with extra fields (Ditto
-connections, targets). It returns the signal as the target receives it, or the reason why it does not. For many targets,
-create one `SignalContext` and pass it to `filter_shared` of each. A filter sees only what its target may read: otherwise
-deliveries would reveal hidden values.
+`TopicFilter.filter` checks the target's read permission, its topics, the namespace, and the filter with extra fields (Ditto
+connections, targets). It returns the signal as the target receives it, or the reason why it does not. Many targets share
+one `SignalContext`. A filter sees only what its target may read: otherwise deliveries would reveal hidden values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from connectivity.connections.target_topics import TargetTopic, parse_target_topic
-from connectivity.targets.enrichment import ExtraFields, covers, extra_of
+from connectivity.targets.enrichment import ExtraFields, covers
 from connectivity.targets.signal_context import S, SignalContext, SubjectView, SuppressionReason
-from connectivity.twins.context import StateLookup
-from mappings.model.field_selector import FieldSelection, merge_objects
+from mappings.model.field_selector import FieldSelection, merge_objects, select
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
 from spark_store.rql.ast import FieldKind, Predicate
@@ -25,17 +22,13 @@ from spark_store.rql.ast import FieldKind, Predicate
 
 @dataclass(frozen=True, slots=True)
 class _CompiledTopic:
-    """One topic of a target.
-
-    `operands`: signal properties in its filter; `has_times`: whether its filter reads the clock.
-    """
+    """One topic of a target. `operands`: signal properties in its filter."""
 
     namespaces: frozenset[str]
     predicate: Predicate | None
     operands: tuple[tuple[str, Template], ...]
-    has_times: bool
     extra: ExtraFields | None
-    test: Callable[[Mapping[str, Any]], bool] | None = None
+    test: Callable[[Mapping[str, Any]], bool] | None
     """The predicate, compiled, unless it asks the clock."""
 
     @classmethod
@@ -43,14 +36,12 @@ class _CompiledTopic:
         predicate = rql.parse(topic.filter, is_operand) if topic.filter is not None else None
         fields = rql.fields(predicate) if predicate is not None else ()
         names = dict.fromkeys(field.path[0] for field in fields if field.kind is FieldKind.OPERAND)
-        has_times = predicate is not None and rql.names_times(predicate)
         return cls(
             frozenset(topic.namespaces),
             predicate,
             tuple((name, parse_operand(name)) for name in names),
-            has_times,
             ExtraFields(topic.extra_fields) if topic.extra_fields is not None else None,
-            rql.compile_predicate(predicate) if predicate is not None and not has_times else None,
+            rql.compile_predicate(predicate) if predicate is not None and not rql.names_times(predicate) else None,
         )
 
     @property
@@ -60,16 +51,14 @@ class _CompiledTopic:
 
     def answer(self, seen: SubjectView[S], signal_context: SignalContext[S]) -> S | SuppressionReason:
         """The signal as this topic has it, or why it is kept."""
-        extra = self.extra
-        predicate = self.predicate
-        if extra is None and self.test is not None:
-            return seen.signal if self.test(seen.document(self.operands)) else SuppressionReason.FILTER
-        if predicate is None and extra is None:
-            return seen.signal
-        if predicate is not None and self.has_times:
+        extra, predicate = self.extra, self.predicate
+        if predicate is not None and self.test is None:
             predicate = rql.resolve_times(predicate, signal_context.now())
         if extra is None:
-            passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
+            if predicate is None:
+                return seen.signal
+            document = seen.document(self.operands)
+            passes = rql.evaluate(predicate, document) if self.test is None else self.test(document)
             return seen.signal if passes else SuppressionReason.FILTER
         selection = extra.selection(lambda: seen.context)
         if predicate is not None and self._rejects_always(predicate, seen, selection):
@@ -77,7 +66,7 @@ class _CompiledTopic:
         thing = seen.readable_thing(selection)
         if thing is None:
             return SuppressionReason.ENRICHMENT
-        found = extra_of(thing, selection)
+        found = select(thing, selection)
         if predicate is not None and not rql.evaluate(predicate, merge_objects(seen.document(self.operands), found)):
             return SuppressionReason.FILTER
         return seen.add_extra_fields(found)
@@ -115,12 +104,8 @@ class TopicFilter:
             for compiled_topic in self._topics.get(topic, ())
         )
 
-    def filter(self, signal: S, world: StateLookup, now: Callable[[], datetime]) -> S | SuppressionReason:
+    def filter(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """Return the readable signal with its extra fields, or the reason why it is not sent."""
-        return self.filter_shared(SignalContext(signal, world, now))
-
-    def filter_shared(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
-        """The same for a signal that others are asked about too."""
         topics_by_name = self._topics.get(signal_context.topic) if signal_context.topic is not None else None
         if topics_by_name is None:
             return SuppressionReason.TOPIC

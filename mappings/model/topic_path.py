@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from mappings.errors import Fault, UnknownTopic
-from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.ids import EntityId, EntityType, group_of, parse_entity_id
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -256,7 +256,7 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
         case Subscribe(kind=kind, query=query):
             return subscription_topic(kind, query.entity, "subscribeForPersistedEvents")
         case SessionMessage(entity=about):
-            return entity_topic(about, about.type.group if about is not None else "things", "commands")
+            return entity_topic(about, group_of(about), "commands")
         case _:
             return subscription_topic(signal.kind, signal.entity, _SUBSCRIPTION_ACTIONS[type(signal)])
 

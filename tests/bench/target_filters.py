@@ -108,9 +108,7 @@ def judged(folder: Path, scale: Scale = FULL) -> list[Figure]:
         published = 0
         for each in events:
             signal_context = SignalContext(each, plant, plant.now)
-            published += sum(
-                not isinstance(target.filter_shared(signal_context), SuppressionReason) for target in audience
-            )
+            published += sum(not isinstance(target.filter(signal_context), SuppressionReason) for target in audience)
         rates.append(len(events) / (time.perf_counter() - begun))
         spent = (time.process_time() - processor) / len(events) * 1e6
     rate = statistics.median(rates)

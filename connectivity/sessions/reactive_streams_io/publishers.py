@@ -34,7 +34,7 @@ from connectivity.subscriptions.feed import NOTHING, Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.enrichment import ExtraFields
-from connectivity.targets.signal_context import TWIN_EVENTS, SuppressionReason
+from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
 from connectivity.twins.access import may_stream, readable_history
 from connectivity.twins.context import StateLookup
@@ -100,7 +100,8 @@ def enriched_encoder(
     writer = EventWriter(entity)
 
     def write(event: Event) -> bytes | None:
-        judged = interest.filter(TwinEvent(*event[:6], headers=_headers(event.headers)), world, now)
+        twin_event = TwinEvent(*event[:6], headers=_headers(event.headers))
+        judged = interest.filter(SignalContext(twin_event, world, now))
         if isinstance(judged, SuppressionReason):
             if judged is SuppressionReason.ENRICHMENT:
                 log.warning("event omitted", entity=str(entity), revision=event.revision, reason=judged.value)

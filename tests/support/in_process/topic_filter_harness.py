@@ -75,11 +75,11 @@ class TopicFilterHarness:
 
     def judge(self, who: TopicFilter, signal: S) -> S | SuppressionReason:
         """Return the signal as a target with this filter receives it, or why it does not."""
-        return who.filter(signal, self, self.now)
+        return who.filter(SignalContext(signal, self, self.now))
 
     def received(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
         """Return the events that a target with this filter receives."""
-        answers = [who.filter_shared(SignalContext(event, self, self.now)) for event in events]
+        answers = [who.filter(SignalContext(event, self, self.now)) for event in events]
         return [answer for answer in answers if not isinstance(answer, SuppressionReason)]
 
 

@@ -162,8 +162,8 @@ class Observer(ConnectionHarness):
         newest = self.journal.newest_seq()
         await until(lambda: all(it.judged == newest for it in self.event_publisher.of("watchers")))
         await until(lambda: self.following._seq == newest or not self.following._lines)
-        feeds = [feed for buffer in self.following._lines.values() for feed in buffer.feeds]
-        await until(lambda: not self.following._woken and all(it.newest <= it.position for it in feeds))
+        feeds = [(buffer, feed) for buffer in self.following._lines.values() for feed in buffer.feeds]
+        await until(lambda: not self.following._woken and all(it.newest <= feed.position for it, feed in feeds))
         await pause(12)
 
     # outgoing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -25,17 +27,20 @@ class Conversation:
 
     def __init__(self, *names: str, is_ready: bool = True) -> None:
         self.calls = Calls()
-        self.answers: list[tuple[str, CallResult | CallFailure]] = []
+        self.futures: dict[str, asyncio.Future[CallResult | CallFailure]] = {}
         for name in names:
             self.add(name)
         if is_ready:
             self.calls.handle_answer(WorkerReady())
 
-    def add(self, name: str, scripts: Load = SCRIPTS) -> PendingCall:
-        call = Call(scripts.key, "incoming", name)
-        ticket = PendingCall(scripts, call, lambda answer: self.answers.append((name, answer)))
-        self.calls.add(ticket)
-        return ticket
+    def add(self, name: str, scripts: Load = SCRIPTS) -> asyncio.Future[CallResult | CallFailure]:
+        future = self.futures[name] = asyncio.get_running_loop().create_future()
+        self.calls.add(PendingCall(scripts, Call(scripts.key, "incoming", name), future))
+        return future
+
+    @property
+    def answers(self) -> list[tuple[str, CallResult | CallFailure]]:
+        return [(name, it.result()) for name, it in self.futures.items() if it.done() and not it.cancelled()]
 
     def sent(self) -> list[str]:
         """Return the arguments that are written now; loads as `+key`."""
@@ -48,14 +53,14 @@ class Conversation:
         return orders
 
 
-def test_nothing_is_sent_before_the_process_is_ready() -> None:
+async def test_nothing_is_sent_before_the_process_is_ready() -> None:
     conversation = Conversation("a", is_ready=False)
     assert conversation.sent() == []
     conversation.calls.handle_answer(WorkerReady())
     assert conversation.sent() == ["+1", "a"]
 
 
-def test_scripts_are_sent_once_to_each_process() -> None:
+async def test_scripts_are_sent_once_to_each_process() -> None:
     conversation = Conversation("a", "b")
     conversation.add("c", Load(2, ("b",), ()))
     assert conversation.sent() == ["+1", "a", "b", "+2", "c"]
@@ -64,14 +69,14 @@ def test_scripts_are_sent_once_to_each_process() -> None:
     assert conversation.sent() == ["+1", "a", "b", "+2", "c"]
 
 
-def test_no_more_calls_than_the_window_are_sent() -> None:
+async def test_no_more_calls_than_the_window_are_sent() -> None:
     conversation = Conversation(*map(str, range(WINDOW + 2)))
     assert len(conversation.sent()) == WINDOW + 1
     conversation.calls.handle_answer(CallResult("[]"))
     assert conversation.sent() == [str(WINDOW)]
 
 
-def test_answers_belong_to_the_calls_in_their_order() -> None:
+async def test_answers_belong_to_the_calls_in_their_order() -> None:
     conversation = Conversation("a", "b")
     conversation.sent()
     conversation.calls.handle_answer(CallResult("1"))
@@ -80,7 +85,7 @@ def test_answers_belong_to_the_calls_in_their_order() -> None:
     assert not conversation.calls
 
 
-def test_a_call_that_ended_the_process_fails_and_the_others_are_sent_again_in_order() -> None:
+async def test_a_call_that_ended_the_process_fails_and_the_others_are_sent_again_in_order() -> None:
     conversation = Conversation("a", "b", "c")
     conversation.sent()
     conversation.add("d")
@@ -90,7 +95,7 @@ def test_a_call_that_ended_the_process_fails_and_the_others_are_sent_again_in_or
     assert conversation.sent() == ["+1", "b", "c", "d"]
 
 
-def test_a_call_is_tried_twice_if_the_process_ended_for_another_reason() -> None:
+async def test_a_call_is_tried_twice_if_the_process_ended_for_another_reason() -> None:
     conversation = Conversation("a", "b")
     for _ in range(2):
         assert conversation.answers == []
@@ -101,17 +106,17 @@ def test_a_call_is_tried_twice_if_the_process_ended_for_another_reason() -> None
     assert conversation.sent() == ["+1", "b"]
 
 
-def test_a_process_that_never_was_ready_fails_every_call() -> None:
+async def test_a_process_that_never_was_ready_fails_every_call() -> None:
     conversation = Conversation("a", "b", is_ready=False)
     conversation.calls.process_ended("no such file", is_to_blame=False)
     assert [name for name, _ in conversation.answers] == ["a", "b"]
     assert not conversation.calls
 
 
-def test_a_cancelled_call_is_not_sent_and_its_answer_is_ignored() -> None:
+async def test_a_cancelled_call_is_not_sent_and_its_answer_is_ignored() -> None:
     conversation = Conversation("a")
     conversation.sent()
-    conversation.add("b").is_over = True
+    conversation.add("b").cancel()
     conversation.add("c")
     assert conversation.sent() == ["c"]
     conversation.calls.handle_answer(CallResult("1"))
@@ -119,7 +124,7 @@ def test_a_cancelled_call_is_not_sent_and_its_answer_is_ignored() -> None:
     assert conversation.answers == [("a", CallResult("1")), ("c", CallResult("2"))]
 
 
-def test_an_answer_without_a_call_is_a_bad_frame() -> None:
+async def test_an_answer_without_a_call_is_a_bad_frame() -> None:
     conversation = Conversation()
     with pytest.raises(BadFrame):
         conversation.calls.handle_answer(CallResult("[]"))
@@ -127,7 +132,7 @@ def test_an_answer_without_a_call_is_a_bad_frame() -> None:
         conversation.calls.handle_answer(WorkerReady())
 
 
-def test_the_process_is_busy_until_it_is_ready_and_while_calls_are_sent() -> None:
+async def test_the_process_is_busy_until_it_is_ready_and_while_calls_are_sent() -> None:
     conversation = Conversation(is_ready=False)
     assert conversation.calls.is_working
     conversation.calls.handle_answer(WorkerReady())

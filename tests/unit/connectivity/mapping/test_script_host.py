@@ -14,11 +14,12 @@ from structlog.testing import capture_logs
 
 from connectivity.errors import ScriptFailed
 from connectivity.mapping import script_host as hosts
+from connectivity.mapping.script_calls import Calls
 from connectivity.mapping.script_host import MAX_CALLS, ScriptHost
-from connectivity.mapping.script_protocol import Load, ScriptLimits
+from connectivity.mapping.script_protocol import CallResult, Load, ScriptAnswer, ScriptLimits
 from connectivity.mapping.worker import NICE
 from tests.support.paths import ROOT
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 SOURCE = "mapFromDittoProtocolMsgWrapper = (message) => ({textPayload: message})"
 SLEEPS = "import time; time.sleep(600)"
@@ -116,15 +117,32 @@ async def test_a_process_that_ends_while_idle_is_replaced_at_the_next_call(host:
 
 async def test_closing_ends_the_process_and_fails_pending_calls(host: ScriptHost) -> None:
     slow = host.scripts(("mapFromDittoProtocolMsg = () => { for (;;); }",))
-    calls = [asyncio.create_task(host.call(slow, "outgoing", lambda: '{"topic":""}')) for _ in range(3)]
+    calls = [asyncio.create_task(host.call(slow, "outgoing", lambda: '{"topic":""}')) for _ in range(MAX_CALLS + 3)]
     await wait_until(lambda: host.pid, 60)
     pid = host.pid
     assert pid is not None
     await host.close()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert all(isinstance(outcome, ScriptFailed) for outcome in outcomes)
+    assert {str(outcome) for outcome in outcomes} == {"the connection is closed"}
     assert host.pid is None
     await wait_until(lambda: is_gone(pid), 60)
+
+
+async def test_closing_before_the_process_is_started_fails_the_call(host: ScriptHost) -> None:
+    call = asyncio.create_task(result_of(host, host.scripts((SOURCE,))))
+    await asyncio.sleep(0)
+    await host.close()
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ScriptFailed):
+            await call
+
+
+async def test_a_closed_host_starts_no_process(host: ScriptHost) -> None:
+    scripts = host.scripts((SOURCE,))
+    await host.close()
+    with pytest.raises(ScriptFailed):
+        await result_of(host, scripts)
+    assert host.pid is None
 
 
 async def test_a_cancelled_call_keeps_the_order_of_the_others(host: ScriptHost) -> None:
@@ -136,6 +154,23 @@ async def test_a_cancelled_call_keeps_the_order_of_the_others(host: ScriptHost) 
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert outcomes[1::2] == [script_returning(str(number)) for number in range(1, 20, 2)]
     assert await result_of(host, scripts) == script_returning("a")
+
+
+async def test_a_call_that_is_cancelled_while_its_answer_arrives_fails_no_other_call(
+    host: ScriptHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = host.scripts((SOURCE,))
+    cancelled, other = (asyncio.create_task(result_of(host, scripts, text)) for text in "bc")
+    handle_answer = Calls.handle_answer
+
+    def handle_after_cancelling(calls: Calls, answer: ScriptAnswer) -> None:
+        if isinstance(answer, CallResult):
+            cancelled.cancel()
+        handle_answer(calls, answer)
+
+    monkeypatch.setattr(Calls, "handle_answer", handle_after_cancelling)
+    assert await other == script_returning("c")
+    assert cancelled.cancelled()
 
 
 async def test_the_number_of_pending_calls_is_limited(host: ScriptHost) -> None:

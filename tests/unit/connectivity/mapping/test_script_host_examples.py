@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from connectivity.connections.model import MappingDefinition
+from connectivity.mapping.mapper import ConfiguredMapper
 from connectivity.mapping.script_host import HostedScripts, ScriptHost
 from connectivity.mapping.script_protocol import ScriptLimits
 from mappings.errors import DecodeError, EncodeError
@@ -116,11 +118,15 @@ async def test_events_are_sent_as_csv_lines_and_responses_are_dropped(host: Scri
     assert await scripts.outgoing(codec.encode(response, codec.session())) == []
 
 
-async def test_a_direction_without_a_script_passes_envelopes_on_and_needs_no_process(host: ScriptHost) -> None:
-    envelope = Envelope(b"{}", {"a": "b"})
-    assert await HostedScripts(Scripts(outgoing=CSV), host).incoming(envelope) == (envelope,)
-    assert await HostedScripts(Scripts(WEATHER), host).outgoing([envelope]) == [envelope]
-    assert host.pid is None
+@pytest.mark.parametrize(
+    ("options", "directions"), [({"outgoingScript": CSV}, (False, True)), ({"incomingScript": WEATHER}, (True, False))]
+)
+async def test_a_direction_without_a_script_is_not_passed_to_the_process(
+    options: dict[str, str], directions: tuple[bool, bool], host: ScriptHost
+) -> None:
+    definition = MappingDefinition.model_validate({"mappingEngine": "JavaScript", "options": options})
+    mapper = ConfiguredMapper("csv", definition, host)
+    assert (mapper.must_prepare, mapper.must_finish) == directions
 
 
 async def test_messages_are_mapped_in_their_order_and_one_that_fails_fails_all(host: ScriptHost) -> None:

@@ -133,7 +133,7 @@ def test_several_follow_and_each_may_leave(it: FollowedTail) -> None:
 
 def test_catching_up_reports_events_committed_while_a_subscriber_joined(it: FollowedTail) -> None:
     it.journal.append([change(LAMP, 4)])
-    it.tail.catch_up()
+    it.tail.notify(None, ())
     assert (it.woken, it.seqs(3)) == (1, [4])
 
 

@@ -237,6 +237,16 @@ def test_rows_of_all_users_together_leave_some_room_for_each() -> None:
     kept.add(("acme:other",), 1 << 20)
 
 
+def test_the_rows_that_a_user_has_count_once_towards_the_limit_of_all_users() -> None:
+    kept = RowBudget()
+    for number in range(8):
+        kept.add((f"acme:user-{number}",), 30 << 20)
+    kept.add(("acme:user-0",), 2 << 20)
+    kept.add(("acme:other",), 14 << 20)
+    with pytest.raises(FeedFailed):
+        kept.add(("acme:other",), 1)
+
+
 async def test_the_bytes_of_a_page_of_rows_are_limited(harness: ConnectionHarness) -> None:
     await registries(harness, 12)
     asked = harness.searching.understand(SearchQuery(), ("acme:owner",))

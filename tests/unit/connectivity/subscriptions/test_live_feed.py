@@ -55,7 +55,7 @@ async def test_events_that_are_not_durable_are_not_sent(harness: FollowedStore) 
     harness.disk.hold()
     under_way = harness.store.submit([change(LAMP, 3)])
     assert await drawn(feed) == ([], 0)
-    assert feed.newest == 2
+    assert harness.following._lines[LAMP].newest == 2
     harness.disk.release()
     await under_way
     await awaited(feed)
@@ -157,35 +157,6 @@ async def test_a_page_is_bounded_by_limit_and_bytes(harness: FollowedStore) -> N
     assert ([event.revision for event in page.elements], page.then) == ([3, 4], PageEnd.MORE)
     page = await feed.page(4, 10, 1)
     assert [event.revision for event in page.elements] == [5], "one event is never too large"
-
-
-async def test_skipping_leaves_out_the_events_between(harness: FollowedStore) -> None:
-    feed = harness.following.feed(LAMP)
-    await harness.store_up_to(8)
-    await harness.reported(LAMP, 8)
-    assert (feed.newest, feed.position) == (8, 0)
-    feed.skip_to(5)
-    feed.skip_to(3)
-    assert feed.position == 5
-    assert await drawn(feed) == ([6, 7, 8], 8)
-    assert feed.position == 8
-
-
-async def test_a_skip_during_a_page_read_removes_earlier_events(
-    harness: FollowedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await harness.store_up_to(8)
-    feed = harness.following.feed(LAMP, 0)
-    read = harness.store.page
-
-    async def slow(*args: Any) -> Any:
-        found = await read(*args)
-        feed.skip_to(6)
-        return found
-
-    monkeypatch.setattr(harness.store, "page", slow)
-    page = await feed.page(0, 7, MUCH)
-    assert ([event.revision for event in page.elements], page.position) == ([7], 7)
 
 
 # first and last followers

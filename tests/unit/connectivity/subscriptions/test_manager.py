@@ -123,6 +123,16 @@ async def test_case_12_an_empty_range_completes_at_the_first_request() -> None:
     assert harness.reply.names == ["Created", "Complete"]
 
 
+async def test_a_request_while_a_page_waits_for_the_broker_reads_no_other_page() -> None:
+    feed = ListFeed(range(1, 10))
+    harness = SubscriptionHarness(lambda: feed, page_items=1)
+    key = harness.subscribe()
+    harness.reply.is_stalled = True
+    await harness.request(key, 2)
+    await harness.request(key, 3)
+    assert len(feed.pages) == 1
+
+
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
 async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_is_treated_as_cancelled(demand: int) -> None:
     harness = SubscriptionHarness()
@@ -132,14 +142,22 @@ async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_is_treated
     assert harness.failures() == [EndReason.INVALID_DEMAND, EndReason.CANCELLED]
 
 
-async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken() -> None:
+async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     harness = SubscriptionHarness()
     key = harness.subscribe()
     harness.reply.is_stalled = True
     await harness.request(key, 3)
-    elements = harness.reply.postings[-1]
+    elements, post, were_withdrawn = harness.reply.postings[-1], harness.reply.post, []
+
+    def post_noting(signal: Outbound) -> PendingPublish | None:
+        were_withdrawn.append(elements.withdrawn)
+        return post(signal)
+
+    monkeypatch.setattr(harness.reply, "post", post_noting)
     await harness.request(key, -1)
-    assert elements.withdrawn
+    assert were_withdrawn == [True], "before the end is sent, behind which a link would take them"
     assert harness.failures() == [EndReason.INVALID_DEMAND]
 
 

@@ -41,3 +41,14 @@ async def test_a_subscription_taken_over_by_another_reader_stays() -> None:
     harness.streams.reader("c-1", "peer-2", ReaderStatus.GONE)
     await wait_until(lambda: list(harness.streams) == [])
     assert harness.streams._by_reader == {}
+
+
+async def test_the_budget_of_a_reader_that_has_gone_is_forgotten_with_its_subscriptions() -> None:
+    harness = SubscriptionHarness()
+    harness.peer = replace(harness.peer, reader="peer-1")
+    await harness.request(harness.subscribe(), 1)
+    receivers = harness.streams.budgets["c-1"]._receivers
+    harness.streams.reader("c-1", "peer-1", ReaderStatus.GONE)
+    assert list(receivers) == ["peer-1"]
+    harness.pass_time(62)
+    assert list(receivers) == []

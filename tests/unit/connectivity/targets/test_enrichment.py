@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from connectivity.targets.enrichment import ExtraFields, covers, extra_of
-from mappings.model.field_selector import InvalidSelector
+from connectivity.targets.enrichment import ExtraFields, covers
+from mappings.model.field_selector import InvalidSelector, select
 from mappings.placeholders.template import PlaceholderContext, PlaceholderError
 from spark_store import rql
 from tests.support.table import each_row
@@ -21,7 +21,7 @@ THING: dict[str, Any] = {
 
 def extra(text: str, *features: str) -> dict[str, Any]:
     context = PlaceholderContext(feature_ids=features, headers={"wanted": "serial"})
-    return extra_of(THING, ExtraFields(text).selection(lambda: context))
+    return dict(select(THING, ExtraFields(text).selection(lambda: context)))
 
 
 @each_row(

@@ -334,12 +334,12 @@ async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> 
 async def test_an_event_with_a_failing_filter_is_missed_by_that_target_only(monkeypatch: pytest.MonkeyPatch) -> None:
     harness, other = await site_and_follower(target(EVENTS), target(EVENTS, address="b"))
     one = cursor(other).route.interest
-    judge = one.filter_shared
+    judge = one.filter
 
     def judged(signal_context: Any) -> Any:
         return 1 // 0 if signal_context.signal.value == b"1" else judge(signal_context)
 
-    monkeypatch.setattr(one, "filter_shared", judged)
+    monkeypatch.setattr(one, "filter", judged)
     with capture_logs() as lines:
         await write_values(harness, 1, 2)
         await sent(other, 3)

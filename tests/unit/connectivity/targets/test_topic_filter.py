@@ -415,7 +415,7 @@ def test_targets_that_share_a_signal_context_decide_as_if_each_were_alone() -> N
     extras = [None, "attributes/site", "attributes/n"]
     targets = [interest(f, e, subjects=[who]) for f in filters for e in extras for who in (OWNER, VIEWER)]
     shared = SignalContext(event, plant, plant.now)
-    assert [each.filter_shared(shared) for each in targets] == [plant.judge(each, event) for each in targets]
+    assert [each.filter(shared) for each in targets] == [plant.judge(each, event) for each in targets]
 
 
 # --- live signals --------------------------------------------------------------------------------------------------------
@@ -566,7 +566,7 @@ def test_a_filter_of_a_target_lets_those_pass_that_the_page_names(filter: str, r
     found = [
         event.revision
         for event in history_of_the_page()
-        if isinstance(target.filter(event, present, present.now), TwinEvent)
+        if isinstance(target.filter(SignalContext(event, present, present.now)), TwinEvent)
     ]
     assert found == [int(revision) for revision in re.findall(r"\d+", revisions)]
     assert len(OF_TARGETS) == 10

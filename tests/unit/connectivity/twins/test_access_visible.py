@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from connectivity.authorization.enforcer import DROP, Enforcer
-from connectivity.targets.signal_context import TWIN_EVENTS, SuppressionReason
+from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
 from connectivity.twins.access import Visibility, readable, view_of_path
 from connectivity.twins.incarnations import WithoutPast
@@ -221,7 +221,7 @@ def test_reported_events_match_the_reference_rule_for_thousands_of_policies_and_
             value = ... if action == "deleted" else a_value(random_source, 3)
             raw = None if value is ... else msgspec.json.encode(value)
             event = TwinEvent(LAMP, 9, "", action, "/" + "/".join(path), raw, {})
-            filtered = target.filter(event, present, present.now)
+            filtered = target.filter(SignalContext(event, present, present.now))
             seen = obvious(policy, subjects, path, value)
             if seen is DROP:
                 assert filtered in (SuppressionReason.FORBIDDEN, SuppressionReason.EMPTY), (policy, event, filtered)

@@ -137,7 +137,7 @@ async def test_a_projection_completes_with_its_last_number_although_events_witho
     await rsio_harness.dispatch(turn(4))
     rsio_harness.send("b", H, subscribe(name, 1, 2))
     await until(lambda: projected(rsio_harness.frames("b")) == [2, 3])
-    await until(lambda: all(not each.is_reading for each in rsio_harness.streams))
+    await until(lambda: all(each.pump is None for each in rsio_harness.streams))
     assert OnComplete(1) not in rsio_harness.frames("b")
     rsio_harness.send("b", RequestFrame(1, 1))
     await until(lambda: OnComplete(1) in rsio_harness.frames("b"))
