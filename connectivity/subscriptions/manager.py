@@ -34,12 +34,7 @@ from connectivity.subscriptions.engine import (
     SubscriptionState,
 )
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
-from connectivity.subscriptions.limits import (
-    SHARED,
-    SubscriptionLimits,
-    SubscriptionQuotas,
-    limit_fault,
-)
+from connectivity.subscriptions.limits import SHARED, SubscriptionLimits, SubscriptionQuotas, limit_fault
 from connectivity.subscriptions.read_ahead import (
     ConnectionBudget,
     PageCharge,
@@ -536,7 +531,12 @@ class SubscriptionManager(ConnectionComponent):
                 elements = Next(kind, key, entity, headers, output.elements, subscribed)
                 assert charge is not None, "elements come from a page"
                 charge.parts += 1
-                posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription, charge))
+                try:
+                    posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription, charge))
+                except Exception:
+                    # No confirm will end this part.
+                    charge.end_part()
+                    raise
                 if posting is None:
                     subscription.confirm(self._clock())
                     charge.end_part()

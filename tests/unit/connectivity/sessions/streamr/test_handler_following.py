@@ -13,8 +13,10 @@ import pytest
 from connectivity.management.subscription_table import CANCELLED
 from connectivity.sessions.streamr.live_subscription import WINDOW
 from connectivity.subscriptions.live_feed import LagTolerance
+from mappings.ids import EntityId
 from mappings.model.signals import SubscriptionKind
 from mappings.streams.stream_id import partition_id
+from spark_store.errors import StoreUnavailable
 from tests.support.in_process.service import pause, until
 from tests.support.in_process.streamr import (
     OTHER,
@@ -268,6 +270,22 @@ async def test_a_session_gets_an_error_when_an_operator_cancels_its_subscription
     assert error(frames[1])["code"] == CANCELLED[SubscriptionKind.LIVE].error
     assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     assert offsets(await streamr_harness.exchange("a", publish())) == [1]
+
+
+async def test_messages_that_cannot_be_written_end_the_subscription_and_use_up_no_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.exchange("a", subscribe())
+
+    def unreadable(_: EntityId) -> int:
+        raise StoreUnavailable("the disk is gone")
+
+    monkeypatch.setattr(streamr_harness.store, "oldest_revision", unreadable)
+    await streamr_harness.publish(1)
+    frames = await streamr_harness.frames("a", 2)
+    assert error(frames[1])["status"] == 500
+    assert streamr_harness.streams.budgets["site"].used_bytes == 0
 
 
 async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:
