@@ -51,7 +51,7 @@ EXCHANGE_RECHECK_DELAY = 1.0
 """Seconds until a missing exchange is checked again."""
 
 MAX_CACHED_ADDRESSES = 4096
-"""The maximum number of cached packed addresses; there may be many reply addresses."""
+"""The maximum number of cached packed addresses, and of missing exchanges."""
 
 
 class UnconfirmedMessage(NamedTuple):
@@ -192,6 +192,8 @@ class AmqpPublisher:
         reason = await self._client.missing_reason("exchange", exchange)
         if reason is not None and reason.code == NOT_FOUND:
             self._log.warning("exchange missing", exchange=exchange, reason=reason.text)
+            if len(self._missing) >= MAX_CACHED_ADDRESSES:
+                self._missing.clear()
             self._missing[exchange] = time.monotonic() + EXCHANGE_RECHECK_DELAY, refusal_error(reason)
         else:
             self._known.add(exchange)  # other problems of the exchange show when publishing
