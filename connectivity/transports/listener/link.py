@@ -105,6 +105,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._acceptor: Acceptor | None = None
         self._sweep = self._loop.call_later(CHECK_INTERVAL, self._look)
         self._empty: asyncio.Future[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "open"
@@ -265,9 +266,12 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        if self.is_over:
-            return
-        self.is_over = True
+        if self._close_task is None:
+            self.is_over = True
+            self._close_task = self._loop.create_task(self._leave())
+        await asyncio.shield(self._close_task)
+
+    async def _leave(self) -> None:
         self._sweep.cancel()
         # The end of their deliveries is no longer reported to this link.
         leaving, self._leaving = self._leaving, set()
