@@ -119,7 +119,10 @@ class OutboundMessage(msgspec.Struct, frozen=True):
 
 
 Done = Callable[[ConnectivityError | None], None]
-"""A callback, called once: with None after the broker's confirm, with PublishFailed after a refusal."""
+"""A callback, called once: with None after the broker's confirm, with PublishFailed after a refusal.
+
+It never raises.
+"""
 
 
 def ignore_outcome(_error: Exception | None) -> None:

@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from types import MappingProxyType
 
-import structlog
-
 from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
 from connectivity.transports.base import (
     CONSUME_DEFAULTS,
@@ -41,8 +39,6 @@ from connectivity.transports.mqtt.protocol_version import ProtocolVersion, Recei
 from connectivity.transports.mqtt.topics import CACHED_TOPICS, Sources
 from mappings.model.envelope import Envelope
 from mappings.text_cache import MAX_CACHED_LENGTH
-
-log = structlog.get_logger(__name__)
 
 IN_FLIGHT = 1000
 SETTLING_PAUSE = 0.05
@@ -284,11 +280,7 @@ class MqttLink:
         address, done = unconfirmed
         if (reader_status := self._signs.get(reason)) is not None:
             self.readers(address, reader_status)
-        try:
-            done(None if reason < REFUSED else refused_message(reason))
-        except Exception:
-            # The packets behind this one have to be read all the same.
-            log.exception("confirmed message not processed", address=address)
+        done(None if reason < REFUSED else refused_message(reason))
         if self._unsettled.is_reached and not self._unconfirmed:
             self._balance()
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, Detail
 from connectivity.transports.base import (
@@ -183,23 +182,6 @@ async def test_a_message_to_a_topic_of_the_broker_fails_and_is_not_sent(topic: s
     assert client.unsent == []
     made.publish(OutboundMessage("$aws/things", Envelope(b"", {})), outcomes.append)
     assert len(client.unsent) == 1
-    await made.close()
-
-
-async def test_b13_an_error_in_a_confirm_callback_does_not_stop_the_packets_behind_it() -> None:
-    made, client = link()
-    confirmed: list[ConnectivityError | None] = []
-
-    def fail(_: ConnectivityError | None) -> None:
-        raise ZeroDivisionError("an internal error")
-
-    made.publish(OutboundMessage("lab/out", Envelope(b"1")), fail)
-    made.publish(OutboundMessage("lab/out", Envelope(b"2")), confirmed.append)
-    with capture_logs() as lines:
-        client.on_confirmed(1, 0)
-        client.on_confirmed(2, 0)
-    assert confirmed == [None]
-    assert [(line["event"], line["address"]) for line in lines] == [("confirmed message not processed", "lab/out")]
     await made.close()
 
 
