@@ -8,7 +8,6 @@ the broker stops sending.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -156,13 +155,16 @@ class AsyncMqttClient:
         said: asyncio.Future[None] = self._loop.create_future()
         self.when_written(lambda: _resolve(said))
         self._client.disconnect()
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(DISCONNECT_TIMEOUT):
                 await asyncio.wait((said, self._socket_closed), return_when=asyncio.FIRST_COMPLETED)
                 # Closing with unread bytes would reset the connection before the broker reads DISCONNECT.
                 self.resume()
                 await asyncio.shield(self._socket_closed)
-        self.abandon()
+        except TimeoutError:
+            pass
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Close the socket without DISCONNECT."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
@@ -13,16 +15,19 @@ from connectivity.connections.model import Connection
 from connectivity.errors import Detail, LinkError
 from connectivity.transports.mqtt.async_client import READ_SIZE, READS_PER_TURN
 from connectivity.transports.mqtt.connector import connect
+from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
 from tests.support.wait import PATIENCE
 
 CONNACK, SUBACK, PINGRESP = b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\xd0\x00"
+DISCONNECT = b"\xe0\x00"
 RESET = struct.pack("ii", 1, 0)
 """`SO_LINGER` with which closing resets the link."""
 
 
-async def lost_behind(last_words: bytes) -> LinkError:
-    """Return the error of a link whose broker sends these bytes and resets it at once."""
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[MqttLink, socket.socket]]:
+    """A link, and its broker's end of the socket."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
@@ -39,11 +44,28 @@ async def lost_behind(last_words: bytes) -> LinkError:
             for answer in (CONNACK, SUBACK):
                 await loop.sock_recv(broker, 1000)
                 await loop.sock_sendall(broker, answer)
-            link = await connecting
-            broker.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-            broker.send(last_words)
-            broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            yield await connecting, broker
+
+
+async def lost_behind(last_words: bytes) -> LinkError:
+    """Return the error of a link whose broker sends these bytes and resets it at once."""
+    async with linked() as (link, broker):
+        broker.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+        broker.send(last_words)
+        broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     return await asyncio.wait_for(link.lost, PATIENCE)
+
+
+async def test_a_canceled_close_closes_the_socket() -> None:
+    """The broker answers DISCONNECT by closing its side, which this one does not."""
+    async with linked() as (link, broker):
+        closing = asyncio.create_task(link.close())
+        assert await asyncio.get_running_loop().sock_recv(broker, 1000) == DISCONNECT
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await link.close()
+        assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(broker, 1000), PATIENCE) == b""
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
