@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from connectivity.sessions import reply_channel
-from connectivity.subscriptions.manager import SubscriptionManager
-from connectivity.subscriptions.read_ahead import ReadAheadBudget
+from connectivity.subscriptions.manager import Subscriber, SubscriberSink, SubscriptionManager
 from connectivity.targets.destination import Destination
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.reply_target import ReplyTargetPublisher
@@ -35,9 +34,14 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         self._headers: dict[FrameType, Mapping[str, str]] = {}
         """The headers by type of frame: most channels send none."""
 
-    def budget(self, streams: SubscriptionManager) -> ReadAheadBudget:
-        """Return the read-ahead budget of the peer at this address, or of the broker."""
-        return streams.budgets[self.connection_id].receiver(self.address if self.route.is_listener else None)
+    def subscriber(self, sink: SubscriberSink, subjects: tuple[str, ...], streams: SubscriptionManager) -> Subscriber:
+        """Return a subscriber of the session at this address, with the budget of the peer or of the broker.
+
+        Each mapping has sessions of its own.
+        """
+        scope = self.connection_id, self.route.mapper.name, self.address
+        budget = streams.budgets[self.connection_id].receiver(self.address if self.route.is_listener else None)
+        return Subscriber(sink, subjects, scope, has_session=True, budget=budget)
 
     def send_frame(self, frame: StreamrFrame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""

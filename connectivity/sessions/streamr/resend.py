@@ -20,7 +20,7 @@ from connectivity.sessions.stream_source import StreamSource, fault_of, query_of
 from connectivity.sessions.streamr.live_subscription import ENDED
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import AT_ONCE, Subscriber, SubscriptionManager
+from connectivity.subscriptions.manager import AT_ONCE, SubscriptionManager
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -168,8 +168,7 @@ class _Resend:
         self.channel = channel
         self.connection_id = channel.connection_id
         self.key = f"{ticket.request.sub}\0{ticket.number}"
-        scope = (channel.connection_id, channel.address)
-        self.peer = Subscriber(self, wanted.subjects, scope, has_session=True, budget=channel.budget(streams))
+        self.peer = channel.subscriber(self, wanted.subjects, streams)
         self._resending = resending
         self._source = source
         self._plan = wanted

@@ -17,16 +17,19 @@ from mappings.ids import EntityId
 from mappings.model.signals import SubscriptionKind
 from mappings.streams.stream_id import partition_id
 from spark_store.errors import StoreUnavailable
-from tests.support.in_process.service import pause, until
+from tests.support.in_process.service import ConnectionHarness, pause, until
 from tests.support.in_process.streamr import (
     OTHER,
+    OWNER_SOURCE,
     PUBLIC,
     WRITER,
     StreamrHarness,
+    definition,
     error,
     offsets,
     publish,
     resend,
+    source,
     subscribe,
     subscribed,
     unsubscribe,
@@ -286,6 +289,27 @@ async def test_messages_that_cannot_be_written_end_the_subscription_and_use_up_n
     frames = await streamr_harness.frames("a", 2)
     assert error(frames[1])["status"] == 500
     assert streamr_harness.streams.budgets["site"].used_bytes == 0
+
+
+class TwoMappings(StreamrHarness):
+    """A connection with two mappings of the protocol, one for each source."""
+
+    def __init__(self) -> None:
+        mappings = {**definition(), "others": definition()["tanks"]}
+        sources = source(), source("in-2", payloadMapping=["others"]), OWNER_SOURCE
+        ConnectionHarness.__init__(self, *sources, mappingDefinitions=mappings)
+
+
+async def test_a_client_that_uses_two_mappings_at_one_address_has_two_sessions() -> None:
+    streamr_harness = await TwoMappings.filled(messages=2)
+    for number in range(2):
+        assert await streamr_harness.exchange("a", subscribe(), source=number) == [subscribed()]
+    for number in range(2):
+        streamr_harness.send("a", resend(resend_all=True), source=number)
+    assert sorted(frame[1] for frame in (await streamr_harness.frames("a", 10))[2:]) == [1, 1, 1, 1, 4, 4, 5, 5]
+    assert offsets(await streamr_harness.exchange("a", publish(), 2)) == [3, 3]
+    assert await streamr_harness.exchange("a", unsubscribe(), source=1) == [unsubscribed()]
+    assert offsets(await streamr_harness.exchange("a", publish(), 1)) == [4]
 
 
 async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:
