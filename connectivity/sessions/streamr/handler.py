@@ -39,16 +39,7 @@ from mappings.errors import MappingError
 from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected
-from mappings.streamr.frames import (
-    Error,
-    StreamrFrame,
-    Unsubscribed,
-    error_of,
-    fault_frame,
-    type_of,
-    version_in,
-    write_frame,
-)
+from mappings.streamr.frames import Error, Unsubscribed, error_of, fault_frame, version_in
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Resend, StreamrRequest, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import SenderDecision, SessionEnd
@@ -209,7 +200,7 @@ class StreamrHandler(SessionHandler):
         permission = self._admit(request, context)
         subjects = frozenset(permission.subjects)
         frames = context.registry.subscribe(request, channel, context.owners, subjects, self._services.clock(), client)
-        return partial(_confirm_subscription, context.registry, frames, channel)
+        return lambda _error, ended: context.registry.answer(frames, channel, ended)
 
     def _unsubscribe(
         self, request: Unsubscribe, context: _Request, channel: StreamrReplyChannel, client: str | None
@@ -218,7 +209,7 @@ class StreamrHandler(SessionHandler):
         if context.arrival.is_again and isinstance(frames[-1], Error):
             # It was carried out when it came first.
             frames = [Unsubscribed(request.stream, request.partition or 0)]
-        return partial(_confirm_subscription, context.registry, frames, channel)
+        return lambda _error, ended: context.registry.answer(frames, channel, ended)
 
     def _resend(self, request: Resend, context: _Request, channel: StreamrReplyChannel) -> SessionReply:
         registry = context.registry
@@ -282,7 +273,11 @@ class StreamrHandler(SessionHandler):
         channel = context.channel
         if channel is None:
             return _silent
-        return partial(_send_frames, channel, [error_of(error.fault, error.about, channel.correlation_id)])
+
+        def reply(_error: BaseException | None, ended: Done) -> None:
+            channel.send_frame(error_of(error.fault, error.about, channel.correlation_id), ended)
+
+        return reply
 
     def sweep(self) -> None:
         self._reader_access.sweep()
@@ -394,24 +389,6 @@ def _session_in_use(request: StreamrRequest) -> RequestRejected:
         return RequestRejected(forbidden(request), error_subject(request))
     stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
     return RequestRejected(errors.not_authorized(stream, partition), ErrorSubject(stream, partition))
-
-
-def _send_frames(
-    channel: StreamrReplyChannel, frames: Sequence[StreamrFrame], _error: BaseException | None, ended: Done
-) -> None:
-    """It is this request's turn to be answered."""
-    channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in frames], ended)
-
-
-def _confirm_subscription(
-    registry: StreamrSessions,
-    frames: Sequence[StreamrFrame],
-    channel: StreamrReplyChannel,
-    _error: BaseException | None,
-    ended: Done,
-) -> None:
-    """Confirm a subscribe or unsubscribe that is durable."""
-    registry.answer(frames, channel, ended)
 
 
 def _silent(_error: BaseException | None, ended: Done) -> None:

@@ -45,12 +45,19 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
 
     def send_frame(self, frame: StreamrFrame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""
-        return self.send([(type_of(frame), write_frame(frame, self.style))], ended)
+        return self.send_frames([frame], ended)
+
+    def send_frames(
+        self, frames: Sequence[StreamrFrame], ended: Done | None = None, *, elements: int = 0
+    ) -> PendingPublish:
+        """Send frames, `elements` of them messages of streams."""
+        written = [(type_of(frame), write_frame(frame, self.style)) for frame in frames]
+        return self.send(written, ended, elements=elements)
 
     def send(
         self, frames: Sequence[tuple[FrameType, bytes]], ended: Done | None = None, *, elements: int = 0
     ) -> PendingPublish:
-        """Send frames that are written already, `elements` of them messages of streams."""
+        """Send frames that are written already."""
         headers = self._headers
         envelopes = [Envelope(payload, headers.get(type) or self._headers_of(type)) for type, payload in frames]
         return self.deliver(envelopes, ended, elements=elements)

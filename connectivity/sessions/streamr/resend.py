@@ -37,7 +37,7 @@ from mappings.model.signals import (
     SubscriptionKind,
 )
 from mappings.streamr.errors import Sub
-from mappings.streamr.frames import StreamrFrame, type_of, write_frame
+from mappings.streamr.frames import StreamrFrame
 from mappings.streamr.requests import Resend
 from mappings.streamr.resends import ResendFrames, Resends, ResendTicket
 from mappings.streams.entry import FromTime
@@ -228,11 +228,9 @@ class _Resend:
             self._resending.finish(self, self._conversation.failed(fault.message), found=True)
 
     def _send(self, signal: Next, ended: Done | None) -> PendingPublish:
-        style = self.channel.style
-        found = self._conversation.element_frames([self._source.entry(event) for event in signal.elements])
-        frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
+        frames = self._conversation.element_frames([self._source.entry(event) for event in signal.elements])
         number = len(signal.elements)
-        return self.channel.send(frames, partial(self._sent, number, ended), elements=number)
+        return self.channel.send_frames(frames, partial(self._sent, number, ended), elements=number)
 
     def _sent(self, number: int, ended: Done | None, error: ConnectivityError | None) -> None:
         """The broker has the messages; one that it has refused leaves a gap, which ends the resend."""

@@ -22,7 +22,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, Sub
-from mappings.streamr.frames import StreamrFrame, Subscribed, Unsubscribed, error_of, type_of, write_frame
+from mappings.streamr.frames import StreamrFrame, Subscribed, Unsubscribed, error_of
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import (
@@ -142,7 +142,7 @@ class StreamrSessions:
     def answer(self, frames: Sequence[StreamrFrame], channel: StreamrReplyChannel, ended: Done) -> None:
         """Do the rest of a durable decision, and reply."""
         replies = [self._begin(frame, channel) if isinstance(frame, Subscribed) else frame for frame in frames]
-        channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in replies], ended)
+        channel.send_frames(replies, ended)
 
     def _begin(self, frame: Subscribed, channel: StreamrReplyChannel) -> StreamrFrame:
         """Begin a durable subscription, unless it is running. Return its frame."""
