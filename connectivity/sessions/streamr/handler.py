@@ -353,8 +353,8 @@ class StreamrHandler(SessionHandler):
                 partial(ResendQueue, services.store, services.streams, self._source, services.clock),
                 services.store.newest_revision,
                 route.is_peer,
+                self._reader_access.follow,
             )
-            registry.on_follow = partial(self._reader_access.follow, registry)
         return registry
 
     def _channel(
