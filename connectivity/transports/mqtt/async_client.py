@@ -1,8 +1,7 @@
 """Runs a SansIoPahoClient with its socket on the event loop.
 
-All packets of one turn of the loop leave in one write; a read continues until nothing is left or its share of the turn
-is used up. A timer lets paho check the keep-alive. `pause` stops reading: packets then fill the system's buffers until
-the broker stops sending.
+All packets of one turn of the loop leave in one write, and each turn reads once until nothing is left. A timer lets paho
+check the keep-alive. `pause` stops reading: packets then fill the system's buffers until the broker stops sending.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 READ_SIZE = 65536
 """Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
 
-READS_PER_TURN = 1
 DISCONNECT_TIMEOUT = 1.0
 """Seconds that the broker has to receive a DISCONNECT."""
 
@@ -222,33 +220,32 @@ class AsyncMqttClient:
             self._readable()  # TLS may have had to write before it could read
 
     def _readable(self) -> None:
-        """Read within this turn's share; the rest is read in another turn."""
-        for _ in range(READS_PER_TURN):
-            if (sock := self._socket) is None or self.is_paused:
+        """Read once; the rest is read in another turn."""
+        if (sock := self._socket) is None or self.is_paused:
+            return
+        try:
+            data = sock.recv(READ_SIZE)
+        except _WOULD_BLOCK:
+            if self._rest:
+                self._flush()
+            return
+        except OSError as error:
+            self._die(lost_error(error))
+            return
+        if not data:
+            self._ended()
+            return
+        if not self._is_closing:
+            self._client.feed(data)
+            if self._socket is None:
                 return
-            try:
-                data = sock.recv(READ_SIZE)
-            except _WOULD_BLOCK:
-                break
-            except OSError as error:
-                self._die(lost_error(error))
-                return
-            if not data:
-                self._ended()
-                return
-            if not self._is_closing:
-                self._client.feed(data)
-                if self._socket is None:
-                    return
-            if len(data) < READ_SIZE and not isinstance(sock, ssl.SSLSocket):
-                # uvloop reports a reset connection only once, even if data came before it.
-                if (code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
-                    self._die(lost_error(OSError(code, os.strerror(code))))
-                    return
-                break
-        else:
+        if len(data) == READ_SIZE or isinstance(sock, ssl.SSLSocket):
             # There may be more, and no further event would report it.
             self._read_on()
+        # uvloop reports a reset connection only once, even if data came before it.
+        elif (code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
+            self._die(lost_error(OSError(code, os.strerror(code))))
+            return
         if self._rest:
             self._flush()
 
