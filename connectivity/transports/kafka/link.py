@@ -258,11 +258,10 @@ class KafkaLink:
 
     async def _find_broker(self) -> None:
         """Give the library time to reach a broker; if it does not, the link is lost."""
-        assert self._admin is not None
         end = self._loop.time() + self._repair_seconds
         while (left := end - self._loop.time()) > 0:
             try:
-                await run_in_thread("kafka reconnect", partial(list_brokers, self._admin, left))
+                await run_in_thread("kafka reconnect", partial(list_brokers, self.admin, left))
             except KafkaException:
                 # The request itself may have been sent on a lost connection.
                 await asyncio.sleep(min(left, PROBE_INTERVAL))
