@@ -18,13 +18,22 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 
 from connectivity.errors import ConnectivityError, LinkError, Problem
 from mappings.model.envelope import Envelope
 
 if TYPE_CHECKING:
     from connectivity.connections.model import Connection
+
+
+class SpecificConfig(BaseModel):
+    """The base of the options of a connection type: camelCase names, frozen, no unknown ones."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
 
 class Outcome(Enum):
@@ -276,7 +285,7 @@ class ConnectionType:
     name: str
     schemes: tuple[str, ...]
     secure_schemes: tuple[str, ...]
-    options: type[BaseModel]
+    options: type[SpecificConfig]
     check: Callable[[Connection], Sequence[Problem]]
     has_headers: bool
     connect: Connector | None
