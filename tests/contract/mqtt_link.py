@@ -422,7 +422,7 @@ class MqttBehavior(BrokerBehavior, ByteLimits, MqttSessionEnd):
         flush = AsyncMqttClient._flush
 
         def counted(channel: AsyncMqttClient) -> None:
-            writes.append(len(channel._client.unsent))
+            writes.append(len(channel.client.unsent))
             flush(channel)
 
         monkeypatch.setattr(AsyncMqttClient, "_flush", counted)

@@ -386,7 +386,7 @@ async def test_sockets_are_closed_with_their_links(kind: str, mosquitto: Mosquit
     made = load_connection_type(kind).connect
     assert made is not None
     link = await made(document(kind, f"tcp://{mosquitto.host}:{mosquitto.port}"))
-    sock = link._channels[0]._client.socket()  # type: ignore[attr-defined]
+    sock = link._channels[0].client.socket()  # type: ignore[attr-defined]
     assert isinstance(sock, socket.socket)
     await link.close()
     assert sock.fileno() == -1

@@ -54,7 +54,7 @@ class AsyncMqttClient:
 
     def __init__(self, client: SansIoPahoClient, on_lost: Callable[[LinkError], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._client = client
+        self.client = client
         self._on_lost = on_lost
         self._socket: socket.socket | None = None
         self._rest = _EMPTY
@@ -77,7 +77,7 @@ class AsyncMqttClient:
         """Open the socket with `dial` in a thread, and log in. Raises NotConnected, ConnectionRefused."""
         try:
             async with asyncio.timeout(patience):
-                await run_in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
+                await run_in_thread("mqtt connect", dial, lambda _: self.client.drop_socket())
                 self._attach()
                 self.is_port_reached = True
                 return await self._connack
@@ -97,7 +97,7 @@ class AsyncMqttClient:
         Raises ConnectionRefused if the broker refuses one, NotConnected if the link is lost.
         """
         try:
-            _, mid = self._client.subscribe([(topic_filter, qos) for topic_filter in filters], properties=properties)
+            _, mid = self.client.subscribe([(topic_filter, qos) for topic_filter in filters], properties=properties)
         except ValueError as error:
             raise ConnectionRefused(Detail.MISSING_ADDRESS, f"{', '.join(filters)}: {error}") from error
         try:
@@ -114,7 +114,7 @@ class AsyncMqttClient:
 
     async def unsubscribe(self, filters: Sequence[str]) -> None:
         """Send one UNSUBSCRIBE and wait for its answer. Raises NotConnected if the link is lost."""
-        _, mid = self._client.unsubscribe(list(filters))
+        _, mid = self.client.unsubscribe(list(filters))
         await self._answer(mid)
 
     async def _answer(self, mid: int | None) -> tuple[Sequence[ReasonCode], Properties | None]:
@@ -142,7 +142,7 @@ class AsyncMqttClient:
         """Resume reading."""
         if self.is_paused and self._socket is not None:
             self.is_paused = False
-            self._client.feed(b"")
+            self.client.feed(b"")
             self._loop.add_reader(self._socket, self._readable)
 
     async def close(self) -> None:
@@ -152,7 +152,7 @@ class AsyncMqttClient:
         self._is_closing = True
         said: asyncio.Future[None] = self._loop.create_future()
         self.when_written(lambda: _resolve(said))
-        self._client.disconnect()
+        self.client.disconnect()
         try:
             async with asyncio.timeout(DISCONNECT_TIMEOUT):
                 await asyncio.wait((said, self._socket_closed), return_when=asyncio.FIRST_COMPLETED)
@@ -167,17 +167,17 @@ class AsyncMqttClient:
     def abandon(self) -> None:
         """Close the socket without DISCONNECT."""
         self._is_closing = True
-        self._client.drop_socket()
+        self.client.drop_socket()
 
     # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _attach(self) -> None:
-        sock = self._client.socket()
+        sock = self.client.socket()
         if not isinstance(sock, socket.socket):
             raise NotConnected(Detail.REFUSED, "the socket was closed while the service was connecting")
         self._socket = sock
         self._loop.add_reader(sock, self._readable)
-        self._client.on_unsent = partial(self._loop.call_soon, self._flush)
+        self.client.on_unsent = partial(self._loop.call_soon, self._flush)
         self._flush()
         self._tick()
 
@@ -186,7 +186,7 @@ class AsyncMqttClient:
         if (sock := self._socket) is None:
             return
         # Nothing is left if it was written in the meantime, with other bytes or when the socket became writable.
-        unsent = self._client.unsent
+        unsent = self.client.unsent
         if not self._rest and not unsent:
             return
         had_rest = bool(self._rest)
@@ -204,7 +204,7 @@ class AsyncMqttClient:
             self._rest = _EMPTY
             self._die(lost_error(error))
             return
-        self._client.spoke()
+        self.client.spoke()
         if self._rest and not had_rest:
             self._loop.add_writer(sock, self._writable)
         elif had_rest and not self._rest:
@@ -236,7 +236,7 @@ class AsyncMqttClient:
             self._ended()
             return
         if not self._is_closing:
-            self._client.feed(data)
+            self.client.feed(data)
             if self._socket is None:
                 return
         if len(data) == READ_SIZE or isinstance(sock, ssl.SSLSocket):
@@ -281,10 +281,10 @@ class AsyncMqttClient:
         _resolve(self._socket_closed)
 
     def _tick(self) -> None:
-        keep_alive = self._client.keepalive
+        keep_alive = self.client.keepalive
         if self.is_paused:
-            self._client.feed(b"")  # While reading is paused, a missing PINGRESP proves nothing
-        if self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
+            self.client.feed(b"")  # While reading is paused, a missing PINGRESP proves nothing
+        if self.client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
             pause = min(max(keep_alive / 4, MIN_TICK), MAX_TICK)
             self._timer = self._loop.call_later(pause, self._tick)
 
@@ -298,7 +298,7 @@ class AsyncMqttClient:
         if reason.is_failure:
             self._connack.set_exception(connack_error(reason, properties))
         else:
-            self._client.is_resumed = flags.session_present
+            self.client.is_resumed = flags.session_present
             # The broker may have changed the keep-alive.
             if self._timer is not None:
                 self._timer.cancel()
@@ -321,7 +321,7 @@ class AsyncMqttClient:
         elif reason.value == KEEP_ALIVE_TIMEOUT:
             self._die(
                 NotConnected(
-                    Detail.TIMEOUT, f"the broker did not answer within the keep-alive of {self._client.keepalive} s"
+                    Detail.TIMEOUT, f"the broker did not answer within the keep-alive of {self.client.keepalive} s"
                 )
             )
         else:
@@ -331,7 +331,7 @@ class AsyncMqttClient:
         """Handle the unexpected end of the link."""
         for answer in self._answers.values():
             _fail(answer, error)
-        self._client.drop_socket()
+        self.client.drop_socket()
         _fail(self._connack, error)
         if not self._is_closing:
             self._is_closing = True

@@ -12,7 +12,7 @@ PUBREC it sends only PUBREL, also on the next link of the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -109,8 +109,7 @@ async def _join(
     consumer.max_packet = max_packet
     channel = link.make_channel(consumer)
     properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
-    dial = make_dial(consumer, connection, options, properties, options.clean_session, patience)
-    connack = await connect_and_log_in(channel, dial, connection, patience)
+    connack = await log_in(channel, connection, options, properties, patience, clean=options.clean_session)
     limits = ServerLimits.of(connack.properties)
     is_shared = connection.client_count > 1
     if is_shared and not limits.shared_subscriptions:
@@ -125,9 +124,7 @@ async def _join(
             f"{options.publisher_id or f'{options.client_id or connection.id}p'}{_suffix(connection, client)}"
         )
         publisher = SansIoPahoClient(publisher_id, mqtt_version.protocol, clean_session=True)
-        channel = link.make_channel(publisher)
-        dial = make_dial(publisher, connection, options, properties, True, patience)
-        connack = await channel.connect(dial, patience)
+        connack = await log_in(link.make_channel(publisher), connection, options, properties, patience)
     link.made(ServerLimits.of(connack.properties))
 
 
@@ -160,40 +157,23 @@ async def _discard_session(
     consumer = SansIoPahoClient(_client_id(connection, options, client), mqtt_version.protocol, clean_session=True)
     channel = AsyncMqttClient(consumer, lambda _error: None)
     try:
-        await connect_and_log_in(
-            channel, make_dial(consumer, connection, options, None, True, patience), connection, patience
-        )
+        await log_in(channel, connection, options, None, patience)
     except LinkError as error:
         log.warning("session not discarded", connection=connection.id, reason=str(error))
     await channel.close()
 
 
-async def connect_and_log_in(
-    channel: AsyncMqttClient, dial: Callable[[], None], connection: Connection, patience: float
-) -> ConnAck:
-    """Connect to the broker and log in. Raises NotConnected, ConnectionRefused."""
-    try:
-        return await channel.connect(dial, patience)
-    except NotConnected as error:
-        # With TLS 1.3 a missing client certificate shows only after the handshake, often as a closed connection.
-        is_closed_early = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
-        is_tls_connected = channel.is_port_reached and connection.broker_uri.is_secure
-        if is_closed_early and is_tls_connected and connection.credentials is None:
-            words = f"{error.text}; the broker may require a client certificate"
-            raise ClientCertificateRequired(Detail.CERTIFICATE, words) from error
-        raise
-
-
-def make_dial(
-    client: SansIoPahoClient,
+async def log_in(
+    channel: AsyncMqttClient,
     connection: Connection,
     options: Options,
     properties: Properties | None,
-    clean: bool,
     patience: float,
-) -> Callable[[], None]:
-    """Return a function that opens the socket and sends CONNECT with these properties; it blocks."""
-    uri = connection.broker_uri
+    *,
+    clean: bool = True,
+) -> ConnAck:
+    """Connect to the broker and log in, with these properties. Raises NotConnected, ConnectionRefused."""
+    client, uri = channel.client, connection.broker_uri
     if uri.username is not None:
         client.username_pw_set(uri.username, uri.password.get_secret_value() if uri.password else None)
 
@@ -207,4 +187,13 @@ def make_dial(
         else:
             client.connect(uri.host, uri.port, keep_alive, clean_start=clean, properties=properties)
 
-    return dial
+    try:
+        return await channel.connect(dial, patience)
+    except NotConnected as error:
+        # With TLS 1.3 a missing client certificate shows only after the handshake, often as a closed connection.
+        is_closed_early = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
+        is_tls_connected = channel.is_port_reached and uri.is_secure
+        if is_closed_early and is_tls_connected and connection.credentials is None:
+            words = f"{error.text}; the broker may require a client certificate"
+            raise ClientCertificateRequired(Detail.CERTIFICATE, words) from error
+        raise
