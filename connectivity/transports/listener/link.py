@@ -115,10 +115,6 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def make_peer(self) -> AnyPeer:
         """Create the peer for a socket that is being accepted."""
 
-    @abstractmethod
-    def idle(self, peer: AnyPeer) -> None:
-        """Close a peer that has sent no message for too long."""
-
     def listen(self, listening: Sequence[socket.socket], context: ssl.SSLContext | None) -> None:
         """Accept peers at these sockets, which the link closes."""
         self._acceptor = Acceptor(listening, self, context)
@@ -253,7 +249,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             if decision is TimeoutDecision.PING:
                 peer.ping()
             elif decision is TimeoutDecision.IDLE:
-                self.idle(peer)
+                peer.idle()
             elif decision is not TimeoutDecision.FINE:
                 log.debug(
                     "peer connection aborted", connection=self._connection_id, peer=peer.id, reason=decision.value

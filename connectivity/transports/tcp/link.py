@@ -110,9 +110,6 @@ class TcpLink(ListenerLink[TcpPeer]):
     def make_peer(self) -> TcpPeer:
         return TcpPeer(self)
 
-    def idle(self, peer: TcpPeer) -> None:
-        peer.farewell()
-
     def took(self, peer: TcpPeer, data: bytes) -> None:
         """Deliver a piece of the stream; an empty one reports the new peer."""
         self.deliver(peer, Envelope(data, peer.headers), self._address, (0,))
