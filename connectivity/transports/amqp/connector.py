@@ -55,7 +55,7 @@ async def _check_queues(link: AmqpLink, connection: Connection) -> None:
 def _exchanges(connection: Connection) -> Iterator[str]:
     """Yield the exchanges of addresses that have no placeholder in the exchange."""
     addresses = [target.address for target in connection.targets]
-    addresses += [source.reply_target.address for source in connection.sources if source.reply_target is not None]
+    addresses += [source.reply_target.address for source in connection.sources]
     for address in addresses:
         exchange, slash, _ = address.partition("/")
         if slash and not has_expression(exchange):

@@ -111,12 +111,10 @@ async def _join(
     properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
     connack = await log_in(channel, connection, options, properties, patience, clean=options.clean_session)
     limits = ServerLimits.of(connack.properties)
-    is_shared = connection.client_count > 1
-    if is_shared and not limits.shared_subscriptions:
+    is_shared = connection.client_count > 1 and limits.shared_subscriptions
+    if connection.client_count > 1 and not is_shared:
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
-        if client == 0:
-            await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=False)
-    else:
+    if client == 0 or is_shared:
         await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=is_shared)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
