@@ -17,6 +17,7 @@ from connectivity.errors import ClientCertificateRequired, ConnectionRefused, De
 from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import OutboundMessage
+from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.mqtt5 import Mqtt5
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
@@ -52,8 +53,10 @@ def document(kind: str, uri: str, **members: Any) -> Connection:
 
 async def refusal(connection: Connection, patience: float = 5.0) -> LinkError:
     """Return the error of a failed attempt to connect."""
-    with pytest.raises(LinkError) as caught:
-        await connect(DIALECTS[connection.connection_type], connection, patience=patience)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(async_client, "PATIENCE", patience)
+        with pytest.raises(LinkError) as caught:
+            await connect(DIALECTS[connection.connection_type], connection)
     return caught.value
 
 

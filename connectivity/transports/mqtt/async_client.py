@@ -24,6 +24,9 @@ from connectivity.transports.dialer import dial_error, lost_error, run_in_thread
 from connectivity.transports.mqtt.errors import connack_error, reason_text, suback_error
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 
+PATIENCE = 10.0
+"""Seconds for connecting and login, and again for the answer to each subscription."""
+
 READ_SIZE = 65536
 """Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
 
@@ -73,17 +76,18 @@ class AsyncMqttClient:
         client.on_disconnect = self._disconnected
         client.on_socket_close = self._forget_socket
 
-    async def connect(self, dial: Callable[[], None], patience: float) -> ConnAck:
+    async def connect(self, dial: Callable[[], None]) -> ConnAck:
         """Open the socket with `dial` in a thread, and log in. Raises NotConnected, ConnectionRefused."""
         try:
-            async with asyncio.timeout(patience):
+            self.client.connect_timeout = PATIENCE
+            async with asyncio.timeout(PATIENCE):
                 await run_in_thread("mqtt connect", dial, lambda _: self.client.drop_socket())
                 self._attach()
                 self.is_port_reached = True
                 return await self._connack
         except TimeoutError:
             self.abandon()
-            raise NotConnected(Detail.TIMEOUT, f"the broker did not answer the login within {patience:g} s") from None
+            raise NotConnected(Detail.TIMEOUT, f"the broker did not answer the login within {PATIENCE:g} s") from None
         except asyncio.CancelledError:
             self.abandon()
             raise
@@ -91,7 +95,7 @@ class AsyncMqttClient:
             self.abandon()
             raise dial_error(error) from error
 
-    async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None, patience: float) -> int:
+    async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None) -> int:
         """Send one SUBSCRIBE with all filters. Return the lowest QoS that the broker grants.
 
         Raises ConnectionRefused if the broker refuses one, NotConnected if the link is lost.
@@ -101,11 +105,11 @@ class AsyncMqttClient:
         except ValueError as error:
             raise ConnectionRefused(Detail.MISSING_ADDRESS, f"{', '.join(filters)}: {error}") from error
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(PATIENCE):
                 reasons, said = await self._answer(mid)
         except TimeoutError:
             raise NotConnected(
-                Detail.TIMEOUT, f"the broker did not answer a subscription within {patience:g} s"
+                Detail.TIMEOUT, f"the broker did not answer a subscription within {PATIENCE:g} s"
             ) from None
         for topic_filter, reason in zip(filters, reasons, strict=False):
             if reason.is_failure:

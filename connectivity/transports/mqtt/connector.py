@@ -32,9 +32,6 @@ from connectivity.transports.mqtt.topics import shared_filter
 
 log = structlog.get_logger(__name__)
 
-PATIENCE = 10.0
-"""Seconds for connecting and login, and again for the answer to each subscription."""
-
 WINDOW = 100
 LOWER_QOS = "the broker sends {} with QoS 0, not {}: messages may be lost"
 NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
@@ -46,7 +43,6 @@ async def connect(
     client: int = 0,
     consume: ConsumeOptions = CONSUME_DEFAULTS,
     *,
-    patience: float = PATIENCE,
     is_publishing: bool = True,
 ) -> MqttLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
@@ -58,12 +54,10 @@ async def connect(
     # Packet identifiers belong to a session, and each client has one of its own.
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
     filters = [source.addresses for source in connection.sources]
-    discard = partial(_discard_session, connection, options, mqtt_version, client, patience)
+    discard = partial(_discard_session, connection, options, mqtt_version, client)
     link = MqttLink(mqtt_version, filters, delay, WINDOW, prefix, consume, discard)
     try:
-        await _join(
-            link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET), patience
-        )
+        await _join(link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET))
     except BaseException:
         link.abandon()
         raise
@@ -97,7 +91,6 @@ async def _join(
     mqtt_version: ProtocolVersion,
     client: int,
     max_packet: int,
-    patience: float,
 ) -> None:
     consumer = SansIoPahoClient(
         _client_id(connection, options, client), mqtt_version.protocol, clean_session=options.clean_session
@@ -109,20 +102,20 @@ async def _join(
     consumer.max_packet = max_packet
     channel = link.make_channel(consumer)
     properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
-    connack = await log_in(channel, connection, options, properties, patience, clean=options.clean_session)
+    connack = await log_in(channel, connection, options, properties, clean=options.clean_session)
     limits = ServerLimits.of(connack.properties)
     is_shared = connection.client_count > 1 and limits.shared_subscriptions
     if connection.client_count > 1 and not is_shared:
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if client == 0 or is_shared:
-        await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=is_shared)
+        await _subscribe(link, channel, connection, mqtt_version, limits, is_shared=is_shared)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = (
             f"{options.publisher_id or f'{options.client_id or connection.id}p'}{_suffix(connection, client)}"
         )
         publisher = SansIoPahoClient(publisher_id, mqtt_version.protocol, clean_session=True)
-        connack = await log_in(link.make_channel(publisher), connection, options, properties, patience)
+        connack = await log_in(link.make_channel(publisher), connection, options, properties)
     link.made(ServerLimits.of(connack.properties))
 
 
@@ -132,7 +125,6 @@ async def _subscribe(
     connection: Connection,
     mqtt_version: ProtocolVersion,
     limits: ServerLimits,
-    patience: float,
     *,
     is_shared: bool,
 ) -> None:
@@ -141,7 +133,7 @@ async def _subscribe(
         filters = [shared_filter(each, connection.id) if is_shared else each for each in group]
         qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
         identifier = mqtt_version.subscribe_properties(number) if limits.subscription_identifiers else None
-        granted = await channel.subscribe(filters, qos, identifier, patience)
+        granted = await channel.subscribe(filters, qos, identifier)
         link.subscribed += filters
         if granted < min(qos, 1):
             # With QoS 1 in place of 2, nothing is lost or executed twice either.
@@ -149,13 +141,13 @@ async def _subscribe(
 
 
 async def _discard_session(
-    connection: Connection, options: Options, mqtt_version: ProtocolVersion, client: int, patience: float
+    connection: Connection, options: Options, mqtt_version: ProtocolVersion, client: int
 ) -> None:
     """Connect without the kept session, which ends by that, with its subscriptions of earlier documents."""
     consumer = SansIoPahoClient(_client_id(connection, options, client), mqtt_version.protocol, clean_session=True)
     channel = AsyncMqttClient(consumer, lambda _error: None)
     try:
-        await log_in(channel, connection, options, None, patience)
+        await log_in(channel, connection, options, None)
     except LinkError as error:
         log.warning("session not discarded", connection=connection.id, reason=str(error))
     await channel.close()
@@ -166,7 +158,6 @@ async def log_in(
     connection: Connection,
     options: Options,
     properties: Properties | None,
-    patience: float,
     *,
     clean: bool = True,
 ) -> ConnAck:
@@ -178,7 +169,6 @@ async def log_in(
     def dial() -> None:
         if uri.is_secure:
             client.tls_set_context(tls_context(connection))
-        client.connect_timeout = patience
         keep_alive = int(options.keep_alive.total_seconds())
         if properties is None:
             client.connect(uri.host, uri.port, keep_alive)
@@ -186,7 +176,7 @@ async def log_in(
             client.connect(uri.host, uri.port, keep_alive, clean_start=clean, properties=properties)
 
     try:
-        return await channel.connect(dial, patience)
+        return await channel.connect(dial)
     except NotConnected as error:
         # With TLS 1.3 a missing client certificate shows only after the handshake, often as a closed connection.
         is_closed_early = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)

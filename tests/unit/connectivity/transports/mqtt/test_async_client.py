@@ -38,7 +38,7 @@ async def linked() -> AsyncIterator[tuple[MqttLink, socket.socket]]:
             "uri": f"tcp://127.0.0.1:{listening.getsockname()[1]}",
             "sources": [{"addresses": ["lab/in"], "qos": 1, "authorizationContext": ["lab:all"]}],
         }
-        connecting = asyncio.create_task(connect(Mqtt311(), Connection.model_validate(document), patience=5))
+        connecting = asyncio.create_task(connect(Mqtt311(), Connection.model_validate(document)))
         broker, _ = await loop.sock_accept(listening)
         with broker:
             for answer in (CONNACK, SUBACK):
