@@ -277,10 +277,7 @@ class AsyncApiNames:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionType:
-    """A connection type: the options of its documents, and how to connect.
-
-    `connect` is None if this version of the service can only validate documents of the type.
-    """
+    """A connection type: the options of its documents, and how to connect."""
 
     name: str
     schemes: tuple[str, ...]
@@ -288,10 +285,10 @@ class ConnectionType:
     options: type[SpecificConfig]
     check: Callable[[Connection], Sequence[Problem]]
     has_headers: bool
-    connect: Connector | None
+    connect: Connector
     asyncapi: AsyncApiNames
-    examine: Probe | None = None
-    """Checks addresses for a connection test; None if `connect` is None."""
+    examine: Probe
+    """Checks addresses for a connection test."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
     matches: Callable[[str, str], bool] = operator.eq

@@ -62,7 +62,6 @@ async def refusal(connection: Connection, patience: float = 5.0) -> LinkError:
 
 async def works(connection: Connection) -> bool:
     made = load_connection_type(connection.connection_type).connect
-    assert made is not None
     link = await made(connection)
     await link.close()
     return True
@@ -387,7 +386,6 @@ async def test_plain_text_at_a_tls_port_is_no_certificate_problem(kind: str) -> 
 @pytest.mark.broker("mosquitto")
 async def test_sockets_are_closed_with_their_links(kind: str, mosquitto: Mosquitto) -> None:
     made = load_connection_type(kind).connect
-    assert made is not None
     link = await made(document(kind, f"tcp://{mosquitto.host}:{mosquitto.port}"))
     sock = link._channels[0].client.socket()  # type: ignore[attr-defined]
     assert isinstance(sock, socket.socket)
