@@ -348,7 +348,7 @@ class StreamrHandler(SessionHandler):
             services, keeping = self._services, SessionPersistence(self._rows, *key)
             registry = self._registries[key] = StreamrSessions(
                 keeping,
-                options_of(route),
+                cast(StreamrOptions, route.mapper.codec.terms),
                 partial(LiveSubscription, services.streams, self._frames),
                 partial(ResendQueue, services.store, services.streams, self._source, services.clock),
                 services.store.newest_revision,
@@ -371,11 +371,6 @@ class StreamrHandler(SessionHandler):
         if version is not None and version != style.version:
             style = replace(style, version=version)
         return StreamrReplyChannel(route, resolved, style, headers.get("correlation-id"))
-
-
-def options_of(route: ReplyTargetPublisher) -> StreamrOptions:
-    """Return the protocol's options at this source."""
-    return cast(StreamrOptions, route.mapper.codec.terms)
 
 
 def _client(headers: Headers) -> str | None:
