@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import structlog
 from paho.mqtt.client import ConnectFlags, DisconnectFlags
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.properties import Properties
@@ -23,6 +24,8 @@ from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnect
 from connectivity.transports.dialer import dial_error, lost_error, run_in_thread
 from connectivity.transports.mqtt.errors import connack_error, reason_text, suback_error
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+
+log = structlog.get_logger(__name__)
 
 PATIENCE = 10.0
 """Seconds for connecting and login, and again for the answer to each subscription."""
@@ -240,7 +243,12 @@ class AsyncMqttClient:
             self._ended()
             return
         if not self._is_closing:
-            self.client.feed(data)
+            try:
+                self.client.feed(data)
+            except Exception as error:
+                # The rest of the data is lost: what follows would be read from within a packet.
+                log.exception("unexpected error while reading")
+                self._die(NotConnected(Detail.CONNECTING, f"reading failed: {type(error).__name__}"))
             if self._socket is None:
                 return
         if len(data) == READ_SIZE or isinstance(sock, ssl.SSLSocket):

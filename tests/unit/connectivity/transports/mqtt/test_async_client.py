@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, LinkError
@@ -54,6 +55,21 @@ async def lost_behind(last_words: bytes) -> LinkError:
         broker.send(last_words)
         broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     return await asyncio.wait_for(link.lost, PATIENCE)
+
+
+async def test_an_internal_error_while_reading_ends_the_link() -> None:
+    """The packets behind it are lost, and what follows would be read from within a packet."""
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("an internal error")
+
+    async with linked() as (link, broker):
+        link._in.on_arrival = fail
+        await asyncio.get_running_loop().sock_sendall(broker, b"\x30\x0a\x00\x06lab/inhi" + PINGRESP[:1])
+        with capture_logs() as lines:
+            error = await asyncio.wait_for(link.lost, PATIENCE)
+    assert (error.detail, error.text) == (Detail.CONNECTING, "reading failed: ZeroDivisionError")
+    assert [line["event"] for line in lines] == ["unexpected error while reading"]
 
 
 async def test_a_canceled_close_closes_the_socket() -> None:
