@@ -32,7 +32,6 @@ from connectivity.transports.mqtt.topics import shared_filter
 
 log = structlog.get_logger(__name__)
 
-WINDOW = 100
 LOWER_QOS = "the broker sends {} with QoS 0, not {}: messages may be lost"
 NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
 
@@ -55,7 +54,7 @@ async def connect(
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
     filters = [source.addresses for source in connection.sources]
     discard = partial(_discard_session, connection, options, mqtt_version, client)
-    link = MqttLink(mqtt_version, filters, delay, WINDOW, prefix, consume, discard)
+    link = MqttLink(mqtt_version, filters, delay, prefix, consume, discard)
     try:
         await _join(link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET))
     except BaseException:

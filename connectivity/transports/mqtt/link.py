@@ -40,6 +40,9 @@ from connectivity.transports.mqtt.topics import CACHED_TOPICS, Sources
 from mappings.model.envelope import Envelope
 from mappings.text_cache import MAX_CACHED_LENGTH
 
+WINDOW = 100
+"""The maximum number of unconfirmed messages; the broker may ask for fewer."""
+
 IN_FLIGHT = 1000
 SETTLING_PAUSE = 0.05
 """Seconds between two looks at what is unsettled of a session that ends."""
@@ -76,20 +79,18 @@ class MqttLink:
         dialect: ProtocolVersion,
         filters: Sequence[Sequence[str]],
         redelivery_delay: float | None,
-        window: int,
         prefix: str = "mqtt:",
         consume: ConsumeOptions = CONSUME_DEFAULTS,
         discard_session: Callable[[], Awaitable[None]] = _nothing_to_discard,
     ) -> None:
         """`filters`: the addresses of each source.
 
-        `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `window`: the
-        maximum number of unconfirmed messages; the broker may ask for fewer. `prefix`: the beginning of delivery names;
-        the packet identifier follows. `discard_session`: called after the end of a session.
+        `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `prefix`: the
+        beginning of delivery names; the packet identifier follows. `discard_session`: called after the end of a session.
         """
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
-        self.window = window
+        self.window = WINDOW
         self.condition: str | None = None
         self.limits = ServerLimits()
         self._mqtt_version, self._prefix = dialect, prefix

@@ -36,7 +36,7 @@ MOST_HELD = MOST_COUNTS * IN_FLIGHT
 
 def link(consume: ConsumeOptions = CONSUME_DEFAULTS) -> tuple[MqttLink, SansIoPahoClient]:
     """A link whose client has no socket: its output stays in `unsent`."""
-    made = MqttLink(Mqtt311(), [["lab/in"]], None, 100, consume=consume)
+    made = MqttLink(Mqtt311(), [["lab/in"]], None, consume=consume)
     client = SansIoPahoClient("lab", Mqtt311.protocol, clean_session=True)
     made.make_channel(client)
     made.made(ServerLimits())
@@ -253,7 +253,7 @@ async def test_a_link_over_its_limit_pauses_with_the_last_confirm() -> None:
 
 def link_5(*filters: list[str]) -> tuple[MqttLink, SansIoPahoClient, dict[str, int]]:
     """A link of MQTT 5 with the sources of these filters, and the number of each filter's subscription."""
-    made = MqttLink(Mqtt5(), filters, None, 100)
+    made = MqttLink(Mqtt5(), filters, None)
     client = SansIoPahoClient("lab", Mqtt5.protocol, clean_session=False)
     made.make_channel(client)
     made.made(ServerLimits())
