@@ -172,7 +172,6 @@ class ConnectionClient:
     async def _connect_and_serve(self) -> LinkError:
         """Connect, serve one link until it breaks, and return why it broke."""
         connect = load_connection_type(self._connection.connection_type).connect
-        assert connect is not None, "unsupported connection types are refused before"
         try:
             link = self.link = await connect(self._connection, self.number, self._consume)
         except LinkError as error:

@@ -89,7 +89,6 @@ async def _look(connection: Connection, name: str, patience: float) -> ProbeRepo
     if (reason := refusal(connection)) is not None:
         return ConnectionRefused(Detail.REFUSED, reason)
     examine = load_connection_type(connection.connection_type).examine
-    assert examine is not None, "unsupported connection types are refused before"
     try:
         async with asyncio.timeout(patience):
             return await examine(connection, name)

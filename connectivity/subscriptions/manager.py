@@ -27,12 +27,7 @@ from connectivity.monitoring.logs import log_context
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.subscriptions.engine import Subscription, SubscriptionEnded, SubscriptionState
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
-from connectivity.subscriptions.limits import (
-    SHARED,
-    SubscriptionLimits,
-    SubscriptionQuotas,
-    limit_fault,
-)
+from connectivity.subscriptions.limits import SHARED, SubscriptionLimits, SubscriptionQuotas, limit_fault
 from connectivity.subscriptions.read_ahead import (
     ConnectionBudget,
     PageCharge,
@@ -514,7 +509,12 @@ class SubscriptionManager(ConnectionComponent):
         headers, subscribed = decode(subscription.headers), decode(subscription.subscribed)
         signal = Next(subscription.kind, subscription.key, subscription.entity, headers, elements, subscribed)
         charge.parts += 1
-        subscription.posting = subscription.peer.reply.post(signal, partial(self._on_sent, subscription, charge))
+        try:
+            subscription.posting = subscription.peer.reply.post(signal, partial(self._on_sent, subscription, charge))
+        except Exception:
+            # No confirm will end this part.
+            charge.end_part()
+            raise
         if subscription.posting is None:
             subscription.confirm(self._clock())
             charge.end_part()

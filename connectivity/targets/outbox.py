@@ -21,9 +21,12 @@ from time import monotonic
 from typing import TypeAlias
 
 import msgspec
+import structlog
 
 from connectivity.errors import ConnectivityError, PublishFailed, RetriesExhausted
 from connectivity.transports.base import Done, Link, OutboundMessage
+
+log = structlog.get_logger(__name__)
 
 MAX_FAILED_LINKS = 5
 """Links that may die upon the same message."""
@@ -385,15 +388,19 @@ class OrderedQueue:
         self._failed_links = 0
         if self._suspects:
             self._suspects -= 1
-        posting = entry[1]
-        if error is None and posting.confirmed + 1 >= posting.count and posting.error is None:
-            # As in `confirm`, without a call.
-            posting.confirmed += 1
-            ended, posting.ended = posting.ended, None
-            if ended is not None:
-                ended(None)
-        else:
-            posting.confirm(error)
+        message, posting = entry
+        try:
+            if error is None and posting.confirmed + 1 >= posting.count and posting.error is None:
+                # As in `confirm`, without a call.
+                posting.confirmed += 1
+                ended, posting.ended = posting.ended, None
+                if ended is not None:
+                    ended(None)
+            else:
+                posting.confirm(error)
+        except Exception:
+            # The link reads on, and the messages behind this one are sent all the same.
+            log.exception("confirmed message not processed", address=message.address)
         if self._empty is not None:
             self._end_drain()
         if self._next_link_window is not link_window and not self._in_flight:

@@ -18,13 +18,22 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 
 from connectivity.errors import ConnectivityError, LinkError, Problem
 from mappings.model.envelope import Envelope
 
 if TYPE_CHECKING:
     from connectivity.connections.model import Connection
+
+
+class SpecificConfig(BaseModel):
+    """The base of the options of a connection type: camelCase names, frozen, no unknown ones."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
 
 class Outcome(Enum):
@@ -119,7 +128,10 @@ class OutboundMessage(msgspec.Struct, frozen=True):
 
 
 Done = Callable[[ConnectivityError | None], None]
-"""A callback, called once: with None after the broker's confirm, with PublishFailed after a refusal."""
+"""A callback, called once: with None after the broker's confirm, with PublishFailed after a refusal.
+
+It never raises.
+"""
 
 
 def ignore_outcome(_error: Exception | None) -> None:
@@ -265,21 +277,18 @@ class AsyncApiNames:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionType:
-    """A connection type: the options of its documents, and how to connect.
-
-    `connect` is None if this version of the service can only validate documents of the type.
-    """
+    """A connection type: the options of its documents, and how to connect."""
 
     name: str
     schemes: tuple[str, ...]
     secure_schemes: tuple[str, ...]
-    options: type[BaseModel]
+    options: type[SpecificConfig]
     check: Callable[[Connection], Sequence[Problem]]
     has_headers: bool
-    connect: Connector | None
+    connect: Connector
     asyncapi: AsyncApiNames
-    examine: Probe | None = None
-    """Checks addresses for a connection test; None if `connect` is None."""
+    examine: Probe
+    """Checks addresses for a connection test."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
     matches: Callable[[str, str], bool] = operator.eq

@@ -24,9 +24,6 @@ _FROM_HEADER = re.compile(r"/?\{\{\s*header:")
 
 def refusal(connection: Connection) -> str | None:
     """Return why this version cannot open a connection; None if it can."""
-    broker = load_connection_type(connection.connection_type)
-    if broker.connect is None:
-        return f"this version of the service does not support {broker.name} yet"
     if connection.ssh_tunnel is not None and connection.ssh_tunnel.enabled:
         # Going around the tunnel would be worse than not going at all.
         return "this version of the service does not support sshTunnel"

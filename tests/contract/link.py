@@ -153,7 +153,6 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 async def examined(connection: Connection) -> ProbeReport:
     examine = load_connection_type(connection.connection_type).examine
-    assert examine is not None
     return await examine(connection, f"{uuid4()}-dry-run")
 
 

@@ -86,14 +86,12 @@ class MqttLinkHarness:
     async def connect(self, **options: str) -> MqttLink:
         self.proxy.flow()
         connect = load_connection_type(self.kind).connect
-        assert connect is not None
         link = await connect(Connection.model_validate({**self.document, "specificConfig": options}), 0, self.consume)
         assert isinstance(link, MqttLink)
         return link
 
     async def connect_client(self, client: int, clients: int) -> MqttLink:
         connect = load_connection_type(self.kind).connect
-        assert connect is not None
         link = await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
         assert isinstance(link, MqttLink)
         return link
@@ -422,7 +420,7 @@ class MqttBehavior(BrokerBehavior, ByteLimits, MqttSessionEnd):
         flush = AsyncMqttClient._flush
 
         def counted(channel: AsyncMqttClient) -> None:
-            writes.append(len(channel._client.unsent))
+            writes.append(len(channel.client.unsent))
             flush(channel)
 
         monkeypatch.setattr(AsyncMqttClient, "_flush", counted)

@@ -17,6 +17,7 @@ from connectivity.errors import ClientCertificateRequired, ConnectionRefused, De
 from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import OutboundMessage
+from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.mqtt5 import Mqtt5
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
@@ -52,14 +53,15 @@ def document(kind: str, uri: str, **members: Any) -> Connection:
 
 async def refusal(connection: Connection, patience: float = 5.0) -> LinkError:
     """Return the error of a failed attempt to connect."""
-    with pytest.raises(LinkError) as caught:
-        await connect(DIALECTS[connection.connection_type], connection, patience=patience)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(async_client, "PATIENCE", patience)
+        with pytest.raises(LinkError) as caught:
+            await connect(DIALECTS[connection.connection_type], connection)
     return caught.value
 
 
 async def works(connection: Connection) -> bool:
     made = load_connection_type(connection.connection_type).connect
-    assert made is not None
     link = await made(connection)
     await link.close()
     return True
@@ -384,9 +386,8 @@ async def test_plain_text_at_a_tls_port_is_no_certificate_problem(kind: str) -> 
 @pytest.mark.broker("mosquitto")
 async def test_sockets_are_closed_with_their_links(kind: str, mosquitto: Mosquitto) -> None:
     made = load_connection_type(kind).connect
-    assert made is not None
     link = await made(document(kind, f"tcp://{mosquitto.host}:{mosquitto.port}"))
-    sock = link._channels[0]._client.socket()  # type: ignore[attr-defined]
+    sock = link._channels[0].client.socket()  # type: ignore[attr-defined]
     assert isinstance(sock, socket.socket)
     await link.close()
     assert sock.fileno() == -1

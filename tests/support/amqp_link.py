@@ -62,14 +62,12 @@ class AmqpLinkHarness:
     async def connect(self, **options: str) -> AmqpLink:
         self.proxy.flow()
         connect = load_connection_type("amqp-091").connect
-        assert connect is not None
         link = await connect(Connection.model_validate({**self.document, "specificConfig": options}), 0, self.consume)
         assert isinstance(link, AmqpLink)
         return link
 
     async def connect_client(self, client: int, clients: int) -> Link:
         connect = load_connection_type("amqp-091").connect
-        assert connect is not None
         return await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
 
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, Any] | None = None, **more: Any) -> None:

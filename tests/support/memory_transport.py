@@ -21,8 +21,6 @@ from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem, PublishFailed
@@ -42,6 +40,7 @@ from connectivity.transports.base import (
     ProbeReport,
     Readers,
     ReaderStatus,
+    SpecificConfig,
     ignore_reader_status,
 )
 from mappings.model.envelope import Envelope
@@ -50,10 +49,8 @@ IN_FLIGHT = 1000
 WINDOW = 100
 
 
-class Options(BaseModel):
+class Options(SpecificConfig):
     """The options of a connection. There are no options."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class Message(NamedTuple):

@@ -103,13 +103,12 @@ class PeerSession:
         `sender_check` knows the subjects of its sender.
         """
         self._sender_check = sender_check
-        if self._is_peer:
-            return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
-        known = (delivery.name, digest(delivery))
-        self._recent[known] = None
-        self._recent.move_to_end(known)
-        if len(self._recent) > REMEMBERED:
-            self._recent.popitem(last=False)
+        if not self._is_peer:
+            known = (delivery.name, digest(delivery))
+            self._recent[known] = None
+            self._recent.move_to_end(known)
+            if len(self._recent) > REMEMBERED:
+                self._recent.popitem(last=False)
         return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
 
     def reject(self, mistake: ProtocolViolation) -> Sequence[EndpointEvent]:

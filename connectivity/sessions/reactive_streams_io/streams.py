@@ -123,6 +123,10 @@ class SessionStreams:
         self.ingest.stop()
         for stream in list(self._offers):
             self.cancel(stream)
+        # Streams that have failed are no longer offered, but their elements may wait.
+        for offer in self._waiting.values():
+            offer.let_go()
+        self._waiting.clear()
 
     def resume_reading(self) -> None:
         """Read on for streams whose elements the transport has taken."""

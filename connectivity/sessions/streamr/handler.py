@@ -39,16 +39,7 @@ from mappings.errors import MappingError
 from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected
-from mappings.streamr.frames import (
-    Error,
-    StreamrFrame,
-    Unsubscribed,
-    error_of,
-    fault_frame,
-    type_of,
-    version_in,
-    write_frame,
-)
+from mappings.streamr.frames import Error, Unsubscribed, error_of, fault_frame, version_in
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Resend, StreamrRequest, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import SenderDecision, SessionEnd
@@ -209,7 +200,7 @@ class StreamrHandler(SessionHandler):
         permission = self._admit(request, context)
         subjects = frozenset(permission.subjects)
         frames = context.registry.subscribe(request, channel, context.owners, subjects, self._services.clock(), client)
-        return partial(_confirm_subscription, context.registry, frames, channel)
+        return lambda _error, ended: context.registry.answer(frames, channel, ended)
 
     def _unsubscribe(
         self, request: Unsubscribe, context: _Request, channel: StreamrReplyChannel, client: str | None
@@ -218,7 +209,7 @@ class StreamrHandler(SessionHandler):
         if context.arrival.is_again and isinstance(frames[-1], Error):
             # It was carried out when it came first.
             frames = [Unsubscribed(request.stream, request.partition or 0)]
-        return partial(_confirm_subscription, context.registry, frames, channel)
+        return lambda _error, ended: context.registry.answer(frames, channel, ended)
 
     def _resend(self, request: Resend, context: _Request, channel: StreamrReplyChannel) -> SessionReply:
         registry = context.registry
@@ -282,7 +273,11 @@ class StreamrHandler(SessionHandler):
         channel = context.channel
         if channel is None:
             return _silent
-        return partial(_send_frames, channel, [error_of(error.fault, error.about, channel.correlation_id)])
+
+        def reply(_error: BaseException | None, ended: Done) -> None:
+            channel.send_frame(error_of(error.fault, error.about, channel.correlation_id), ended)
+
+        return reply
 
     def sweep(self) -> None:
         self._reader_access.sweep()
@@ -353,13 +348,13 @@ class StreamrHandler(SessionHandler):
             services, keeping = self._services, SessionPersistence(self._rows, *key)
             registry = self._registries[key] = StreamrSessions(
                 keeping,
-                options_of(route),
+                cast(StreamrOptions, route.mapper.codec.terms),
                 partial(LiveSubscription, services.streams, self._frames),
                 partial(ResendQueue, services.store, services.streams, self._source, services.clock),
                 services.store.newest_revision,
                 route.is_peer,
+                self._reader_access.follow,
             )
-            registry.on_follow = partial(self._reader_access.follow, registry)
         return registry
 
     def _channel(
@@ -378,11 +373,6 @@ class StreamrHandler(SessionHandler):
         return StreamrReplyChannel(route, resolved, style, headers.get("correlation-id"))
 
 
-def options_of(route: ReplyTargetPublisher) -> StreamrOptions:
-    """Return the protocol's options at this source."""
-    return cast(StreamrOptions, route.mapper.codec.terms)
-
-
 def _client(headers: Headers) -> str | None:
     client = headers.get(CLIENT_ID)
     return str(client) if client is not None else None
@@ -394,24 +384,6 @@ def _session_in_use(request: StreamrRequest) -> RequestRejected:
         return RequestRejected(forbidden(request), error_subject(request))
     stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
     return RequestRejected(errors.not_authorized(stream, partition), ErrorSubject(stream, partition))
-
-
-def _send_frames(
-    channel: StreamrReplyChannel, frames: Sequence[StreamrFrame], _error: BaseException | None, ended: Done
-) -> None:
-    """It is this request's turn to be answered."""
-    channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in frames], ended)
-
-
-def _confirm_subscription(
-    registry: StreamrSessions,
-    frames: Sequence[StreamrFrame],
-    channel: StreamrReplyChannel,
-    _error: BaseException | None,
-    ended: Done,
-) -> None:
-    """Confirm a subscribe or unsubscribe that is durable."""
-    registry.answer(frames, channel, ended)
 
 
 def _silent(_error: BaseException | None, ended: Done) -> None:

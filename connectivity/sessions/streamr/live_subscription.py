@@ -14,7 +14,7 @@ from connectivity.errors import ConnectivityError
 from connectivity.sessions.stream_source import fault_of
 from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
-from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
+from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import Fault
@@ -67,8 +67,7 @@ class LiveSubscription:
         self._lost = lost
         self._confirmed = sent
         self._is_over = False
-        scope = (channel.connection_id, channel.address)
-        self.peer = Subscriber(self, subjects, scope, has_session=True, budget=channel.budget(streams))
+        self.peer = channel.subscriber(self, subjects, streams)
 
     def follow(self, entity: EntityId, after: int | None = None) -> None:
         """Begin after this offset, or after the newest one."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from connectivity.sessions import reply_channel
-from connectivity.subscriptions.manager import SubscriptionManager
-from connectivity.subscriptions.read_ahead import ReadAheadBudget
+from connectivity.subscriptions.manager import Subscriber, SubscriberSink, SubscriptionManager
 from connectivity.targets.destination import Destination
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.reply_target import ReplyTargetPublisher
@@ -35,18 +34,30 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         self._headers: dict[FrameType, Mapping[str, str]] = {}
         """The headers by type of frame: most channels send none."""
 
-    def budget(self, streams: SubscriptionManager) -> ReadAheadBudget:
-        """Return the read-ahead budget of the peer at this address, or of the broker."""
-        return streams.budgets[self.connection_id].receiver(self.address if self.route.is_listener else None)
+    def subscriber(self, sink: SubscriberSink, subjects: tuple[str, ...], streams: SubscriptionManager) -> Subscriber:
+        """Return a subscriber of the session at this address, with the budget of the peer or of the broker.
+
+        Each mapping has sessions of its own.
+        """
+        scope = self.connection_id, self.route.mapper.name, self.address
+        budget = streams.budgets[self.connection_id].receiver(self.address if self.route.is_listener else None)
+        return Subscriber(sink, subjects, scope, has_session=True, budget=budget)
 
     def send_frame(self, frame: StreamrFrame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""
-        return self.send([(type_of(frame), write_frame(frame, self.style))], ended)
+        return self.send_frames([frame], ended)
+
+    def send_frames(
+        self, frames: Sequence[StreamrFrame], ended: Done | None = None, *, elements: int = 0
+    ) -> PendingPublish:
+        """Send frames, `elements` of them messages of streams."""
+        written = [(type_of(frame), write_frame(frame, self.style)) for frame in frames]
+        return self.send(written, ended, elements=elements)
 
     def send(
         self, frames: Sequence[tuple[FrameType, bytes]], ended: Done | None = None, *, elements: int = 0
     ) -> PendingPublish:
-        """Send frames that are written already, `elements` of them messages of streams."""
+        """Send frames that are written already."""
         headers = self._headers
         envelopes = [Envelope(payload, headers.get(type) or self._headers_of(type)) for type, payload in frames]
         return self.deliver(envelopes, ended, elements=elements)

@@ -20,7 +20,7 @@ from connectivity.sessions.stream_source import StreamSource, fault_of, query_of
 from connectivity.sessions.streamr.live_subscription import ENDED
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import AT_ONCE, Subscriber, SubscriptionManager
+from connectivity.subscriptions.manager import AT_ONCE, SubscriptionManager
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -37,7 +37,7 @@ from mappings.model.signals import (
     SubscriptionKind,
 )
 from mappings.streamr.errors import Sub
-from mappings.streamr.frames import StreamrFrame, type_of, write_frame
+from mappings.streamr.frames import StreamrFrame
 from mappings.streamr.requests import Resend
 from mappings.streamr.resends import ResendFrames, Resends, ResendTicket
 from mappings.streams.entry import FromTime
@@ -73,9 +73,9 @@ class ResendQueue:
 
         `answered` is called when the broker has confirmed the end of all resends of a `sub`.
         """
-        self._store = store
-        self._streams = streams
-        self._source = source
+        self.store = store
+        self.streams = streams
+        self.source = source
         self._clock = clock
         self._answered = answered
         self._resends = Resends()
@@ -100,7 +100,7 @@ class ResendQueue:
     def ask(self, wanted: ResendRequest, channel: StreamrReplyChannel) -> None:
         """Queue a resend. Raises RequestRejected if too many wait."""
         ticket = self._resends.ask(wanted.request)
-        self._running[ticket.number] = _Resend(self, self._source, ticket, wanted, channel, self._streams)
+        self._running[ticket.number] = _Resend(self, ticket, wanted, channel)
         self.go_on()
 
     def go_on(self) -> None:
@@ -112,7 +112,7 @@ class ResendQueue:
             for _, resend, frame in due:
                 self._answer(resend, frame)
         for ticket in self._resends.begin(now):
-            self._running[ticket.number].begin(self._store, self._streams)
+            self._running[ticket.number].begin()
 
     def stop(self) -> None:
         """The session is over."""
@@ -120,11 +120,7 @@ class ResendQueue:
         self._resends.stop()
         asked, self._running, self._delayed = self._running, {}, []
         for resend in asked.values():
-            resend.stop(self._streams)
-
-    def request(self, resend: _Resend, number: int) -> None:
-        """Request messages in the place of confirmed ones."""
-        self._streams.request(Request(SubscriptionKind.HISTORY, resend.key, number, {}), resend.peer)
+            resend.stop()
 
     def finish(self, resend: _Resend, frame: StreamrFrame, *, found: bool) -> None:
         """A resend has come to its end, and this is the frame that says so."""
@@ -158,48 +154,44 @@ class _Resend:
     def __init__(
         self,
         resending: ResendQueue,
-        source: StreamSource,
         ticket: ResendTicket,
         wanted: ResendRequest,
         channel: StreamrReplyChannel,
-        streams: SubscriptionManager,
     ) -> None:
         self.ticket = ticket
         self.channel = channel
         self.connection_id = channel.connection_id
-        self.key = f"{ticket.request.sub}\0{ticket.number}"
-        scope = (channel.connection_id, channel.address)
-        self.peer = Subscriber(self, wanted.subjects, scope, has_session=True, budget=channel.budget(streams))
-        self._resending = resending
-        self._source = source
+        self._key = f"{ticket.request.sub}\0{ticket.number}"
+        self._resending, self._streams, self._source = resending, resending.streams, resending.source
+        self._subscriber = channel.subscriber(self, wanted.subjects, self._streams)
         self._plan = wanted
         self._looking: asyncio.Task[None] | None = None
         self._conversation = ResendFrames(ticket.request)
         self._is_over = False
 
-    def begin(self, store: Store, streams: SubscriptionManager) -> None:
+    def begin(self) -> None:
         request, entity, newest, _ = self._plan
         is_timed = isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM
         query = None if is_timed else query_of(request.selection, entity, newest)
         if query is not None and self._is_at_hand(query):
-            self._subscribe(query, streams)
+            self._subscribe(query)
         else:
-            self._looking = asyncio.get_running_loop().create_task(self._look(query, store, streams))
+            self._looking = asyncio.get_running_loop().create_task(self._look(query))
 
-    async def _look(self, query: HistoryQuery | None, store: Store, streams: SubscriptionManager) -> None:
+    async def _look(self, query: HistoryQuery | None) -> None:
         """Find where the stream begins, so that the first messages name the right predecessors.
 
         For a resend from a time also its first message; publishers choose times in any order, so that may take a while.
         """
         request, entity, newest, _ = self._plan
         try:
-            oldest = await store.retained_history.look(entity)
+            oldest = await self._resending.store.retained_history.look(entity)
             if query is None:
                 assert isinstance(request.selection, FromTime)
                 query = await self._source.query_from_time(
                     entity, request.selection.instant, oldest=oldest, newest=newest
                 )
-            self._subscribe(query, streams)
+            self._subscribe(query)
         except (StoreUnavailable, HistoryUnavailable) as error:
             log.error("resend not started", reason=str(error), entity=str(entity))
             self._fail(INTERNAL_ERROR if isinstance(error, StoreUnavailable) else error.fault)
@@ -207,14 +199,14 @@ class _Resend:
             log.exception("resend not started", entity=str(entity))
             self._fail(INTERNAL_ERROR)
 
-    def _subscribe(self, query: HistoryQuery, streams: SubscriptionManager) -> None:
-        streams.subscribe(Subscribe(SubscriptionKind.HISTORY, query, {}, self.key, WINDOW), self.peer)
+    def _subscribe(self, query: HistoryQuery) -> None:
+        self._streams.subscribe(Subscribe(SubscriptionKind.HISTORY, query, {}, self._key, WINDOW), self._subscriber)
 
-    def stop(self, streams: SubscriptionManager) -> None:
+    def stop(self) -> None:
         self._is_over = True
         if self._looking is not None:
             self._looking.cancel()
-        streams.cancel(Cancel(SubscriptionKind.HISTORY, self.key, {}), self.peer)
+        self._streams.cancel(Cancel(SubscriptionKind.HISTORY, self._key, {}), self._subscriber)
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         """Send messages, the end, or an error."""
@@ -236,18 +228,16 @@ class _Resend:
             self._resending.finish(self, self._conversation.failed(fault.message), found=True)
 
     def _send(self, signal: Next, ended: Done | None) -> PendingPublish:
-        style = self.channel.style
-        found = self._conversation.element_frames([self._source.entry(event) for event in signal.elements])
-        frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
+        frames = self._conversation.element_frames([self._source.entry(event) for event in signal.elements])
         number = len(signal.elements)
-        return self.channel.send(frames, partial(self._sent, number, ended), elements=number)
+        return self.channel.send_frames(frames, partial(self._sent, number, ended), elements=number)
 
     def _sent(self, number: int, ended: Done | None, error: ConnectivityError | None) -> None:
         """The broker has the messages; one that it has refused leaves a gap, which ends the resend."""
         if ended is not None:
             ended(error)
         if error is None and not self._is_over:
-            self._resending.request(self, number)
+            self._streams.request(Request(SubscriptionKind.HISTORY, self._key, number, {}), self._subscriber)
 
     def _is_at_hand(self, query: HistoryQuery) -> bool:
         try:

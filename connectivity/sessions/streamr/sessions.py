@@ -22,7 +22,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, Sub
-from mappings.streamr.frames import StreamrFrame, Subscribed, Unsubscribed, error_of, type_of, write_frame
+from mappings.streamr.frames import StreamrFrame, Subscribed, Unsubscribed, error_of
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import (
@@ -69,18 +69,19 @@ class StreamrSessions:
         make_resending: Callable[[Callable[[Sub], object]], ResendQueue],
         newest: Callable[[EntityId], int],
         is_peer: Callable[[str], bool],
+        on_follow: Callable[[StreamrSessions, str], object],
     ) -> None:
         """`newest` says the newest offset of a partition that is decided.
 
-        `is_peer` says whether an address is a peer of a listener.
+        `is_peer` says whether an address is a peer of a listener. `on_follow` is called with these sessions before one of
+        them subscribes to a stream; it raises StoreUnavailable.
         """
         self.keeping = keeping
         self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
         self.sessions = SessionTable(SessionLimits(idle_timeout=options.idle_timeout), is_peer=is_peer)
         self.states: dict[str, SessionState] = {}
-        self.on_follow: Callable[[str], object] = str
-        """Called before a session subscribes to a stream. Raises StoreUnavailable."""
+        self._on_follow = on_follow
         self._make_live = make_live
         self._make_resending = make_resending
         self._newest = newest
@@ -113,7 +114,7 @@ class StreamrSessions:
 
         It is sent when it is durable. Raises StoreUnavailable.
         """
-        self.on_follow(request.stream)
+        self._on_follow(self, request.stream)
         effects = self.sessions.subscribe(request, channel.address, owners, subjects, now, client=client)
         return self._apply(effects, channel)
 
@@ -142,7 +143,7 @@ class StreamrSessions:
     def answer(self, frames: Sequence[StreamrFrame], channel: StreamrReplyChannel, ended: Done) -> None:
         """Do the rest of a durable decision, and reply."""
         replies = [self._begin(frame, channel) if isinstance(frame, Subscribed) else frame for frame in frames]
-        channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in replies], ended)
+        channel.send_frames(replies, ended)
 
     def _begin(self, frame: Subscribed, channel: StreamrReplyChannel) -> StreamrFrame:
         """Begin a durable subscription, unless it is running. Return its frame."""
@@ -229,7 +230,7 @@ class StreamrSessions:
         Raises StoreUnavailable.
         """
         spot = (kept.stream, kept.partition)
-        self.on_follow(kept.stream)
+        self._on_follow(self, kept.stream)
         # Read before the session is created, so that a failure can be retried as a whole.
         newest = self._newest(_entity(spot))
         row = SubscriptionRow(channel.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)

@@ -14,9 +14,8 @@ from connectivity.connections.templates import (
 )
 from connectivity.errors import Problem
 from connectivity.transports.amqp.connector import connect, examine
-from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options, split_address, virtual_host
-from connectivity.transports.base import CONSUME_DEFAULTS, AsyncApiNames, ConnectionType, ConsumeOptions
+from connectivity.transports.base import AsyncApiNames, ConnectionType
 from mappings.placeholders.template import Scope
 
 
@@ -45,14 +44,6 @@ def _check_target_addresses(connection: Connection) -> Iterator[Problem]:
             yield Problem(f"targets[{index}].address", show(target.address), str(error))
 
 
-async def _connect(
-    connection: Connection,
-    client: int = 0,  # noqa: ARG001 - all clients are alike
-    consume: ConsumeOptions = CONSUME_DEFAULTS,
-) -> AmqpLink:
-    return await connect(connection, consume)
-
-
 _SCHEMA = {
     "properties": {
         "uri": {"pattern": f"{patterns.REFERENCE}|://[^/]*(?:/[^/]*)?$"},
@@ -77,7 +68,7 @@ CONNECTION_TYPE = ConnectionType(
     options=Options,
     check=check,
     has_headers=True,
-    connect=_connect,
+    connect=connect,
     asyncapi=AsyncApiNames("amqp", "amqps", "0.9.1"),
     examine=examine,
     key_mark="/",

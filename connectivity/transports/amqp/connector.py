@@ -15,10 +15,20 @@ from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.errors import NOT_FOUND, address_error
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options
-from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ConsumeOptions, ProbeReport
+from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
+    RESOLVED_PER_MESSAGE,
+    AddressCheck,
+    ConsumeOptions,
+    ProbeReport,
+)
 
 
-async def connect(connection: Connection, consume: ConsumeOptions) -> AmqpLink:
+async def connect(
+    connection: Connection,
+    client: int = 0,  # noqa: ARG001 - all clients are alike
+    consume: ConsumeOptions = CONSUME_DEFAULTS,
+) -> AmqpLink:
     """Return a link with every source consuming. Raises NotConnected or ConnectionRefused."""
     link = AmqpLink(connection, Options.model_validate(connection.own_options), consume)
     try:
@@ -55,7 +65,7 @@ async def _check_queues(link: AmqpLink, connection: Connection) -> None:
 def _exchanges(connection: Connection) -> Iterator[str]:
     """Yield the exchanges of addresses that have no placeholder in the exchange."""
     addresses = [target.address for target in connection.targets]
-    addresses += [source.reply_target.address for source in connection.sources if source.reply_target is not None]
+    addresses += [source.reply_target.address for source in connection.sources]
     for address in addresses:
         exchange, slash, _ = address.partition("/")
         if slash and not has_expression(exchange):

@@ -9,8 +9,9 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field
+
+from connectivity.transports.base import SpecificConfig
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -34,12 +35,8 @@ Count = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_in
 Switch = Annotated[bool, BeforeValidator(_read_switch, json_schema_input_type=Literal["true", "false"])]
 
 
-class Options(BaseModel):
+class Options(SpecificConfig):
     """The options in `specificConfig`."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
 
     connection_timeout: Milliseconds = Field(
         default=60_000,

@@ -51,7 +51,7 @@ EXCHANGE_RECHECK_DELAY = 1.0
 """Seconds until a missing exchange is checked again."""
 
 MAX_CACHED_ADDRESSES = 4096
-"""The maximum number of cached packed addresses; there may be many reply addresses."""
+"""The maximum number of cached packed addresses, and of missing exchanges."""
 
 
 class UnconfirmedMessage(NamedTuple):
@@ -143,7 +143,8 @@ class AmqpPublisher:
             if (packed := self._addresses.get(address)) is None:
                 packed = self._pack_address(address)
             exchange, key, method = packed
-            if exchange not in self._known and not self._hold_or_fail(exchange, message, done):
+            if exchange not in self._known:
+                self._hold_or_fail(exchange, message, done)
                 return
             envelope = message.envelope
             properties = pack_properties(envelope.headers)
@@ -175,23 +176,24 @@ class AmqpPublisher:
 
     # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _hold_or_fail(self, exchange: str, message: OutboundMessage, done: Done) -> bool:
-        """Fail a message to a missing exchange, or hold it until the exchange is checked; return False."""
+    def _hold_or_fail(self, exchange: str, message: OutboundMessage, done: Done) -> None:
+        """Fail a message to a missing exchange, or hold it until the exchange is checked."""
         if (found := self._missing.get(exchange)) is not None:
             until, error = found
             if time.monotonic() < until:
                 self._readers(message.address, ReaderStatus.UNDELIVERED)
                 self._fail(done, error)
-                return False
+                return
             del self._missing[exchange]
         self._waiting.appendleft((message, done))
         self._add_work(partial(self._check_exchange, exchange))
-        return False
 
     async def _check_exchange(self, exchange: str) -> None:
         reason = await self._client.missing_reason("exchange", exchange)
         if reason is not None and reason.code == NOT_FOUND:
             self._log.warning("exchange missing", exchange=exchange, reason=reason.text)
+            if len(self._missing) >= MAX_CACHED_ADDRESSES:
+                self._missing.clear()
             self._missing[exchange] = time.monotonic() + EXCHANGE_RECHECK_DELAY, refusal_error(reason)
         else:
             self._known.add(exchange)  # other problems of the exchange show when publishing

@@ -21,17 +21,11 @@ from connectivity.transports.base import AsyncApiNames, ConnectionType
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.options import SERVER, Options
 from connectivity.transports.kafka.probe import examine
-from connectivity.transports.kafka.records import TOPIC, TOPIC_EXPECTED, TOPIC_NAME, split_address
+from connectivity.transports.kafka.records import TOPIC, TOPIC_EXPECTED, TOPIC_NAME, read_partition, split_address
 from mappings.placeholders.template import Scope
-
-__all__ = ["CONNECTION_TYPE", "Options", "split_address"]
-
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
-MAX_PARTITION = 2**31 - 1
-
-_PARTITION = re.compile(r"[0-9]{1,20}")
 _GROUP_ID = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -77,7 +71,7 @@ def _check_published(path: str, text: str) -> Iterator[Problem]:
         yield Problem(path, show(text), "a key after the slash")
     # A digit in place of each placeholder, so that letters beside one are found.
     partition = split_address(with_dummies(text, "0")).partition
-    if partition is not None and not (_PARTITION.fullmatch(partition) and int(partition) <= MAX_PARTITION):
+    if partition is not None and read_partition(partition) is None:
         yield Problem(path, show(text), "a partition number after the #")
 
 

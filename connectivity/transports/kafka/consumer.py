@@ -303,7 +303,7 @@ class KafkaConsumer:
             self.records.append(records)
             if not self._is_waking:
                 self._is_waking = True
-                self._call(self._wake)
+                self._call_on_loop(self._wake)
 
     def _wake(self) -> None:
         self._is_waking = False
@@ -354,7 +354,7 @@ class KafkaConsumer:
         consumer.incremental_assign([_topic_partition(partition, partition.settled) for partition, _ in found])
         if self._is_paused:
             consumer.pause(places)
-        self._call(self._has_joined)
+        self._call_on_loop(self._has_joined)
 
     def _has_joined(self) -> None:
         if not self.joined.done():
@@ -426,11 +426,8 @@ class KafkaConsumer:
                 self._call_on_loop(self._on_committed, partition.key, place.offset)
 
     def _call_on_loop(self, what: Callable[..., None], *arguments: object) -> None:
-        self._call(lambda: what(*arguments))
-
-    def _call(self, what: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(what, *arguments)
 
 
 class Throttle:

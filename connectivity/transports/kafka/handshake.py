@@ -89,9 +89,7 @@ async def _probe_one(connection: Connection, place: tuple[str, int], mechanism: 
     try:
         async with asyncio.timeout(patience):
             await run_in_thread(
-                "kafka greeting",
-                lambda: _exchange_requests(connection, host, port, mechanism, patience),
-                lambda _nothing: None,
+                "kafka greeting", lambda: _exchange_requests(connection, host, port, mechanism, patience)
             )
     except TimeoutError:
         raise NotConnected(Detail.TIMEOUT, f"{host}:{port}: the broker did not answer within {patience:g} s") from None

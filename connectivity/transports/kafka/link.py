@@ -109,7 +109,10 @@ class KafkaLink:
     def mark_started(self) -> None:
         """Start the link after it has joined the group, or without sources."""
         self._is_started = True
-        if self.down.is_set():
+        if self._ending is not None:
+            # A consumer may end while others join.
+            self._die(self._ending)
+        elif self.down.is_set():
             self._start_probe()
 
     @property
@@ -128,8 +131,6 @@ class KafkaLink:
         """Return why no broker can be reached: the library's reason if specific, else that of a probe."""
         if self._ending is not None:
             return self._ending
-        if self._last_error is not None and self._last_error.code() in ENDS:
-            return link_error(self._last_error)
         if self.probe is not None:
             try:
                 await self.probe(patience)
@@ -235,15 +236,12 @@ class KafkaLink:
             if self._is_started:
                 self._start_probe()
         elif error.fatal() or error.code() in ENDS:
-            self._last_error = error
-            self.down.set()
-            if self._is_started:
-                self._die(link_error(error, topic))
+            self.ended(link_error(error, topic))
         elif self._last_error is None or telling(error) >= telling(self._last_error):
             self._last_error = error
 
     def ended(self, error: LinkError) -> None:
-        """Handle the unexpected end of a consumer's thread."""
+        """Handle a permanent error, or the unexpected end of a consumer's thread."""
         if self._is_started:
             self._die(error)
         else:
@@ -260,11 +258,10 @@ class KafkaLink:
 
     async def _find_broker(self) -> None:
         """Give the library time to reach a broker; if it does not, the link is lost."""
-        assert self._admin is not None
         end = self._loop.time() + self._repair_seconds
         while (left := end - self._loop.time()) > 0:
             try:
-                await run_in_thread("kafka reconnect", partial(list_brokers, self._admin, left))
+                await run_in_thread("kafka reconnect", partial(list_brokers, self.admin, left))
             except KafkaException:
                 # The request itself may have been sent on a lost connection.
                 await asyncio.sleep(min(left, PROBE_INTERVAL))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from connectivity.connections import schema_patterns as patterns
+from connectivity.transports.base import SpecificConfig
 from mappings.texts import lower_text
 
 SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
@@ -24,12 +24,8 @@ def _check_servers(text: str) -> str:
     return text
 
 
-class Options(BaseModel):
+class Options(SpecificConfig):
     """The options in `specificConfig`."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
 
     bootstrap_servers: Annotated[str, AfterValidator(_check_servers), WithJsonSchema(_SERVERS)] = Field(
         description="Bootstrap brokers as `host:port`, separated by commas; the broker of the `uri` is added.",

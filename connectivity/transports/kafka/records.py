@@ -139,6 +139,12 @@ def split_address(address: str) -> RecordAddress:
     return RecordAddress(topic, partition=partition if mark else None)
 
 
+def read_partition(text: str) -> int | None:
+    """Return the number of a partition; None if the text is none."""
+    number = int(text) if re.fullmatch(r"[0-9]{1,20}", text) else -1
+    return number if 0 <= number <= HIGHEST_PARTITION else None
+
+
 @cached_if_short(CACHED_ADDRESSES)
 def parse_client_address(address: str) -> ClientAddress:
     """Return where to publish to for a resolved address; an empty key becomes None.
@@ -150,8 +156,8 @@ def parse_client_address(address: str) -> ClientAddress:
         raise PublishFailed(f"topic: found {topic[:300]!r}, expected {TOPIC_EXPECTED}", status=400)
     if partition is None:
         return ClientAddress(topic, key.encode(errors="replace") if key else None, ANY_PARTITION)
-    if not re.fullmatch(r"[0-9]{1,10}", partition) or int(partition) > HIGHEST_PARTITION:
+    if (number := read_partition(partition)) is None:
         raise PublishFailed(
             f"partition: found {partition[:50]!r}, expected a whole number up to {HIGHEST_PARTITION}", status=400
         )
-    return ClientAddress(topic, None, int(partition))
+    return ClientAddress(topic, None, number)

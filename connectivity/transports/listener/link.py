@@ -105,6 +105,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._acceptor: Acceptor | None = None
         self._sweep = self._loop.call_later(CHECK_INTERVAL, self._look)
         self._empty: asyncio.Future[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "open"
@@ -113,10 +114,6 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     @abstractmethod
     def make_peer(self) -> AnyPeer:
         """Create the peer for a socket that is being accepted."""
-
-    @abstractmethod
-    def idle(self, peer: AnyPeer) -> None:
-        """Close a peer that has sent no message for too long."""
 
     def listen(self, listening: Sequence[socket.socket], context: ssl.SSLContext | None) -> None:
         """Accept peers at these sockets, which the link closes."""
@@ -252,7 +249,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             if decision is TimeoutDecision.PING:
                 peer.ping()
             elif decision is TimeoutDecision.IDLE:
-                self.idle(peer)
+                peer.idle()
             elif decision is not TimeoutDecision.FINE:
                 log.debug(
                     "peer connection aborted", connection=self._connection_id, peer=peer.id, reason=decision.value
@@ -265,9 +262,12 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        if self.is_over:
-            return
-        self.is_over = True
+        if self._close_task is None:
+            self.is_over = True
+            self._close_task = self._loop.create_task(self._leave())
+        await asyncio.shield(self._close_task)
+
+    async def _leave(self) -> None:
         self._sweep.cancel()
         # The end of their deliveries is no longer reported to this link.
         leaving, self._leaving = self._leaving, set()

@@ -5,18 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from connectivity.config.quantities import PositiveDuration
+from connectivity.transports.base import SpecificConfig
 
 
-class ListenerOptions(BaseModel):
+class ListenerOptions(SpecificConfig):
     """The options of any listener."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
 
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=10_000,

@@ -112,6 +112,9 @@ class Socket(asyncio.Protocol, ABC):
     def ping(self) -> None:
         """Send a ping, if the protocol has one."""
 
+    def idle(self) -> None:
+        """Close because the peer has sent no message for too long, if the listener has such a timeout."""
+
     @property
     def has_unprocessed_input(self) -> bool:
         """Whether received bytes are not processed yet."""

@@ -1,7 +1,7 @@
 """Decides from times alone when a peer's socket is pinged or closed.
 
-`judge` is pure; the link calls it for every peer once a second, so that no peer needs a timer. A peer that is not being
-read, because it or the service is busy, is not blamed for an unanswered ping.
+`next_timeout` is pure; the link calls it for every peer once a second, so that no peer needs a timer. A peer that is not
+being read, because it or the service is busy, is not blamed for an unanswered ping.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Runs a SansIoPahoClient with its socket on the event loop.
 
-All packets of one turn of the loop leave in one write; a read continues until nothing is left or its share of the turn
-is used up. A timer lets paho check the keep-alive. `pause` stops reading: packets then fill the system's buffers until
-the broker stops sending.
+All packets of one turn of the loop leave in one write, and each turn reads once until nothing is left. A timer lets paho
+check the keep-alive. `pause` stops reading: packets then fill the system's buffers until the broker stops sending.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -16,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import structlog
 from paho.mqtt.client import ConnectFlags, DisconnectFlags
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.properties import Properties
@@ -26,10 +25,14 @@ from connectivity.transports.dialer import dial_error, lost_error, run_in_thread
 from connectivity.transports.mqtt.errors import connack_error, reason_text, suback_error
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 
+log = structlog.get_logger(__name__)
+
+PATIENCE = 10.0
+"""Seconds for connecting and login, and again for the answer to each subscription."""
+
 READ_SIZE = 65536
 """Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
 
-READS_PER_TURN = 1
 DISCONNECT_TIMEOUT = 1.0
 """Seconds that the broker has to receive a DISCONNECT."""
 
@@ -57,7 +60,7 @@ class AsyncMqttClient:
 
     def __init__(self, client: SansIoPahoClient, on_lost: Callable[[LinkError], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._client = client
+        self.client = client
         self._on_lost = on_lost
         self._socket: socket.socket | None = None
         self._rest = _EMPTY
@@ -76,17 +79,18 @@ class AsyncMqttClient:
         client.on_disconnect = self._disconnected
         client.on_socket_close = self._forget_socket
 
-    async def connect(self, dial: Callable[[], None], patience: float) -> ConnAck:
+    async def connect(self, dial: Callable[[], None]) -> ConnAck:
         """Open the socket with `dial` in a thread, and log in. Raises NotConnected, ConnectionRefused."""
         try:
-            async with asyncio.timeout(patience):
-                await run_in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
+            self.client.connect_timeout = PATIENCE
+            async with asyncio.timeout(PATIENCE):
+                await run_in_thread("mqtt connect", dial, lambda _: self.client.drop_socket())
                 self._attach()
                 self.is_port_reached = True
                 return await self._connack
         except TimeoutError:
             self.abandon()
-            raise NotConnected(Detail.TIMEOUT, f"the broker did not answer the login within {patience:g} s") from None
+            raise NotConnected(Detail.TIMEOUT, f"the broker did not answer the login within {PATIENCE:g} s") from None
         except asyncio.CancelledError:
             self.abandon()
             raise
@@ -94,21 +98,21 @@ class AsyncMqttClient:
             self.abandon()
             raise dial_error(error) from error
 
-    async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None, patience: float) -> int:
+    async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None) -> int:
         """Send one SUBSCRIBE with all filters. Return the lowest QoS that the broker grants.
 
         Raises ConnectionRefused if the broker refuses one, NotConnected if the link is lost.
         """
         try:
-            _, mid = self._client.subscribe([(topic_filter, qos) for topic_filter in filters], properties=properties)
+            _, mid = self.client.subscribe([(topic_filter, qos) for topic_filter in filters], properties=properties)
         except ValueError as error:
             raise ConnectionRefused(Detail.MISSING_ADDRESS, f"{', '.join(filters)}: {error}") from error
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(PATIENCE):
                 reasons, said = await self._answer(mid)
         except TimeoutError:
             raise NotConnected(
-                Detail.TIMEOUT, f"the broker did not answer a subscription within {patience:g} s"
+                Detail.TIMEOUT, f"the broker did not answer a subscription within {PATIENCE:g} s"
             ) from None
         for topic_filter, reason in zip(filters, reasons, strict=False):
             if reason.is_failure:
@@ -117,7 +121,7 @@ class AsyncMqttClient:
 
     async def unsubscribe(self, filters: Sequence[str]) -> None:
         """Send one UNSUBSCRIBE and wait for its answer. Raises NotConnected if the link is lost."""
-        _, mid = self._client.unsubscribe(list(filters))
+        _, mid = self.client.unsubscribe(list(filters))
         await self._answer(mid)
 
     async def _answer(self, mid: int | None) -> tuple[Sequence[ReasonCode], Properties | None]:
@@ -145,7 +149,7 @@ class AsyncMqttClient:
         """Resume reading."""
         if self.is_paused and self._socket is not None:
             self.is_paused = False
-            self._client.feed(b"")
+            self.client.feed(b"")
             self._loop.add_reader(self._socket, self._readable)
 
     async def close(self) -> None:
@@ -155,29 +159,32 @@ class AsyncMqttClient:
         self._is_closing = True
         said: asyncio.Future[None] = self._loop.create_future()
         self.when_written(lambda: _resolve(said))
-        self._client.disconnect()
-        with contextlib.suppress(TimeoutError):
+        self.client.disconnect()
+        try:
             async with asyncio.timeout(DISCONNECT_TIMEOUT):
                 await asyncio.wait((said, self._socket_closed), return_when=asyncio.FIRST_COMPLETED)
                 # Closing with unread bytes would reset the connection before the broker reads DISCONNECT.
                 self.resume()
                 await asyncio.shield(self._socket_closed)
-        self.abandon()
+        except TimeoutError:
+            pass
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Close the socket without DISCONNECT."""
         self._is_closing = True
-        self._client.drop_socket()
+        self.client.drop_socket()
 
     # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _attach(self) -> None:
-        sock = self._client.socket()
+        sock = self.client.socket()
         if not isinstance(sock, socket.socket):
             raise NotConnected(Detail.REFUSED, "the socket was closed while the service was connecting")
         self._socket = sock
         self._loop.add_reader(sock, self._readable)
-        self._client.on_unsent = partial(self._loop.call_soon, self._flush)
+        self.client.on_unsent = partial(self._loop.call_soon, self._flush)
         self._flush()
         self._tick()
 
@@ -186,7 +193,7 @@ class AsyncMqttClient:
         if (sock := self._socket) is None:
             return
         # Nothing is left if it was written in the meantime, with other bytes or when the socket became writable.
-        unsent = self._client.unsent
+        unsent = self.client.unsent
         if not self._rest and not unsent:
             return
         had_rest = bool(self._rest)
@@ -204,7 +211,7 @@ class AsyncMqttClient:
             self._rest = _EMPTY
             self._die(lost_error(error))
             return
-        self._client.spoke()
+        self.client.spoke()
         if self._rest and not had_rest:
             self._loop.add_writer(sock, self._writable)
         elif had_rest and not self._rest:
@@ -220,33 +227,37 @@ class AsyncMqttClient:
             self._readable()  # TLS may have had to write before it could read
 
     def _readable(self) -> None:
-        """Read within this turn's share; the rest is read in another turn."""
-        for _ in range(READS_PER_TURN):
-            if (sock := self._socket) is None or self.is_paused:
-                return
+        """Read once; the rest is read in another turn."""
+        if (sock := self._socket) is None or self.is_paused:
+            return
+        try:
+            data = sock.recv(READ_SIZE)
+        except _WOULD_BLOCK:
+            if self._rest:
+                self._flush()
+            return
+        except OSError as error:
+            self._die(lost_error(error))
+            return
+        if not data:
+            self._ended()
+            return
+        if not self._is_closing:
             try:
-                data = sock.recv(READ_SIZE)
-            except _WOULD_BLOCK:
-                break
-            except OSError as error:
-                self._die(lost_error(error))
+                self.client.feed(data)
+            except Exception as error:
+                # The rest of the data is lost: what follows would be read from within a packet.
+                log.exception("unexpected error while reading")
+                self._die(NotConnected(Detail.CONNECTING, f"reading failed: {type(error).__name__}"))
+            if self._socket is None:
                 return
-            if not data:
-                self._ended()
-                return
-            if not self._is_closing:
-                self._client.feed(data)
-                if self._socket is None:
-                    return
-            if len(data) < READ_SIZE and not isinstance(sock, ssl.SSLSocket):
-                # uvloop reports a reset connection only once, even if data came before it.
-                if (code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
-                    self._die(lost_error(OSError(code, os.strerror(code))))
-                    return
-                break
-        else:
+        if len(data) == READ_SIZE or isinstance(sock, ssl.SSLSocket):
             # There may be more, and no further event would report it.
             self._read_on()
+        # uvloop reports a reset connection only once, even if data came before it.
+        elif (code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
+            self._die(lost_error(OSError(code, os.strerror(code))))
+            return
         if self._rest:
             self._flush()
 
@@ -282,10 +293,10 @@ class AsyncMqttClient:
         _resolve(self._socket_closed)
 
     def _tick(self) -> None:
-        keep_alive = self._client.keepalive
+        keep_alive = self.client.keepalive
         if self.is_paused:
-            self._client.feed(b"")  # While reading is paused, a missing PINGRESP proves nothing
-        if self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
+            self.client.feed(b"")  # While reading is paused, a missing PINGRESP proves nothing
+        if self.client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
             pause = min(max(keep_alive / 4, MIN_TICK), MAX_TICK)
             self._timer = self._loop.call_later(pause, self._tick)
 
@@ -299,7 +310,7 @@ class AsyncMqttClient:
         if reason.is_failure:
             self._connack.set_exception(connack_error(reason, properties))
         else:
-            self._client.is_resumed = flags.session_present
+            self.client.is_resumed = flags.session_present
             # The broker may have changed the keep-alive.
             if self._timer is not None:
                 self._timer.cancel()
@@ -322,7 +333,7 @@ class AsyncMqttClient:
         elif reason.value == KEEP_ALIVE_TIMEOUT:
             self._die(
                 NotConnected(
-                    Detail.TIMEOUT, f"the broker did not answer within the keep-alive of {self._client.keepalive} s"
+                    Detail.TIMEOUT, f"the broker did not answer within the keep-alive of {self.client.keepalive} s"
                 )
             )
         else:
@@ -332,7 +343,7 @@ class AsyncMqttClient:
         """Handle the unexpected end of the link."""
         for answer in self._answers.values():
             _fail(answer, error)
-        self._client.drop_socket()
+        self.client.drop_socket()
         _fail(self._connack, error)
         if not self._is_closing:
             self._is_closing = True

@@ -12,7 +12,7 @@ PUBREC it sends only PUBREL, also on the next link of the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -32,10 +32,6 @@ from connectivity.transports.mqtt.topics import shared_filter
 
 log = structlog.get_logger(__name__)
 
-PATIENCE = 10.0
-"""Seconds for connecting and login, and again for the answer to each subscription."""
-
-WINDOW = 100
 LOWER_QOS = "the broker sends {} with QoS 0, not {}: messages may be lost"
 NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
 
@@ -46,7 +42,6 @@ async def connect(
     client: int = 0,
     consume: ConsumeOptions = CONSUME_DEFAULTS,
     *,
-    patience: float = PATIENCE,
     is_publishing: bool = True,
 ) -> MqttLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
@@ -58,12 +53,10 @@ async def connect(
     # Packet identifiers belong to a session, and each client has one of its own.
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
     filters = [source.addresses for source in connection.sources]
-    discard = partial(_discard_session, connection, options, mqtt_version, client, patience)
-    link = MqttLink(mqtt_version, filters, delay, WINDOW, prefix, consume, discard)
+    discard = partial(_discard_session, connection, options, mqtt_version, client)
+    link = MqttLink(mqtt_version, filters, delay, prefix, consume, discard)
     try:
-        await _join(
-            link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET), patience
-        )
+        await _join(link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET))
     except BaseException:
         link.abandon()
         raise
@@ -97,7 +90,6 @@ async def _join(
     mqtt_version: ProtocolVersion,
     client: int,
     max_packet: int,
-    patience: float,
 ) -> None:
     consumer = SansIoPahoClient(
         _client_id(connection, options, client), mqtt_version.protocol, clean_session=options.clean_session
@@ -109,25 +101,20 @@ async def _join(
     consumer.max_packet = max_packet
     channel = link.make_channel(consumer)
     properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
-    dial = make_dial(consumer, connection, options, properties, options.clean_session, patience)
-    connack = await connect_and_log_in(channel, dial, connection, patience)
+    connack = await log_in(channel, connection, options, properties, clean=options.clean_session)
     limits = ServerLimits.of(connack.properties)
-    is_shared = connection.client_count > 1
-    if is_shared and not limits.shared_subscriptions:
+    is_shared = connection.client_count > 1 and limits.shared_subscriptions
+    if connection.client_count > 1 and not is_shared:
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
-        if client == 0:
-            await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=False)
-    else:
-        await _subscribe(link, channel, connection, mqtt_version, limits, patience, is_shared=is_shared)
+    if client == 0 or is_shared:
+        await _subscribe(link, channel, connection, mqtt_version, limits, is_shared=is_shared)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = (
             f"{options.publisher_id or f'{options.client_id or connection.id}p'}{_suffix(connection, client)}"
         )
         publisher = SansIoPahoClient(publisher_id, mqtt_version.protocol, clean_session=True)
-        channel = link.make_channel(publisher)
-        dial = make_dial(publisher, connection, options, properties, True, patience)
-        connack = await channel.connect(dial, patience)
+        connack = await log_in(link.make_channel(publisher), connection, options, properties)
     link.made(ServerLimits.of(connack.properties))
 
 
@@ -137,7 +124,6 @@ async def _subscribe(
     connection: Connection,
     mqtt_version: ProtocolVersion,
     limits: ServerLimits,
-    patience: float,
     *,
     is_shared: bool,
 ) -> None:
@@ -146,7 +132,7 @@ async def _subscribe(
         filters = [shared_filter(each, connection.id) if is_shared else each for each in group]
         qos = max(source.qos or 0 for source in connection.sources if group[0] in source.addresses)
         identifier = mqtt_version.subscribe_properties(number) if limits.subscription_identifiers else None
-        granted = await channel.subscribe(filters, qos, identifier, patience)
+        granted = await channel.subscribe(filters, qos, identifier)
         link.subscribed += filters
         if granted < min(qos, 1):
             # With QoS 1 in place of 2, nothing is lost or executed twice either.
@@ -154,57 +140,47 @@ async def _subscribe(
 
 
 async def _discard_session(
-    connection: Connection, options: Options, mqtt_version: ProtocolVersion, client: int, patience: float
+    connection: Connection, options: Options, mqtt_version: ProtocolVersion, client: int
 ) -> None:
     """Connect without the kept session, which ends by that, with its subscriptions of earlier documents."""
     consumer = SansIoPahoClient(_client_id(connection, options, client), mqtt_version.protocol, clean_session=True)
     channel = AsyncMqttClient(consumer, lambda _error: None)
     try:
-        await connect_and_log_in(
-            channel, make_dial(consumer, connection, options, None, True, patience), connection, patience
-        )
+        await log_in(channel, connection, options, None)
     except LinkError as error:
         log.warning("session not discarded", connection=connection.id, reason=str(error))
     await channel.close()
 
 
-async def connect_and_log_in(
-    channel: AsyncMqttClient, dial: Callable[[], None], connection: Connection, patience: float
-) -> ConnAck:
-    """Connect to the broker and log in. Raises NotConnected, ConnectionRefused."""
-    try:
-        return await channel.connect(dial, patience)
-    except NotConnected as error:
-        # With TLS 1.3 a missing client certificate shows only after the handshake, often as a closed connection.
-        is_closed_early = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
-        is_tls_connected = channel.is_port_reached and connection.broker_uri.is_secure
-        if is_closed_early and is_tls_connected and connection.credentials is None:
-            words = f"{error.text}; the broker may require a client certificate"
-            raise ClientCertificateRequired(Detail.CERTIFICATE, words) from error
-        raise
-
-
-def make_dial(
-    client: SansIoPahoClient,
+async def log_in(
+    channel: AsyncMqttClient,
     connection: Connection,
     options: Options,
     properties: Properties | None,
-    clean: bool,
-    patience: float,
-) -> Callable[[], None]:
-    """Return a function that opens the socket and sends CONNECT with these properties; it blocks."""
-    uri = connection.broker_uri
+    *,
+    clean: bool = True,
+) -> ConnAck:
+    """Connect to the broker and log in, with these properties. Raises NotConnected, ConnectionRefused."""
+    client, uri = channel.client, connection.broker_uri
     if uri.username is not None:
         client.username_pw_set(uri.username, uri.password.get_secret_value() if uri.password else None)
 
     def dial() -> None:
         if uri.is_secure:
             client.tls_set_context(tls_context(connection))
-        client.connect_timeout = patience
         keep_alive = int(options.keep_alive.total_seconds())
         if properties is None:
             client.connect(uri.host, uri.port, keep_alive)
         else:
             client.connect(uri.host, uri.port, keep_alive, clean_start=clean, properties=properties)
 
-    return dial
+    try:
+        return await channel.connect(dial)
+    except NotConnected as error:
+        # With TLS 1.3 a missing client certificate shows only after the handshake, often as a closed connection.
+        is_closed_early = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
+        is_tls_connected = channel.is_port_reached and uri.is_secure
+        if is_closed_early and is_tls_connected and connection.credentials is None:
+            words = f"{error.text}; the broker may require a client certificate"
+            raise ClientCertificateRequired(Detail.CERTIFICATE, words) from error
+        raise

@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from types import MappingProxyType
 
-import structlog
-
 from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
 from connectivity.transports.base import (
     CONSUME_DEFAULTS,
@@ -42,7 +40,8 @@ from connectivity.transports.mqtt.topics import CACHED_TOPICS, Sources
 from mappings.model.envelope import Envelope
 from mappings.text_cache import MAX_CACHED_LENGTH
 
-log = structlog.get_logger(__name__)
+WINDOW = 100
+"""The maximum number of unconfirmed messages; the broker may ask for fewer."""
 
 IN_FLIGHT = 1000
 SETTLING_PAUSE = 0.05
@@ -80,20 +79,18 @@ class MqttLink:
         dialect: ProtocolVersion,
         filters: Sequence[Sequence[str]],
         redelivery_delay: float | None,
-        window: int,
         prefix: str = "mqtt:",
         consume: ConsumeOptions = CONSUME_DEFAULTS,
         discard_session: Callable[[], Awaitable[None]] = _nothing_to_discard,
     ) -> None:
         """`filters`: the addresses of each source.
 
-        `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `window`: the
-        maximum number of unconfirmed messages; the broker may ask for fewer. `prefix`: the beginning of delivery names;
-        the packet identifier follows. `discard_session`: called after the end of a session.
+        `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `prefix`: the
+        beginning of delivery names; the packet identifier follows. `discard_session`: called after the end of a session.
         """
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
-        self.window = window
+        self.window = WINDOW
         self.condition: str | None = None
         self.limits = ServerLimits()
         self._mqtt_version, self._prefix = dialect, prefix
@@ -284,11 +281,7 @@ class MqttLink:
         address, done = unconfirmed
         if (reader_status := self._signs.get(reason)) is not None:
             self.readers(address, reader_status)
-        try:
-            done(None if reason < REFUSED else refused_message(reason))
-        except Exception:
-            # The packets behind this one have to be read all the same.
-            log.exception("confirmed message not processed", address=address)
+        done(None if reason < REFUSED else refused_message(reason))
         if self._unsettled.is_reached and not self._unconfirmed:
             self._balance()
 

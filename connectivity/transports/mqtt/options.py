@@ -11,9 +11,9 @@ import re
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from connectivity.transports.base import SpecificConfig
 from connectivity.transports.mqtt.topics import MAX_STRING, text_fault, topic_fault
 
 MICROSECONDS = {
@@ -107,12 +107,8 @@ Duration = Annotated[timedelta, BeforeValidator(read_duration, json_schema_input
 ClientId = Annotated[str, AfterValidator(_check_text)]
 
 
-class Options(BaseModel):
+class Options(SpecificConfig):
     """The options in `specificConfig`, for MQTT 3.1.1 and MQTT 5 alike."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
 
     client_id: ClientId | None = Field(
         default=None,

@@ -9,14 +9,12 @@ A broker does not report on addresses to publish to before it receives a message
 
 from __future__ import annotations
 
-import asyncio
-
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
-from connectivity.errors import ConnectionRefused, LinkError
+from connectivity.errors import ConnectionRefused
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
-from connectivity.transports.mqtt.connector import NO_SHARED, PATIENCE, connect_and_log_in, make_dial
+from connectivity.transports.mqtt.connector import NO_SHARED, log_in
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
@@ -29,27 +27,23 @@ WINDOW = 1
 CHECKED_WHEN_SENT = "an MQTT broker checks the permission to publish only when a message is sent"
 
 
-async def examine(
-    dialect: ProtocolVersion, connection: Connection, name: str, *, patience: float = PATIENCE
-) -> ProbeReport:
+async def examine(dialect: ProtocolVersion, connection: Connection, name: str) -> ProbeReport:
     """Check the addresses of a connection (see `connectivity.transports.base.Probe`)."""
     options = Options.model_validate(connection.own_options)
-    lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
     client = SansIoPahoClient(name, dialect.protocol, clean_session=True)
     client.max_packet = PACKET_ROOM
     properties = dialect.connect_properties(WINDOW, PACKET_ROOM)
     if properties is not None:
         properties.SessionExpiryInterval = 0
-    channel = AsyncMqttClient(client, lost.set_result)
+    channel = AsyncMqttClient(client, lambda _error: None)
     try:
-        dial = make_dial(client, connection, options, properties, True, patience)
-        connack = await connect_and_log_in(channel, dial, connection, patience)
+        connack = await log_in(channel, connection, options, properties)
         can_share = ServerLimits.of(connack.properties).shared_subscriptions
         is_shared = connection.client_count > 1 and can_share
         sources = []
         for source in connection.sources:
             qos = source.qos or 0
-            sources.append([await _look(channel, each, name, is_shared, qos, patience) for each in source.addresses])
+            sources.append([await _look(channel, each, name, is_shared, qos) for each in source.addresses])
     except BaseException:
         channel.abandon()
         raise
@@ -62,11 +56,9 @@ async def examine(
     )
 
 
-async def _look(
-    channel: AsyncMqttClient, address: str, name: str, is_shared: bool, qos: int, patience: float
-) -> AddressCheck:
+async def _look(channel: AsyncMqttClient, address: str, name: str, is_shared: bool, qos: int) -> AddressCheck:
     try:
-        await channel.subscribe([probe_filter(address, name, is_shared)], qos, None, patience)
+        await channel.subscribe([probe_filter(address, name, is_shared)], qos, None)
     except ConnectionRefused as error:
         return AddressCheck(address, error)
     return AddressCheck(address)

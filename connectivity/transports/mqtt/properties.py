@@ -170,9 +170,6 @@ def _unpack_bytes(packed: bytes, at: int) -> tuple[bytes, int]:
 MAX_PACKET = 268_435_455
 """The maximum remaining length of a packet in the protocol."""
 
-MAX_HEAD = 9
-"""Bytes of type, remaining length, topic length and packet identifier, at most."""
-
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
@@ -200,7 +197,9 @@ class ServerLimits:
 
         Raises PublishFailed for a message that is too large or cannot be retained.
         """
-        size = MAX_HEAD + len(publication.topic) + len(publication.properties) + len(publication.payload)
+        length = 2 + len(publication.topic) + len(publication.properties) + len(publication.payload)
+        length += 2 if publication.qos else 0
+        size = 2 + length + (length > 127) + (length > 16_383) + (length > 2_097_151)
         if size > self.packet_size:
             raise PublishFailed(
                 f"the message has {size} bytes, expected at most {self.packet_size}, the broker's limit", status=413

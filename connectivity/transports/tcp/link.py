@@ -21,6 +21,10 @@ MAX_PIECE = 4096
 """The most bytes that are delivered together: processing the smallest frames takes milliseconds."""
 
 
+CERTIFICATE = "tcp.certificate"
+"""The header with the common name in a peer's certificate."""
+
+
 class TcpPeerOwner(SocketOwner, Protocol):
     """The owner of the peers: the link, as the peers see it."""
 
@@ -36,8 +40,8 @@ class TcpPeer(Socket):
 
     def __init__(self, owner: TcpPeerOwner) -> None:
         super().__init__(owner)
-        self.certified: str | None = None
-        """The common name in its client certificate, if there is one."""
+        self.headers = {REPLY_TO: self.id}
+        """The headers of each piece of its stream."""
         self._owner = owner
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -45,8 +49,9 @@ class TcpPeer(Socket):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.times.is_open = True
-        self.certified = common_name(transport.get_extra_info("peercert"))
-        self.user = (CERTIFICATE, self.certified) if self.certified is not None else None
+        if (certified := common_name(transport.get_extra_info("peercert"))) is not None:
+            self.user = CERTIFICATE, certified
+            self.headers[CERTIFICATE] = certified
         if (own := transport.get_extra_info("socket")) is not None:
             # A peer may be silent for any time: TCP keep-alive detects a dead host.
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -84,10 +89,6 @@ class TcpPeer(Socket):
         self.part(b"", ignore_outcome)
 
 
-CERTIFICATE = "tcp.certificate"
-"""The header with the common name in a peer's certificate."""
-
-
 class TcpLink(ListenerLink[TcpPeer]):
     """A `connectivity.transports.base.Link` for TCP peers. There is one source, named by `address`."""
 
@@ -105,26 +106,13 @@ class TcpLink(ListenerLink[TcpPeer]):
         bounds = TimeoutOptions(ping=float("inf"), output=output_timeout)
         super().__init__(connection_id, 1, bounds, limits, max_unsettled=max_unsettled, held_bytes=held_bytes)
         self._address = address
-        self._headers: dict[str, dict[str, str]] = {}
 
     def make_peer(self) -> TcpPeer:
         return TcpPeer(self)
 
-    def entered(self, peer: TcpPeer) -> None:
-        self._headers[peer.id] = {REPLY_TO: peer.id} | (
-            {CERTIFICATE: peer.certified} if peer.certified is not None else {}
-        )
-        super().entered(peer)
-
-    def gone(self, peer: TcpPeer) -> None:
-        del self._headers[peer.id]
-
-    def idle(self, peer: TcpPeer) -> None:
-        peer.farewell()
-
     def took(self, peer: TcpPeer, data: bytes) -> None:
         """Deliver a piece of the stream; an empty one reports the new peer."""
-        self.deliver(peer, Envelope(data, self._headers[peer.id]), self._address, (0,))
+        self.deliver(peer, Envelope(data, peer.headers), self._address, (0,))
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         if self.is_over:

@@ -111,9 +111,6 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         if not at:
             del self._peers_by_path[peer.path]
 
-    def idle(self, peer: WebSocketPeer) -> None:
-        peer.close(CloseCode.NORMAL_CLOSURE, "no message for too long")
-
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def took(self, peer: WebSocketPeer, payload: bytes, *, is_text: bool) -> None:

@@ -306,6 +306,9 @@ class WebSocketPeer(Socket):
         self._flush()
         self.move()
 
+    def idle(self) -> None:
+        self.close(CloseCode.NORMAL_CLOSURE, "no message for too long")
+
     def farewell(self) -> None:
         self.close(CloseCode.GOING_AWAY, "the listener is closing")
 

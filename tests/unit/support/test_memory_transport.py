@@ -40,12 +40,10 @@ class MemoryLinkHarness:
 
     async def connect(self) -> Link:
         connect = load_connection_type("memory").connect
-        assert connect is not None
         return await connect(self.definition)
 
     async def connect_client(self, client: int, clients: int) -> Link:
         connect = load_connection_type("memory").connect
-        assert connect is not None
         return await connect(self.definition.model_copy(update={"client_count": clients}), client)
 
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:

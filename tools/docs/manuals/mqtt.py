@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.transports.mqtt.connector import WINDOW
-from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED
+from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, WINDOW
 from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC
 from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 

@@ -65,20 +65,6 @@ async def test_trying_continues_until_the_connection_is_made() -> None:
     assert running.supervisor.status_details == "connected"
 
 
-async def test_a_broker_that_is_not_carried_is_reported_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running()
-    with_broker(monkeypatch, replace(CONNECTION_TYPE, name="pigeon", connect=None))
-    with capture_logs() as lines:
-        running.supervisor.open()
-        await until(running.supervisor.attempted.is_set)
-    assert running.supervisor.status is Status.MISCONFIGURED
-    assert running.supervisor.status_details.startswith(
-        "connection refused: this version of the service does not support"
-    )
-    assert not running.supervisor.clients[0].is_running
-    assert [line["reason"] for line in lines] == [running.supervisor.status_details]
-
-
 async def test_a_tunnel_is_not_gone_around() -> None:
     login = {"type": "plain", "username": "tunnel", "password": "secret"}
     tunnel = {"enabled": True, "credentials": login, "validateHost": False, "uri": "ssh://bastion.acme.example:22"}
@@ -119,7 +105,6 @@ async def test_links_get_the_limits_and_report_committed_offsets_to_the_store(mo
 
     async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
         consumed.append(consume)
-        assert CONNECTION_TYPE.connect is not None
         return await CONNECTION_TYPE.connect(connection, client, consume)
 
     with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))
@@ -141,7 +126,6 @@ async def test_an_internal_error_while_connecting_is_reported_and_retried(
     async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
         if next(tries) == 1:
             raise ZeroDivisionError("internal error")
-        assert CONNECTION_TYPE.connect is not None
         return await CONNECTION_TYPE.connect(connection, client, consume)
 
     with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))

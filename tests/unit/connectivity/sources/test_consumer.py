@@ -335,7 +335,6 @@ async def with_consumer(running: Running) -> asyncio.Task[None]:
     """Run one consumer over a link of its own, with a short pause."""
     harness = running.harness
     await running.supervisor.close()
-    assert CONNECTION_TYPE.connect is not None
     link = await CONNECTION_TYPE.connect(running.connection)
     harness.outbox.detach()
     harness.outbox.attach(link)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from connectivity.errors import PublishFailed, RetriesExhausted
+from connectivity.errors import ConnectivityError, PublishFailed, RetriesExhausted
 from connectivity.targets.outbox import LARGE, MAX_FAILED_LINKS, Outbox, PendingPublish
 from connectivity.targets.per_address_outbox import FEW_QUEUES, PerAddressOutbox
 from connectivity.transports.base import Done, OutboundMessage
@@ -79,6 +80,25 @@ def test_a_posting_ends_once_with_its_first_failure() -> None:
     assert ended == []
     link.confirm(1)
     assert ended == [refused]
+
+
+async def test_an_internal_error_after_a_confirm_does_not_stop_the_messages_behind_it() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+
+    def fail(_: ConnectivityError | None) -> None:
+        raise ZeroDivisionError("an internal error")
+
+    outbox.post(messages("a"), fail)
+    outbox.post(messages("b"), fail)
+    draining = asyncio.ensure_future(outbox.drain())
+    await asyncio.sleep(0)
+    with capture_logs() as lines:
+        link.confirm(1)
+        assert sent(link) == ["a", "b"]
+        link.confirm(1, PublishFailed("not authorized"))
+    await asyncio.wait_for(draining, PATIENCE)
+    assert [(line["event"], line["address"]) for line in lines] == [("confirmed message not processed", "out")] * 2
 
 
 def test_posting_nothing_ends_at_once() -> None:

@@ -85,7 +85,6 @@ async def test_a_broker_with_tls_1_1_alone_is_not_talked_to(
 ) -> None:
     port, agreed = old
     connect = load_connection_type(kind).connect
-    assert connect is not None
     with pytest.raises(NotConnected) as raised:
         await connect(document(kind, port, ca_of(certificates)), 0)
     assert raised.value.detail is Detail.REFUSED_BY_BROKER

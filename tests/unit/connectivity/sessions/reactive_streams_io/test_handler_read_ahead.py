@@ -8,9 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from connectivity.management.subscription_table import CANCELLED
 from connectivity.subscriptions import read_ahead
 from connectivity.subscriptions.read_ahead import MOST
 from connectivity.transports.base import ReaderStatus
+from mappings.model.signals import SubscriptionKind
 from mappings.reactive_streams_io.frames import OnComplete
 from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw, subscribe_synthetic
@@ -58,6 +60,23 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
         # The last messages may not have been sent yet.
         await until(lambda: completed(rsio_harness) == set(range(streams)))
     rsio_harness.reader("a", ReaderStatus.GONE)
+    await until(lambda: rsio_harness.streams.budgets[rsio_harness.connection.id].used_bytes == 0)
+
+
+async def test_elements_before_an_operators_cancel_are_released_when_the_client_leaves_without_reading_them() -> None:
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.link.confirms = False
+    rsio_harness.send("a", H, subscribe_synthetic("big?bytes=60000", 1, 1))
+    # The window of the client is full, so that elements wait in its session.
+    rsio_harness.send("a", *(subscribe_synthetic("big?bytes=60000", number, 1) for number in range(2, 80)))
+    await until(lambda: len(list(rsio_harness.streams)) == 79)
+    for _ in range(5):
+        await pause()
+    for subscription in list(rsio_harness.streams):
+        rsio_harness.streams.revoke(subscription, CANCELLED[SubscriptionKind.HISTORY])
+    rsio_harness.reader("a", ReaderStatus.GONE)
+    rsio_harness.link.confirms = True
+    rsio_harness.link.confirm()
     await until(lambda: rsio_harness.streams.budgets[rsio_harness.connection.id].used_bytes == 0)
 
 

@@ -13,18 +13,23 @@ import pytest
 from connectivity.management.subscription_table import CANCELLED
 from connectivity.sessions.streamr.live_subscription import WINDOW
 from connectivity.subscriptions.live_feed import LagTolerance
+from mappings.ids import EntityId
 from mappings.model.signals import SubscriptionKind
 from mappings.streams.stream_id import partition_id
-from tests.support.in_process.service import pause, until
+from spark_store.errors import StoreUnavailable
+from tests.support.in_process.service import ConnectionHarness, pause, until
 from tests.support.in_process.streamr import (
     OTHER,
+    OWNER_SOURCE,
     PUBLIC,
     WRITER,
     StreamrHarness,
+    definition,
     error,
     offsets,
     publish,
     resend,
+    source,
     subscribe,
     subscribed,
     unsubscribe,
@@ -268,6 +273,43 @@ async def test_a_session_gets_an_error_when_an_operator_cancels_its_subscription
     assert error(frames[1])["code"] == CANCELLED[SubscriptionKind.LIVE].error
     assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     assert offsets(await streamr_harness.exchange("a", publish())) == [1]
+
+
+async def test_messages_that_cannot_be_written_end_the_subscription_and_use_up_no_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.exchange("a", subscribe())
+
+    def unreadable(_: EntityId) -> int:
+        raise StoreUnavailable("the disk is gone")
+
+    monkeypatch.setattr(streamr_harness.store, "oldest_revision", unreadable)
+    await streamr_harness.publish(1)
+    frames = await streamr_harness.frames("a", 2)
+    assert error(frames[1])["status"] == 500
+    assert streamr_harness.streams.budgets["site"].used_bytes == 0
+
+
+class TwoMappings(StreamrHarness):
+    """A connection with two mappings of the protocol, one for each source."""
+
+    def __init__(self) -> None:
+        mappings = {**definition(), "others": definition()["tanks"]}
+        sources = source(), source("in-2", payloadMapping=["others"]), OWNER_SOURCE
+        ConnectionHarness.__init__(self, *sources, mappingDefinitions=mappings)
+
+
+async def test_a_client_that_uses_two_mappings_at_one_address_has_two_sessions() -> None:
+    streamr_harness = await TwoMappings.filled(messages=2)
+    for number in range(2):
+        assert await streamr_harness.exchange("a", subscribe(), source=number) == [subscribed()]
+    for number in range(2):
+        streamr_harness.send("a", resend(resend_all=True), source=number)
+    assert sorted(frame[1] for frame in (await streamr_harness.frames("a", 10))[2:]) == [1, 1, 1, 1, 4, 4, 5, 5]
+    assert offsets(await streamr_harness.exchange("a", publish(), 2)) == [3, 3]
+    assert await streamr_harness.exchange("a", unsubscribe(), source=1) == [unsubscribed()]
+    assert offsets(await streamr_harness.exchange("a", publish(), 1)) == [4]
 
 
 async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.transports.kafka.connection_type import split_address
 from connectivity.transports.kafka.connector import limit_share
-from connectivity.transports.kafka.records import RecordAddress
+from connectivity.transports.kafka.records import RecordAddress, split_address
 from tests.support.table import each_row
 from tests.support.vectors.connections import Case, load_cases
 

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 from confluent_kafka import KafkaError
 
-from connectivity.errors import Detail
+from connectivity.errors import Detail, NotConnected
 from connectivity.transports.kafka.errors import ALL_DOWN
 from connectivity.transports.kafka.link import KafkaLink
 
@@ -42,3 +42,16 @@ async def test_the_later_of_two_equally_specific_errors_is_reported() -> None:
     link.failed(REFUSED, "")
     link.failed(timed_out, "")
     assert (await link.reason(0)).detail is Detail.TIMEOUT
+
+
+@pytest.mark.parametrize("kind", ["consumer", "library"])
+async def test_a_link_whose_first_consumer_ended_while_the_next_one_joined_is_lost_at_once(kind: str) -> None:
+    """A broker answers all the same, so that nothing else would report it."""
+    link = KafkaLink([["alarms"]])
+    if kind == "consumer":
+        link.ended(NotConnected(Detail.MISSING_ADDRESS, "alarms: the topic was deleted and created again"))
+    else:
+        link.failed(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "alarms")
+    link.mark_started()
+    assert link.lost.done()
+    assert link.lost.result().text.startswith("alarms: ")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, Detail
 from connectivity.transports.base import (
@@ -37,7 +36,7 @@ MOST_HELD = MOST_COUNTS * IN_FLIGHT
 
 def link(consume: ConsumeOptions = CONSUME_DEFAULTS) -> tuple[MqttLink, SansIoPahoClient]:
     """A link whose client has no socket: its output stays in `unsent`."""
-    made = MqttLink(Mqtt311(), [["lab/in"]], None, 100, consume=consume)
+    made = MqttLink(Mqtt311(), [["lab/in"]], None, consume=consume)
     client = SansIoPahoClient("lab", Mqtt311.protocol, clean_session=True)
     made.make_channel(client)
     made.made(ServerLimits())
@@ -186,23 +185,6 @@ async def test_a_message_to_a_topic_of_the_broker_fails_and_is_not_sent(topic: s
     await made.close()
 
 
-async def test_b13_an_error_in_a_confirm_callback_does_not_stop_the_packets_behind_it() -> None:
-    made, client = link()
-    confirmed: list[ConnectivityError | None] = []
-
-    def fail(_: ConnectivityError | None) -> None:
-        raise ZeroDivisionError("an internal error")
-
-    made.publish(OutboundMessage("lab/out", Envelope(b"1")), fail)
-    made.publish(OutboundMessage("lab/out", Envelope(b"2")), confirmed.append)
-    with capture_logs() as lines:
-        client.on_confirmed(1, 0)
-        client.on_confirmed(2, 0)
-    assert confirmed == [None]
-    assert [(line["event"], line["address"]) for line in lines] == [("confirmed message not processed", "lab/out")]
-    await made.close()
-
-
 async def test_b12_a_slow_reader_costs_no_copy_for_each_write() -> None:
     """Bytes that the socket has not taken stay in place, for any number of writes."""
     made, client = link()
@@ -271,7 +253,7 @@ async def test_a_link_over_its_limit_pauses_with_the_last_confirm() -> None:
 
 def link_5(*filters: list[str]) -> tuple[MqttLink, SansIoPahoClient, dict[str, int]]:
     """A link of MQTT 5 with the sources of these filters, and the number of each filter's subscription."""
-    made = MqttLink(Mqtt5(), filters, None, 100)
+    made = MqttLink(Mqtt5(), filters, None)
     client = SansIoPahoClient("lab", Mqtt5.protocol, clean_session=False)
     made.make_channel(client)
     made.made(ServerLimits())

@@ -6,10 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from connectivity.connections.model import Connection
+from connectivity.errors import PublishFailed
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.mqtt5 import Mqtt5
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.mqtt.properties import ServerLimits
+from connectivity.transports.mqtt.protocol_version import Publication
 from tests.contract.link import DeliveryCollector
 from tests.support.wait import wait_until
 
@@ -88,3 +94,16 @@ async def test_a_source_that_is_granted_qos_0_in_place_of_1_is_reported() -> Non
         assert link.condition == "connected: the broker sends lab/in with QoS 0, not 1: messages may be lost"
     async with linked(b"") as (_, link):
         assert link.condition is None
+
+
+@pytest.mark.parametrize("payload", [0, 110, 111, 112, 113, 114, 16_366, 16_367, 16_368, 16_369, 16_370, 2_097_140])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_as_large_as_the_broker_allows_is_sent(payload: int, qos: int) -> None:
+    publication = Publication(b"lab/out", bytes(payload), qos, False, b"\x03\x01\x01\x01")
+    client = SansIoPahoClient("lab", Mqtt5.protocol, clean_session=True)
+    client.send(publication)
+    size = len(client.unsent[0])
+    assert ServerLimits(packet_size=size).fit(publication) == publication
+    with pytest.raises(PublishFailed) as refused:
+        ServerLimits(packet_size=size - 1).fit(publication)
+    assert f"has {size} bytes, expected at most {size - 1}" in str(refused.value)

@@ -93,7 +93,6 @@ class TcpSetup:
 async def opened(options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[TcpSetup]:
     connection = Connection.model_validate(document(free_port(), specificConfig=options or {}, **more))
     connect = load_connection_type("tcp").connect
-    assert connect is not None
     link = await connect(connection)
     assert isinstance(link, TcpLink)
     setup = TcpSetup(link, connection)
@@ -433,7 +432,6 @@ async def test_with_a_ca_peers_show_certificates_and_have_their_names(authority:
 
 async def test_an_unusable_certificate_is_reported(authority: trustme.CA) -> None:
     connect = load_connection_type("tcp").connect
-    assert connect is not None
     one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
     for credentials in (None, {**own(one), "key": key_of(other)}):
         found = document(1, uri=f"ssl://localhost:{free_port()}", credentials=credentials)
@@ -445,8 +443,6 @@ async def test_an_unusable_certificate_is_reported(authority: trustme.CA) -> Non
 
 async def test_a_port_in_use_is_reported_and_not_affected_by_a_connection_test() -> None:
     broker = load_connection_type("tcp")
-    assert broker.connect is not None
-    assert broker.examine is not None
     async with opened() as setup:
         with pytest.raises(NotConnected) as refused:
             await broker.connect(setup.connection)
@@ -464,7 +460,6 @@ async def test_a_closed_listener_disconnects_all_peers_and_can_be_reopened_at_on
 ) -> None:
     monkeypatch.setattr(link_module, "FAREWELL", 0.05)
     connect = load_connection_type("tcp").connect
-    assert connect is not None
     connection = Connection.model_validate(document(free_port()))
     for _ in range(3):
         link = await connect(connection)

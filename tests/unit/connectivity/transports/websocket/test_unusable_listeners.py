@@ -27,8 +27,6 @@ async def test_an_address_that_cannot_be_listened_at_is_reported(
     uri: str, kind: type[Exception], detail: Detail
 ) -> None:
     broker = load_connection_type("websocket")
-    assert broker.connect is not None
-    assert broker.examine is not None
     for attempt in (
         broker.connect(listener_connection(1, uri=uri)),
         broker.examine(listener_connection(1, uri=uri), "x-dry-run"),
@@ -41,7 +39,6 @@ async def test_an_address_that_cannot_be_listened_at_is_reported(
 
 async def test_an_unusable_certificate_is_reported(authority: trustme.CA) -> None:
     broker = load_connection_type("websocket")
-    assert broker.connect is not None
     one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
     for credentials in (None, {**own(one), "key": key_of(other)}):
         with pytest.raises(ConnectionRefused) as refused:
