@@ -52,10 +52,6 @@ MAX_UNACKNOWLEDGED = 10
 """The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
 
-async def _nothing_to_discard() -> None:
-    """There is no session."""
-
-
 class _MqttDelivery(Delivery):
     """A delivery with packet identifier and size, and the shared one if several sources share it."""
 
@@ -81,15 +77,15 @@ class MqttLink:
         filters: Sequence[Sequence[str]],
         redelivery_delay: float | None,
         window: int,
+        discard_session: Callable[[], Awaitable[None]],
         prefix: str = "mqtt:",
         consume: ConsumeOptions = CONSUME_DEFAULTS,
-        discard_session: Callable[[], Awaitable[None]] = _nothing_to_discard,
     ) -> None:
         """`filters`: the addresses of each source.
 
         `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `window`: the
-        maximum number of unconfirmed messages; the broker may ask for fewer. `prefix`: the beginning of delivery names;
-        the packet identifier follows. `discard_session`: called after the end of a session.
+        maximum number of unconfirmed messages; the broker may ask for fewer. `discard_session`: called after the end of
+        a session. `prefix`: the beginning of delivery names; the packet identifier follows.
         """
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
