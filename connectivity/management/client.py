@@ -142,12 +142,12 @@ class ConnectionClient:
         while True:
             self._lived_seconds = 0.0
             error = await self._connect_and_serve()
-            self.link = None
             was_steady = self._lived_seconds > self._pauses.longest or isinstance(error, LinkRenewed)
             self.has_attempted = True
             self._step(LifecycleEvent.LOST, error, was_steady=was_steady)
             if self.lifecycle.state is ConnectionState.CLOSING:
                 return
+            self.link = None
             if not self._connection.failover_enabled:
                 self._log.warning("connection lost, failover disabled", reason=str(error))
                 self._write(_BAD, f"Connection failed due to: {error}. Will not reconnect.")

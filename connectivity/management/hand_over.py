@@ -9,6 +9,7 @@ the two may be delivered to both.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import structlog
@@ -21,22 +22,34 @@ from connectivity.transports.base import Link, SessionLink
 
 log = structlog.get_logger(__name__)
 
+SECONDS = 10.0
+"""How long clients that will not come back may take to settle what the broker has kept for them."""
+
+_PAUSE = 0.05
+"""Seconds between two looks for the next link of a client that has lost its link."""
+
 
 async def hand_over(clients: Sequence[ConnectionClient], before: Connection, after: Connection | None) -> None:
-    """End the sessions of the clients of `before` that `after` does not have; None has no clients."""
+    """End the sessions of the clients of `before` that `after` does not have; None has no clients.
+
+    These clients do not connect again. A session remains at the broker if no client has a link, or time is not enough.
+    """
     names = _session_names(before)
     kept = _session_names(after) if after is not None and _broker(after) == _broker(before) else ()
-    leaving = [client.link for client, name in zip(clients, names, strict=False) if name not in kept]
-    links = [link for link in leaving if isinstance(link, SessionLink)]
-    if not links:
-        return
-    new = next((number for number, name in enumerate(kept) if name not in names), None)
-    successor = await _connect(after, new) if after is not None and new is not None else None
-    try:
-        await asyncio.gather(*(_end(link, before.id) for link in links))
-    finally:
-        if successor is not None:
-            await successor.close()
+    leaving = {name: client for client, name in zip(clients, names, strict=False) if name not in kept}
+    if any(client.link is not None for client in leaving.values()):
+        new = next((number for number, name in enumerate(kept) if name not in names), None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS):
+                successor = await _connect(after, new) if after is not None and new is not None else None
+                try:
+                    await asyncio.gather(*(_end(name, leaving) for name in leaving))
+                finally:
+                    if successor is not None:
+                        await successor.close()
+    for name, client in leaving.items():
+        reason = "there is no link" if client.link is None else f"not all was settled within {SECONDS:g} s"
+        log.warning("session not ended", connection=before.id, session=name, reason=reason)
 
 
 def _session_names(connection: Connection) -> Sequence[str]:
@@ -58,8 +71,14 @@ async def _connect(connection: Connection, number: int) -> Link | None:
         return None
 
 
-async def _end(link: SessionLink, connection_id: str) -> None:
-    try:
-        await link.end_session()
-    except NotConnected as error:
-        log.warning("session not ended", connection=connection_id, reason=str(error))
+async def _end(name: str, leaving: dict[str, ConnectionClient]) -> None:
+    """End a session and remove it from `leaving`; if the link of its client is lost, by the next one."""
+    client = leaving[name]
+    while client.is_running:
+        if isinstance(link := client.link, SessionLink):
+            with contextlib.suppress(NotConnected):
+                await link.end_session()
+                client.stop_consuming()
+                del leaving[name]
+                return
+        await asyncio.sleep(_PAUSE)

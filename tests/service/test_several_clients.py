@@ -13,11 +13,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
+from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
+from paho.mqtt.client import Client, MQTTv5, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.kafka import Kafka
@@ -26,6 +29,7 @@ from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import BrokerClient
+from tests.support.clients.paho_end import end_client
 from tests.support.connection_documents import CONNECTIONS, Reader, added, policy_for, topic, wait_until_open
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, wait_until_sync
@@ -302,6 +306,43 @@ def test_after_a_connection_is_deleted_the_broker_keeps_no_messages_for_it(
         with added(service, document):
             requester.assert_nothing_came(work.names[0])
             assert [item["revision"] for item in Reader(requester, work.names[0]).all()] == [1]
+
+
+@pytest.mark.parametrize(("kind", "count"), [(MqttSetup, 1), (Mqtt5Setup, 3)])
+def test_a_client_of_a_deleted_connection_that_loses_its_link_ends_its_session_on_the_next_one(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup], count: int
+) -> None:
+    setup = kind(mosquitto)
+    with ProxyThread(mosquitto.host, mosquitto.port) as proxy, ThreadPoolExecutor(1) as executor:
+        setup.proxied = proxy.host, proxy.port
+        document = setup.connection("site", setup.source("line", OWNER), clientCount=count)
+        with added(service, document):
+            proxy.stall()
+            deletion = executor.submit(service.ask, "DELETE", f"{CONNECTIONS}/{document['id']}")
+            wait_until_sync(lambda: of_connection(service, document["id"])[-1]["event"] == "connection closed")
+            proxy.cut_one()
+            proxy.flow()
+            assert deletion.result(PATIENCE)[0] == 204
+        names = [document["id"]] if count == 1 else [f"{document['id']}_{number}" for number in range(count)]
+        assert not any(has_session(setup, name) for name in names)
+
+
+def has_session(setup: MqttSetup, client_id: str) -> bool:
+    """Return whether the broker keeps a session for a client ID."""
+    is_5 = isinstance(setup, Mqtt5Setup)
+    version = MQTTv5 if is_5 else MQTTv311
+    client = Client(CallbackAPIVersion.VERSION2, client_id, clean_session=None if is_5 else False, protocol=version)
+    found = SimpleQueue[bool]()
+    client.on_connect = lambda _client, _data, flags, *_: found.put(flags.session_present)
+    if is_5:
+        client.connect(setup.broker.host, setup.broker.port, clean_start=False)
+    else:
+        client.connect(setup.broker.host, setup.broker.port)
+    client.loop_start()
+    try:
+        return found.get(timeout=PATIENCE)
+    finally:
+        end_client(client)
 
 
 def put(service: ServiceProcess, document: dict[str, Any]) -> None:

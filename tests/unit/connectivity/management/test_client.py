@@ -166,6 +166,25 @@ async def test_a_link_that_dies_is_made_again_and_its_sources_continue() -> None
     assert running.up() == 1
 
 
+async def test_a_link_that_is_lost_while_its_client_stops_is_closed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session that is over ends when its link is closed."""
+    closed: list[MemoryLink] = []
+
+    async def close(link: MemoryLink) -> None:
+        closed.append(link)
+
+    monkeypatch.setattr(MemoryLink, "close", close)
+    running = await Running.opened()
+    client, [link] = running.supervisor.clients[0], running.broker.links
+    client.stop_consuming()
+    running.broker.cut()
+    await until(lambda: not client.is_running)
+    await running.supervisor.close()
+    assert closed == [link]
+
+
 async def test_messages_a_dead_link_has_not_confirmed_are_sent_again_first_and_in_order() -> None:
     """The broker delivers the commands again too: they are answered again, and not executed again."""
     running = await Running.opened()
