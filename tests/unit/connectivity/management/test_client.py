@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -110,6 +111,28 @@ async def test_a_client_that_is_stopped_while_it_waits_does_not_try_again() -> N
         # Other clients of the connection may still be draining.
         await until(lambda: not client.is_running)
         await running.supervisor.close()
+    assert running.supervisor.status is Status.CLOSED
+
+
+async def test_a_client_that_is_stopped_while_it_connects_leaves_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other clients of the connection may still be draining when the broker answers."""
+    may_connect = asyncio.Event()
+
+    async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
+        await may_connect.wait()
+        assert CONNECTION_TYPE.connect is not None
+        return await CONNECTION_TYPE.connect(connection, client, consume)
+
+    running = Running()
+    with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))
+    client = running.supervisor.clients[0]
+    running.supervisor.open()
+    await until(lambda: client.lifecycle.state is ConnectionState.CONNECTING)
+    client.stop_consuming()
+    may_connect.set()
+    await until(lambda: not client.is_running)
+    await running.supervisor.close()
+    assert running.broker.links == []
     assert running.supervisor.status is Status.CLOSED
 
 
