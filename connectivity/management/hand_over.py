@@ -34,14 +34,13 @@ async def hand_over(clients: Sequence[ConnectionClient], before: Connection, aft
 
     These clients do not connect again. A session remains at the broker if no client has a link, or time is not enough.
     """
-    names = _session_names(before)
     kept = _session_names(after) if after is not None and _broker(after) == _broker(before) else ()
-    leaving = {name: client for client, name in zip(clients, names, strict=False) if name not in kept}
+    names = zip(_session_names(before), clients, strict=False)
+    leaving = {name: client for name, client in names if name not in kept}
     if any(client.link is not None for client in leaving.values()):
-        new = next((number for number, name in enumerate(kept) if name not in names), None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS):
-                successor = await _connect(after, new) if after is not None and new is not None else None
+                successor = await _connect(after, before, leaving) if after is not None else None
                 try:
                     await asyncio.gather(*(_end(name, leaving) for name in leaving))
                 finally:
@@ -60,15 +59,27 @@ def _broker(connection: Connection) -> tuple[str, int]:
     return connection.broker_uri.host, connection.broker_uri.port
 
 
-async def _connect(connection: Connection, number: int) -> Link | None:
-    """Let the broker keep messages for a new client; its next link gets those that arrive now, too."""
-    open_session = load_connection_type(connection.connection_type).open_session
-    assert open_session is not None, "the connection type has sessions"
-    try:
-        return await open_session(connection, number)
-    except LinkError as error:
-        log.warning("new client not connected in advance", connection=connection.id, client=number, reason=str(error))
+async def _connect(after: Connection, before: Connection, leaving: dict[str, ConnectionClient]) -> Link | None:
+    """Let the broker keep messages for a new client, if any; its next link gets them.
+
+    Another address may belong to the same broker: then the new client takes a session over, which is no longer `leaving`.
+    """
+    known = _session_names(before) if _broker(after) == _broker(before) else ()
+    new = next(((number, name) for number, name in enumerate(_session_names(after)) if name not in known), None)
+    if new is None:
         return None
+    number, name = new
+    open_session = load_connection_type(after.connection_type).open_session
+    assert open_session is not None, "the connection type has sessions"
+    former = leaving[name].link if name in leaving else None
+    try:
+        return await open_session(after, number)
+    except LinkError as error:
+        log.warning("new client not connected in advance", connection=after.id, client=number, reason=str(error))
+        return None
+    finally:
+        if former is not None and former.lost.done():
+            leaving.pop(name).stop_consuming()
 
 
 async def _end(name: str, leaving: dict[str, ConnectionClient]) -> None:

@@ -272,6 +272,28 @@ def test_no_message_is_lost_when_a_change_of_the_connection_gives_it_other_clien
             work.check(is_repeated=count == 1 or change == {"clientCount": 1})
 
 
+@pytest.mark.parametrize(("kind", "count"), [(MqttSetup, 1), (Mqtt5Setup, 2)])
+def test_no_message_is_lost_when_a_connection_uses_another_address_of_its_broker(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup], count: int
+) -> None:
+    setup = kind(mosquitto)
+    with (
+        setup.client("line") as requester,
+        ProxyThread(mosquitto.host, mosquitto.port) as proxy,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        document = setup.connection("site", setup.source("line", OWNER), clientCount=count)
+        with added(service, document):
+            work = Work(requester, 4)
+            edit = executor.submit(put, service, document | {"uri": f"tcp://{proxy.host}:{proxy.port}"})
+            while not wait([edit], timeout=0.01).done:
+                work.send(1)
+            wait_until_open(service, document["id"])
+            work.send(25)
+            work.finish()
+            work.check(is_repeated=True)
+
+
 def test_a_client_with_another_id_does_not_cut_the_publisher_of_the_one_before(
     mosquitto: Mosquitto, service: ServiceProcess
 ) -> None:

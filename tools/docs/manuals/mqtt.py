@@ -74,8 +74,8 @@ messages with QoS 1 and 2 for it.
 
 A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker. It then
 unsubscribes, handles the messages that the broker has kept for it, and ends its session; this takes at most 10 s. Before
-that, a new client subscribes, so that no message is lost. If the two do not share a subscription, the service may handle
-twice a message that arrives at that moment.
+that, a new client subscribes, so that no message is lost; at another address of the same broker, it takes over the session.
+If the two do not share a subscription, the service may handle twice a message that arrives at that moment.
 
 This requires a link; if it is lost or renewed meanwhile, the client continues with the next one. If there is no link, or if
 10 s are not enough, the session remains at the broker, with its messages; the service logs `session not ended` with the

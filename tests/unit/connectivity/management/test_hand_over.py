@@ -109,7 +109,9 @@ def clients(before: Connection, actions: list[str]) -> list[ConnectionClient]:
             ["b_0 connected", "a_0 ended", "a_1 ended", "b_0 closed"],
             id="other clients",
         ),
-        pytest.param(defined("a"), defined("a", port=2), ["a_0 ended"], id="another broker"),
+        pytest.param(
+            defined("a"), defined("a", port=2), ["a_0 connected", "a_0 ended", "a_0 closed"], id="another broker"
+        ),
     ],
 )
 async def test_the_sessions_of_clients_that_no_longer_exist_end(
@@ -126,6 +128,19 @@ async def test_a_client_without_a_link_keeps_its_session(actions: list[str]) -> 
     assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
         ("session not ended", "a_0", "there is no link")
     ]
+
+
+async def test_a_session_that_the_new_client_takes_over_does_not_end(actions: list[str]) -> None:
+    """The broker is the same, at another address."""
+    before = defined("a", 2)
+    taken, other = clients(before, actions)
+    assert isinstance(taken.link, RecordingLink)
+    taken.link.die(GONE)
+    with capture_logs() as lines:
+        await hand_over([taken, other], before, defined("a", 2, port=2))
+    assert actions == ["a_0 connected", "a_1 ended", "a_0 closed"]
+    assert lines == []
+    assert not taken.is_running
 
 
 async def test_sessions_end_even_if_the_new_client_cannot_connect(actions: list[str]) -> None:
