@@ -181,9 +181,9 @@ class ConnectionRegistry:
         supervisor = self._supervisors[connection_id]
         try:
             try:
-                successor = None if wanted is None else wanted.running
+                successor = None if wanted is None else wanted.connection
                 if wanted is None or successor is not None:
-                    # A connection that is only closed keeps its sessions.
+                    # A closed connection, too, has sessions at its broker.
                     await supervisor.hand_over(successor)
             finally:
                 await supervisor.close(DRAIN_SECONDS)

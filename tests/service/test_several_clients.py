@@ -294,6 +294,24 @@ def test_no_message_is_lost_when_a_connection_uses_another_address_of_its_broker
             work.check(is_repeated=True)
 
 
+@pytest.mark.parametrize("kind", [MqttSetup, Mqtt5Setup])
+def test_no_message_is_lost_when_a_connection_is_closed_and_gets_another_client_id_at_once(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup]
+) -> None:
+    setup = kind(mosquitto)
+    with setup.client("line") as requester:
+        document = setup.connection("site", setup.source("line", OWNER))
+        with added(service, document):
+            work = Work(requester, 2)
+            changed = document | {"specificConfig": {"clientId": uuid4().hex}}
+            put(service, changed | {"connectionStatus": "closed"})
+            work.send(5)
+            put(service, changed)
+            work.finish()
+            work.check()
+            assert not has_session(setup, document["id"])
+
+
 def test_a_client_with_another_id_does_not_cut_the_publisher_of_the_one_before(
     mosquitto: Mosquitto, service: ServiceProcess
 ) -> None:

@@ -218,7 +218,7 @@ async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_ag
 async def test_a_changed_connection_is_handed_over_to_its_successor_and_a_deleted_one_to_none(
     harness: RegistryHarness,
 ) -> None:
-    """One that is only closed keeps its sessions."""
+    """The successor may be closed."""
     for name in ("changed", "deleted", "closed"):
         harness.write(f"{name}.json", document())
     await harness.changes()
@@ -226,8 +226,12 @@ async def test_a_changed_connection_is_handed_over_to_its_successor_and_a_delete
     (harness.folder / "deleted.json").unlink()
     harness.write("closed.json", document(connectionStatus="closed"))
     await harness.changes()
-    successor = harness.registry["changed"].connection
-    assert harness.successors == {"changed": successor, "deleted": None}
+    known = harness.registry.known
+    assert harness.successors == {
+        "changed": known["changed"].connection,
+        "closed": known["closed"].connection,
+        "deleted": None,
+    }
 
 
 async def test_a_connection_closes_although_it_cannot_be_handed_over(harness: RegistryHarness) -> None:
