@@ -19,6 +19,7 @@ from connectivity.errors import LinkError, NotConnected
 from connectivity.management.client import ConnectionClient
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, SessionLink
+from connectivity.validation.limitations import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +67,7 @@ async def _connect(after: Connection, before: Connection, leaving: dict[str, Con
     """
     known = _session_names(before) if _broker(after) == _broker(before) else ()
     new = next(((number, name) for number, name in enumerate(_session_names(after)) if name not in known), None)
-    if new is None:
+    if new is None or refusal(after) is not None:
         return None
     number, name = new
     open_session = load_connection_type(after.connection_type).open_session

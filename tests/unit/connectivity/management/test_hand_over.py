@@ -153,6 +153,14 @@ async def test_sessions_end_even_if_the_new_client_cannot_connect(actions: list[
     ]
 
 
+async def test_a_new_client_does_not_go_around_a_tunnel(actions: list[str]) -> None:
+    login = {"type": "plain", "username": "tunnel", "password": "secret"}
+    tunnel = {"enabled": True, "credentials": login, "validateHost": False, "uri": "ssh://bastion.acme.example:22"}
+    before = defined("a")
+    await hand_over(clients(before, actions), before, connection(uri="memory://lab:1", name="b", sshTunnel=tunnel))
+    assert actions == ["a_0 ended"]
+
+
 async def test_a_client_that_loses_its_link_ends_its_session_on_the_next_one(
     actions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
