@@ -30,14 +30,18 @@ _PAUSE = 0.05
 """Seconds between two looks for the next link of a client that has lost its link."""
 
 
-async def hand_over(clients: Sequence[ConnectionClient], before: Connection, after: Connection | None) -> None:
-    """End the sessions of the clients of `before` that `after` does not have; None has no clients.
+async def hand_over(
+    clients: Sequence[ConnectionClient], before: Connection, after: Connection | None, others: Sequence[Connection]
+) -> None:
+    """End the sessions of clients of `before` that neither `after` (None: nothing) nor `others` have.
 
     These clients do not connect again. A session remains at the broker if no client has a link, or time is not enough.
     """
-    kept = _session_names(after) if after is not None and _broker(after) == _broker(before) else ()
-    names = zip(_session_names(before), clients, strict=False)
-    leaving = {name: client for name, client in names if name not in kept}
+    leaving = dict(zip(_session_names(before), clients, strict=False))
+    for connection in (after, *others):
+        if leaving and connection is not None and _broker(connection) == _broker(before):
+            for name in _session_names(connection):
+                leaving.pop(name, None)
     if any(client.link is not None for client in leaving.values()):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS):

@@ -184,7 +184,8 @@ class ConnectionRegistry:
                 successor = None if wanted is None else wanted.connection
                 if wanted is None or successor is not None:
                     # A closed connection, too, has sessions at its broker.
-                    await supervisor.hand_over(successor)
+                    others = [it.connection for it in self._known.values() if it.connection and it.id != connection_id]
+                    await supervisor.hand_over(successor, others)
             finally:
                 await supervisor.close(DRAIN_SECONDS)
         except Exception:

@@ -239,9 +239,9 @@ class Supervisor:
         for client in self.clients:
             client.open()
 
-    async def hand_over(self, successor: Connection | None) -> None:
-        """End the sessions of clients that `successor` does not have; None: of all. Call it before `close`."""
-        await hand_over(self.clients, self.connection, successor)
+    async def hand_over(self, successor: Connection | None, others: Sequence[Connection]) -> None:
+        """End the sessions of clients that neither `successor` nor `others` have. Call it before `close`."""
+        await hand_over(self.clients, self.connection, successor, others)
 
     async def close(self, drain: float = 0.0) -> None:
         """Close the connection.

@@ -72,10 +72,11 @@ does not execute it again. A live message may be forwarded twice if the link is 
 Unless `cleanSession` is `true`, the broker keeps a session for each client: while the client is away, the broker keeps the
 messages with QoS 1 and 2 for it.
 
-A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker. It then
-unsubscribes, handles the messages that the broker has kept for it, and ends its session; this takes at most 10 s. Before
-that, a new client subscribes, so that no message is lost; at another address of the same broker, it takes over the session.
-If the two do not share a subscription, the service may handle twice a message that arrives at that moment.
+A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker, and no
+other connection has its client ID. It then unsubscribes, handles the messages that the broker has kept for it, and ends its
+session; this takes at most 10 s. Before that, a new client subscribes, so that no message is lost; at another address of
+the same broker, it takes over the session. If the two do not share a subscription, the service may handle twice a message
+that arrives at that moment.
 
 This requires a link; if it is lost or renewed meanwhile, the client continues with the next one. If there is no link, or if
 10 s are not enough, the session remains at the broker, with its messages; the service logs `session not ended` with the

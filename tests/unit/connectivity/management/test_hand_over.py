@@ -117,13 +117,20 @@ def clients(before: Connection, actions: list[str]) -> list[ConnectionClient]:
 async def test_the_sessions_of_clients_that_no_longer_exist_end(
     before: Connection, after: Connection, expected: list[str], actions: list[str]
 ) -> None:
-    await hand_over(clients(before, actions), before, after)
+    await hand_over(clients(before, actions), before, after, [])
     assert actions == expected
+
+
+async def test_a_client_of_another_connection_at_the_same_broker_comes_back(actions: list[str]) -> None:
+    """A connection that is replaced by one with another ID leaves its client ID to that one."""
+    before = defined("a", 2)
+    await hand_over(clients(before, actions), before, None, [defined("b"), defined("a"), defined("a", 2, port=2)])
+    assert actions == ["a_1 ended"]
 
 
 async def test_a_client_without_a_link_keeps_its_session(actions: list[str]) -> None:
     with capture_logs() as lines:
-        await hand_over([Client(None)], defined("a"), defined("b"))  # type: ignore[list-item]
+        await hand_over([Client(None)], defined("a"), defined("b"), [])  # type: ignore[list-item]
     assert actions == []
     assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
         ("session not ended", "a_0", "there is no link")
@@ -137,7 +144,7 @@ async def test_a_session_that_the_new_client_takes_over_does_not_end(actions: li
     assert isinstance(taken.link, RecordingLink)
     taken.link.die(GONE)
     with capture_logs() as lines:
-        await hand_over([taken, other], before, defined("a", 2, port=2))
+        await hand_over([taken, other], before, defined("a", 2, port=2), [])
     assert actions == ["a_0 connected", "a_1 ended", "a_0 closed"]
     assert lines == []
     assert not taken.is_running
@@ -146,7 +153,7 @@ async def test_a_session_that_the_new_client_takes_over_does_not_end(actions: li
 async def test_sessions_end_even_if_the_new_client_cannot_connect(actions: list[str]) -> None:
     before = defined("a")
     with capture_logs() as lines:
-        await hand_over(clients(before, actions), before, defined("refused"))
+        await hand_over(clients(before, actions), before, defined("refused"), [])
     assert actions == ["a_0 ended"]
     assert [(line["event"], line["reason"]) for line in lines] == [
         ("new client not connected in advance", "connecting: the link was lost")
@@ -157,7 +164,7 @@ async def test_a_new_client_does_not_go_around_a_tunnel(actions: list[str]) -> N
     login = {"type": "plain", "username": "tunnel", "password": "secret"}
     tunnel = {"enabled": True, "credentials": login, "validateHost": False, "uri": "ssh://bastion.acme.example:22"}
     before = defined("a")
-    await hand_over(clients(before, actions), before, connection(uri="memory://lab:1", name="b", sshTunnel=tunnel))
+    await hand_over(clients(before, actions), before, connection(uri="memory://lab:1", name="b", sshTunnel=tunnel), [])
     assert actions == ["a_0 ended"]
 
 
@@ -168,7 +175,7 @@ async def test_a_client_that_loses_its_link_ends_its_session_on_the_next_one(
     before = defined("a", 2)
     loser = Client(LostLink("a_0", actions), LostLink("a_0", actions), None, RecordingLink("a_0", actions))
     with capture_logs() as lines:
-        await hand_over([loser, Client(RecordingLink("a_1", actions))], before, defined("b"))  # type: ignore[list-item]
+        await hand_over([loser, Client(RecordingLink("a_1", actions))], before, defined("b"), [])  # type: ignore[list-item]
     assert actions == ["b_0 connected", "a_1 ended", "a_0 ended", "b_0 closed"]
     assert lines == []
     assert not loser.is_running
@@ -178,7 +185,7 @@ async def test_a_client_that_does_not_connect_again_is_not_waited_for(actions: l
     loser = Client(LostLink("a_0", actions), LostLink("a_0", actions), None)
     loser.is_running = False
     with capture_logs() as lines:
-        await hand_over([loser], defined("a"), None)  # type: ignore[list-item]
+        await hand_over([loser], defined("a"), None, [])  # type: ignore[list-item]
     assert [(line["event"], line["session"]) for line in lines] == [("session not ended", "a_0")]
 
 
@@ -189,7 +196,7 @@ async def test_a_session_whose_messages_are_not_settled_in_time_remains(
     before = defined("a", 2)
     busy, other = Client(BusyLink("a_0", actions)), Client(RecordingLink("a_1", actions))
     with capture_logs() as lines:
-        await hand_over([busy, other], before, defined("b"))  # type: ignore[list-item]
+        await hand_over([busy, other], before, defined("b"), [])  # type: ignore[list-item]
     assert actions == ["b_0 connected", "a_1 ended", "b_0 closed"]
     assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
         ("session not ended", "a_0", "not all was settled within 0.01 s")
