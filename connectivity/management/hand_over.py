@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import structlog
 
 from connectivity.connections.model import Connection
-from connectivity.errors import LinkError, NotConnected
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.management.client import ConnectionClient
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, SessionLink
@@ -35,25 +35,35 @@ async def hand_over(
 ) -> None:
     """End the sessions of clients of `before` that neither `after` (None: nothing) nor `others` have.
 
-    These clients do not connect again. A session remains at the broker if no client has a link, or time is not enough.
+    These clients do not connect again. A session remains at the broker if the new client does not connect, if no client has
+    a link, or if time is not enough.
     """
     leaving = dict(zip(_session_names(before), clients, strict=False))
     for connection in (after, *others):
         if leaving and connection is not None and _broker(connection) == _broker(before):
             for name in _session_names(connection):
                 leaving.pop(name, None)
+    failure = ""
     if any(client.link is not None for client in leaving.values()):
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(SECONDS):
-                successor = await _connect(after, before, leaving) if after is not None else None
-                try:
-                    await asyncio.gather(*(_end(name, leaving) for name in leaving))
-                finally:
-                    if successor is not None:
-                        await successor.close()
-    for name, client in leaving.items():
-        reason = "there is no link" if client.link is None else f"not all was settled within {SECONDS:g} s"
-        log.warning("session not ended", connection=before.id, session=name, reason=reason)
+                await _replace(leaving, before, after)
+        except TimeoutError:
+            failure = f"not all was settled within {SECONDS:g} s"
+        except LinkError as error:
+            failure = f"the new client did not connect: {error}"
+    for name in leaving:
+        log.warning("session not ended", connection=before.id, session=name, reason=failure or "there is no link")
+
+
+async def _replace(leaving: dict[str, ConnectionClient], before: Connection, after: Connection | None) -> None:
+    """End the sessions of clients after a new client, if any, has subscribed. Raises LinkError."""
+    successor = await _connect(after, before, leaving) if after is not None else None
+    try:
+        await asyncio.gather(*(_end(name, leaving) for name in leaving))
+    finally:
+        if successor is not None:
+            await successor.close()
 
 
 def _session_names(connection: Connection) -> Sequence[str]:
@@ -71,17 +81,16 @@ async def _connect(after: Connection, before: Connection, leaving: dict[str, Con
     """
     known = _session_names(before) if _broker(after) == _broker(before) else ()
     new = next(((number, name) for number, name in enumerate(_session_names(after)) if name not in known), None)
-    if new is None or refusal(after) is not None:
+    if new is None:
         return None
+    if (reason := refusal(after)) is not None:
+        raise ConnectionRefused(Detail.REFUSED, reason)
     number, name = new
     open_session = load_connection_type(after.connection_type).open_session
     assert open_session is not None, "the connection type has sessions"
     former = leaving[name].link if name in leaving else None
     try:
         return await open_session(after, number)
-    except LinkError as error:
-        log.warning("new client not connected in advance", connection=after.id, client=number, reason=str(error))
-        return None
     finally:
         if former is not None and former.lost.done():
             leaving.pop(name).stop_consuming()

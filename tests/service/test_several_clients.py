@@ -23,6 +23,7 @@ from paho.mqtt.client import Client, MQTTv5, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
+from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
@@ -292,6 +293,23 @@ def test_no_message_is_lost_when_a_connection_uses_another_address_of_its_broker
             work.send(25)
             work.finish()
             work.check(is_repeated=True)
+
+
+def test_no_message_is_lost_when_a_connection_has_a_wrong_broker_for_a_while(
+    mosquitto: Mosquitto, service: ServiceProcess
+) -> None:
+    setup = MqttSetup(mosquitto)
+    with setup.client("line") as requester:
+        document = setup.connection("site", setup.source("line", OWNER))
+        with added(service, document):
+            work = Work(requester, 2)
+            changed = document | {"uri": f"tcp://{mosquitto.host}:{free_port()}"}
+            status, answer = service.ask("PUT", f"{CONNECTIONS}/{document['id']}", changed)
+            assert status == 504, answer
+            work.send(5)
+            put(service, document)
+            work.finish()
+            work.check()
 
 
 @pytest.mark.parametrize("kind", [MqttSetup, Mqtt5Setup])
