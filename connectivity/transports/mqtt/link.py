@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import structlog
 
-from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
+from connectivity.errors import Detail, LinkError, LinkRenewed, NotConnected, PublishFailed
 from connectivity.transports.base import (
     CONSUME_DEFAULTS,
     MOST_WAITING,
@@ -294,6 +294,9 @@ class MqttLink:
         """See `SessionLink`."""
         if self.subscribed:
             await self._settle_kept(self._channels[0])
+        if self._withheld:
+            self._renew(f"the session ends after {self._withheld} requeued deliveries")
+            raise NotConnected(Detail.CONNECTING, "the broker has to redeliver before the session ends")
         self._is_session_over = True
 
     async def _settle_kept(self, channel: AsyncMqttClient) -> None:

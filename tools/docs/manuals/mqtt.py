@@ -78,11 +78,11 @@ session; this takes at most 10 s. Before that, a new client subscribes, so that 
 the same broker, it takes over the session. If the two do not share a subscription, the service may handle twice a message
 that arrives at that moment.
 
-This requires a link; if it is lost or renewed meanwhile, the client continues with the next one. If there is no link, if the
-new client cannot connect, or if 10 s are not enough, the session remains at the broker, with its messages; the service logs
-`session not ended` with the client ID. The session also remains if the service stops meanwhile, or is stopped when a
-document is changed or deleted. If the client ID is used again, the service handles the messages. A delivery that is
-requeued just before the session ends is lost.
+This requires a link; if it is lost meanwhile, or renewed so that the broker redelivers what was requeued, the client
+continues with the next one. If there is no link, if the new client cannot connect, or if 10 s are not enough, the session
+remains at the broker, with its messages; the service logs `session not ended` with the client ID. The session also remains
+if the service stops meanwhile, or is stopped when a document is changed or deleted. If the client ID is used again, the
+service handles the messages.
 """,
         ),
         Note(
