@@ -101,8 +101,10 @@ class ConnectionClient:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def stop_consuming(self) -> None:
-        """Accept no more deliveries; publishing goes on until `close`."""
+        """Accept no more deliveries, and do not connect any more; publishing goes on until `close`."""
         self._step(LifecycleEvent.CLOSE)
+        if self.link is None and self._task is not None:
+            self._task.cancel()
         for consuming in self._consuming:
             consuming.cancel()
 
@@ -142,12 +144,12 @@ class ConnectionClient:
         while True:
             self._lived_seconds = 0.0
             error = await self._connect_and_serve()
-            self.link = None
             was_steady = self._lived_seconds > self._pauses.longest or isinstance(error, LinkRenewed)
             self.has_attempted = True
             self._step(LifecycleEvent.LOST, error, was_steady=was_steady)
             if self.lifecycle.state is ConnectionState.CLOSING:
                 return
+            self.link = None
             if not self._connection.failover_enabled:
                 self._log.warning("connection lost, failover disabled", reason=str(error))
                 self._write(_BAD, f"Connection failed due to: {error}. Will not reconnect.")
@@ -164,9 +166,6 @@ class ConnectionClient:
             kind = _GOOD if isinstance(error, LinkRenewed) else _BAD
             self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
             await asyncio.sleep(pause)
-            if self.lifecycle.state is ConnectionState.CLOSED:
-                # Stopped while it waited; messages of other clients may still be in flight.
-                return
             self._step(LifecycleEvent.RETRY_DUE)
 
     async def _connect_and_serve(self) -> LinkError:

@@ -9,31 +9,58 @@ the two may be delivered to both.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import structlog
 
 from connectivity.connections.model import Connection
-from connectivity.errors import LinkError, NotConnected
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.management.client import ConnectionClient
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, SessionLink
+from connectivity.validation.limitations import refusal
 
 log = structlog.get_logger(__name__)
 
+SECONDS = 10.0
+"""How long clients that will not come back may take to settle what the broker has kept for them."""
 
-async def hand_over(clients: Sequence[ConnectionClient], before: Connection, after: Connection | None) -> None:
-    """End the sessions of the clients of `before` that `after` does not have; None has no clients."""
-    names = _session_names(before)
-    kept = _session_names(after) if after is not None and _broker(after) == _broker(before) else ()
-    leaving = [client.link for client, name in zip(clients, names, strict=False) if name not in kept]
-    links = [link for link in leaving if isinstance(link, SessionLink)]
-    if not links:
-        return
-    new = next((number for number, name in enumerate(kept) if name not in names), None)
-    successor = await _connect(after, new) if after is not None and new is not None else None
+_PAUSE = 0.05
+"""Seconds between two looks for the next link of a client that has lost its link."""
+
+
+async def hand_over(
+    clients: Sequence[ConnectionClient], before: Connection, after: Connection | None, others: Sequence[Connection]
+) -> None:
+    """End the sessions of clients of `before` that neither `after` (None: nothing) nor `others` have.
+
+    These clients do not connect again. A session remains at the broker if the new client does not connect, if no client has
+    a link, or if time is not enough.
+    """
+    leaving = dict(zip(_session_names(before), clients, strict=False))
+    for connection in (after, *others):
+        if leaving and connection is not None and _broker(connection) == _broker(before):
+            for name in _session_names(connection):
+                leaving.pop(name, None)
+    failure = ""
+    if any(client.link is not None for client in leaving.values()):
+        try:
+            async with asyncio.timeout(SECONDS):
+                await _replace(leaving, before, after)
+        except TimeoutError:
+            failure = f"not all was settled within {SECONDS:g} s"
+        except LinkError as error:
+            failure = f"the new client did not connect: {error}"
+    for name in leaving:
+        log.warning("session not ended", connection=before.id, session=name, reason=failure or "there is no link")
+
+
+async def _replace(leaving: dict[str, ConnectionClient], before: Connection, after: Connection | None) -> None:
+    """End the sessions of clients after a new client, if any, has subscribed. Raises LinkError."""
+    successor = await _connect(after, before, leaving) if after is not None else None
     try:
-        await asyncio.gather(*(_end(link, before.id) for link in links))
+        await asyncio.gather(*(_end(name, leaving) for name in leaving))
     finally:
         if successor is not None:
             await successor.close()
@@ -47,19 +74,36 @@ def _broker(connection: Connection) -> tuple[str, int]:
     return connection.broker_uri.host, connection.broker_uri.port
 
 
-async def _connect(connection: Connection, number: int) -> Link | None:
-    """Let the broker keep messages for a new client; its next link gets those that arrive now, too."""
-    open_session = load_connection_type(connection.connection_type).open_session
-    assert open_session is not None, "the connection type has sessions"
-    try:
-        return await open_session(connection, number)
-    except LinkError as error:
-        log.warning("new client not connected in advance", connection=connection.id, client=number, reason=str(error))
+async def _connect(after: Connection, before: Connection, leaving: dict[str, ConnectionClient]) -> Link | None:
+    """Let the broker keep messages for a new client, if any; its next link gets them.
+
+    Another address may belong to the same broker: then the new client takes a session over, which is no longer `leaving`.
+    """
+    known = _session_names(before) if _broker(after) == _broker(before) else ()
+    new = next(((number, name) for number, name in enumerate(_session_names(after)) if name not in known), None)
+    if new is None:
         return None
-
-
-async def _end(link: SessionLink, connection_id: str) -> None:
+    if (reason := refusal(after)) is not None:
+        raise ConnectionRefused(Detail.REFUSED, reason)
+    number, name = new
+    open_session = load_connection_type(after.connection_type).open_session
+    assert open_session is not None, "the connection type has sessions"
+    former = leaving[name].link if name in leaving else None
     try:
-        await link.end_session()
-    except NotConnected as error:
-        log.warning("session not ended", connection=connection_id, reason=str(error))
+        return await open_session(after, number)
+    finally:
+        if former is not None and former.lost.done():
+            leaving.pop(name).stop_consuming()
+
+
+async def _end(name: str, leaving: dict[str, ConnectionClient]) -> None:
+    """End a session and remove it from `leaving`; if the link of its client is lost, by the next one."""
+    client = leaving[name]
+    while client.is_running:
+        if isinstance(link := client.link, SessionLink):
+            with contextlib.suppress(NotConnected):
+                await link.end_session()
+                client.stop_consuming()
+                del leaving[name]
+                return
+        await asyncio.sleep(_PAUSE)

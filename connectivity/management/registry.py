@@ -181,10 +181,11 @@ class ConnectionRegistry:
         supervisor = self._supervisors[connection_id]
         try:
             try:
-                successor = None if wanted is None else wanted.running
+                successor = None if wanted is None else wanted.connection
                 if wanted is None or successor is not None:
-                    # A connection that is only closed keeps its sessions.
-                    await supervisor.hand_over(successor)
+                    # A closed connection, too, has sessions at its broker.
+                    others = [it.connection for it in self._known.values() if it.connection and it.id != connection_id]
+                    await supervisor.hand_over(successor, others)
             finally:
                 await supervisor.close(DRAIN_SECONDS)
         except Exception:

@@ -62,9 +62,6 @@ log = structlog.get_logger(__name__)
 _PARTING = 5 / 6
 """The share of the time for sessions that do not answer a goodbye. Pending responses leave meanwhile."""
 
-_HAND_OVER = 10.0
-"""Seconds for clients that will not come back to settle what the broker has kept for them."""
-
 
 class Supervisor:
     """Runs one connection."""
@@ -241,11 +238,9 @@ class Supervisor:
         for client in self.clients:
             client.open()
 
-    async def hand_over(self, successor: Connection | None) -> None:
-        """End the sessions of clients that `successor` does not have; None: of all. Call it before `close`."""
-        links = [client.link for client in self.clients if client.link is not None]
-        if links:
-            await self._wait(hand_over(self.clients, self.connection, successor), links, _HAND_OVER)
+    async def hand_over(self, successor: Connection | None, others: Sequence[Connection]) -> None:
+        """End the sessions of clients that neither `successor` nor `others` have. Call it before `close`."""
+        await hand_over(self.clients, self.connection, successor, others)
 
     async def close(self, drain: float = 0.0) -> None:
         """Close the connection.

@@ -187,7 +187,8 @@ class SessionLink(Link, Protocol):
     async def end_session(self) -> None:
         """Consume nothing new, and return when everything that the broker has kept is settled.
 
-        The session ends when the link is closed. Raises NotConnected if the link is lost.
+        The session ends when the link is closed. Raises NotConnected if the link is lost, or renewed because the broker
+        has to redeliver something: the next link can end the session.
         """
 
 

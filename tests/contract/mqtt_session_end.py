@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connectivity.errors import NotConnected
+from connectivity.errors import LinkRenewed, NotConnected
 from connectivity.transports.base import Delivery, Outcome
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
@@ -110,6 +110,24 @@ class MqttSessionEnd:
         await first.close()
         second = await harness.connect()
         assert await DeliveryCollector(second).payloads(MAX_UNACKNOWLEDGED) == numbered(MAX_UNACKNOWLEDGED)
+        await second.close()
+
+    async def test_a_session_does_not_end_before_the_broker_has_redelivered_what_was_requeued(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        first = await harness.connect()
+        await harness.send(numbered(1))
+        [delivery] = await DeliveryCollector(first).take(1)
+        delivery.settle(Outcome.REDELIVER)
+        with pytest.raises(NotConnected):
+            await asyncio.wait_for(first.end_session(), PATIENCE)
+        assert isinstance(await asyncio.wait_for(first.lost, PATIENCE), LinkRenewed)
+        await first.close()
+        second = await harness.connect()
+        [again] = await DeliveryCollector(second).take(1)
+        assert again.envelope.payload == delivery.envelope.payload
+        again.settle()
+        await asyncio.wait_for(second.end_session(), PATIENCE)
         await second.close()
 
     @pytest.mark.parametrize("is_lost", [True, False])

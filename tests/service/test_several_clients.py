@@ -13,19 +13,24 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
+from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
+from paho.mqtt.client import Client, MQTTv5, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
+from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import BrokerClient
+from tests.support.clients.paho_end import end_client
 from tests.support.connection_documents import CONNECTIONS, Reader, added, policy_for, topic, wait_until_open
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, wait_until_sync
@@ -268,6 +273,63 @@ def test_no_message_is_lost_when_a_change_of_the_connection_gives_it_other_clien
             work.check(is_repeated=count == 1 or change == {"clientCount": 1})
 
 
+@pytest.mark.parametrize(("kind", "count"), [(MqttSetup, 1), (Mqtt5Setup, 2)])
+def test_no_message_is_lost_when_a_connection_uses_another_address_of_its_broker(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup], count: int
+) -> None:
+    setup = kind(mosquitto)
+    with (
+        setup.client("line") as requester,
+        ProxyThread(mosquitto.host, mosquitto.port) as proxy,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        document = setup.connection("site", setup.source("line", OWNER), clientCount=count)
+        with added(service, document):
+            work = Work(requester, 4)
+            edit = executor.submit(put, service, document | {"uri": f"tcp://{proxy.host}:{proxy.port}"})
+            while not wait([edit], timeout=0.01).done:
+                work.send(1)
+            wait_until_open(service, document["id"])
+            work.send(25)
+            work.finish()
+            work.check(is_repeated=True)
+
+
+def test_no_message_is_lost_when_a_connection_has_a_wrong_broker_for_a_while(
+    mosquitto: Mosquitto, service: ServiceProcess
+) -> None:
+    setup = MqttSetup(mosquitto)
+    with setup.client("line") as requester:
+        document = setup.connection("site", setup.source("line", OWNER))
+        with added(service, document):
+            work = Work(requester, 2)
+            changed = document | {"uri": f"tcp://{mosquitto.host}:{free_port()}"}
+            status, answer = service.ask("PUT", f"{CONNECTIONS}/{document['id']}", changed)
+            assert status == 504, answer
+            work.send(5)
+            put(service, document)
+            work.finish()
+            work.check()
+
+
+@pytest.mark.parametrize("kind", [MqttSetup, Mqtt5Setup])
+def test_no_message_is_lost_when_a_connection_is_closed_and_gets_another_client_id_at_once(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup]
+) -> None:
+    setup = kind(mosquitto)
+    with setup.client("line") as requester:
+        document = setup.connection("site", setup.source("line", OWNER))
+        with added(service, document):
+            work = Work(requester, 2)
+            changed = document | {"specificConfig": {"clientId": uuid4().hex}}
+            put(service, changed | {"connectionStatus": "closed"})
+            work.send(5)
+            put(service, changed)
+            work.finish()
+            work.check()
+            assert not has_session(setup, document["id"])
+
+
 def test_a_client_with_another_id_does_not_cut_the_publisher_of_the_one_before(
     mosquitto: Mosquitto, service: ServiceProcess
 ) -> None:
@@ -302,6 +364,43 @@ def test_after_a_connection_is_deleted_the_broker_keeps_no_messages_for_it(
         with added(service, document):
             requester.assert_nothing_came(work.names[0])
             assert [item["revision"] for item in Reader(requester, work.names[0]).all()] == [1]
+
+
+@pytest.mark.parametrize(("kind", "count"), [(MqttSetup, 1), (Mqtt5Setup, 3)])
+def test_a_client_of_a_deleted_connection_that_loses_its_link_ends_its_session_on_the_next_one(
+    mosquitto: Mosquitto, service: ServiceProcess, kind: type[MqttSetup], count: int
+) -> None:
+    setup = kind(mosquitto)
+    with ProxyThread(mosquitto.host, mosquitto.port) as proxy, ThreadPoolExecutor(1) as executor:
+        setup.proxied = proxy.host, proxy.port
+        document = setup.connection("site", setup.source("line", OWNER), clientCount=count)
+        with added(service, document):
+            proxy.stall()
+            deletion = executor.submit(service.ask, "DELETE", f"{CONNECTIONS}/{document['id']}")
+            wait_until_sync(lambda: of_connection(service, document["id"])[-1]["event"] == "connection closed")
+            proxy.cut_one()
+            proxy.flow()
+            assert deletion.result(PATIENCE)[0] == 204
+        names = [document["id"]] if count == 1 else [f"{document['id']}_{number}" for number in range(count)]
+        assert not any(has_session(setup, name) for name in names)
+
+
+def has_session(setup: MqttSetup, client_id: str) -> bool:
+    """Return whether the broker keeps a session for a client ID."""
+    is_5 = isinstance(setup, Mqtt5Setup)
+    version = MQTTv5 if is_5 else MQTTv311
+    client = Client(CallbackAPIVersion.VERSION2, client_id, clean_session=None if is_5 else False, protocol=version)
+    found = SimpleQueue[bool]()
+    client.on_connect = lambda _client, _data, flags, *_: found.put(flags.session_present)
+    if is_5:
+        client.connect(setup.broker.host, setup.broker.port, clean_start=False)
+    else:
+        client.connect(setup.broker.host, setup.broker.port)
+    client.loop_start()
+    try:
+        return found.get(timeout=PATIENCE)
+    finally:
+        end_client(client)
 
 
 def put(service: ServiceProcess, document: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ async def connect(
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
     filters = [source.addresses for source in connection.sources]
     discard = partial(_discard_session, connection, options, mqtt_version, client)
-    link = MqttLink(mqtt_version, filters, delay, prefix, consume, discard)
+    link = MqttLink(mqtt_version, filters, delay, discard, prefix, consume)
     try:
         await _join(link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET))
     except BaseException:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from types import MappingProxyType
 
-from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
+from connectivity.errors import Detail, LinkError, LinkRenewed, NotConnected, PublishFailed
 from connectivity.transports.base import (
     CONSUME_DEFAULTS,
     MOST_WAITING,
@@ -51,10 +51,6 @@ MAX_UNACKNOWLEDGED = 10
 """The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
 
-async def _nothing_to_discard() -> None:
-    """There is no session."""
-
-
 class _MqttDelivery(Delivery):
     """A delivery with packet identifier and size, and the shared one if several sources share it."""
 
@@ -79,14 +75,15 @@ class MqttLink:
         dialect: ProtocolVersion,
         filters: Sequence[Sequence[str]],
         redelivery_delay: float | None,
+        discard_session: Callable[[], Awaitable[None]],
         prefix: str = "mqtt:",
         consume: ConsumeOptions = CONSUME_DEFAULTS,
-        discard_session: Callable[[], Awaitable[None]] = _nothing_to_discard,
     ) -> None:
         """`filters`: the addresses of each source.
 
-        `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `prefix`: the
-        beginning of delivery names; the packet identifier follows. `discard_session`: called after the end of a session.
+        `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never.
+        `discard_session`: called after the end of a session. `prefix`: the beginning of delivery names; the packet
+        identifier follows.
         """
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
@@ -291,6 +288,9 @@ class MqttLink:
         """See `SessionLink`."""
         if self.subscribed:
             await self._settle_kept(self._channels[0])
+        if self._withheld:
+            self._renew(f"the session ends after {self._withheld} requeued deliveries")
+            raise NotConnected(Detail.CONNECTING, "the broker has to redeliver before the session ends")
         self._is_session_over = True
 
     async def _settle_kept(self, channel: AsyncMqttClient) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class FakeSupervisor:
             self.status, self.status_details = self._bench.broker
             self.attempted.set()
 
-    async def hand_over(self, successor: Connection | None) -> None:
+    async def hand_over(self, successor: Connection | None, others: Sequence[Connection]) -> None:
         """There are no sessions."""
 
     async def close(self, drain: float = 0.0) -> None:

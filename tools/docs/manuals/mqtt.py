@@ -71,14 +71,17 @@ does not execute it again. A live message may be forwarded twice if the link is 
 Unless `cleanSession` is `true`, the broker keeps a session for each client: while the client is away, the broker keeps the
 messages with QoS 1 and 2 for it.
 
-A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker. It then
-unsubscribes, handles the messages that the broker has kept for it, and ends its session; this takes at most 10 s. Before
-that, a new client subscribes, so that no message is lost. If the two do not share a subscription, the service may handle
-twice a message that arrives at that moment.
+A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker, and no
+other connection has its client ID. It then unsubscribes, handles the messages that the broker has kept for it, and ends its
+session; this takes at most 10 s. Before that, a new client subscribes, so that no message is lost; at another address of
+the same broker, it takes over the session. If the two do not share a subscription, the service may handle twice a message
+that arrives at that moment.
 
-This requires a link. The session remains at the broker, with its messages, if there is no link, if the link is lost or
-renewed meanwhile, if 10 s are not enough, or if a document is changed or deleted while the service is stopped. If the client
-ID is used again, the service handles the messages. A delivery that is requeued just before the session ends is lost.
+This requires a link; if it is lost meanwhile, or renewed so that the broker redelivers what was requeued, the client
+continues with the next one. If there is no link, if the new client cannot connect, or if 10 s are not enough, the session
+remains at the broker, with its messages; the service logs `session not ended` with the client ID. The session also remains,
+without such a line, if the connection is closed or the service stopped when the document is changed or deleted, or if the
+service is killed meanwhile. If the client ID is used again, the service handles the messages.
 """,
         ),
         Note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -99,6 +100,28 @@ async def test_a_client_that_is_stopped_while_it_waits_does_not_try_again() -> N
     assert running.supervisor.status is Status.CLOSED
 
 
+async def test_a_client_that_is_stopped_while_it_connects_leaves_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other clients of the connection may still be draining when the broker answers."""
+    may_connect = asyncio.Event()
+
+    async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
+        await may_connect.wait()
+        assert CONNECTION_TYPE.connect is not None
+        return await CONNECTION_TYPE.connect(connection, client, consume)
+
+    running = Running()
+    with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))
+    client = running.supervisor.clients[0]
+    running.supervisor.open()
+    await until(lambda: client.lifecycle.state is ConnectionState.CONNECTING)
+    client.stop_consuming()
+    may_connect.set()
+    await until(lambda: not client.is_running)
+    await running.supervisor.close()
+    assert running.broker.links == []
+    assert running.supervisor.status is Status.CLOSED
+
+
 async def test_links_get_the_limits_and_report_committed_offsets_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
     consumed: list[ConsumeOptions] = []
@@ -148,6 +171,25 @@ async def test_a_link_that_dies_is_made_again_and_its_sources_continue() -> None
     assert lines[0]["reason"] == "connecting: the cable was cut"
     assert len(running.broker.links) == 1
     assert running.up() == 1
+
+
+async def test_a_link_that_is_lost_while_its_client_stops_is_closed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session that is over ends when its link is closed."""
+    closed: list[MemoryLink] = []
+
+    async def close(link: MemoryLink) -> None:
+        closed.append(link)
+
+    monkeypatch.setattr(MemoryLink, "close", close)
+    running = await Running.opened()
+    client, [link] = running.supervisor.clients[0], running.broker.links
+    client.stop_consuming()
+    running.broker.cut()
+    await until(lambda: not client.is_running)
+    await running.supervisor.close()
+    assert closed == [link]
 
 
 async def test_messages_a_dead_link_has_not_confirmed_are_sent_again_first_and_in_order() -> None:

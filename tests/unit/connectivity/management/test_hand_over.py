@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,24 +24,46 @@ GONE = NotConnected(Detail.CONNECTING, "the link was lost")
 class RecordingLink(MemoryLink):
     """A link with a session, which records what happens to it."""
 
-    def __init__(self, name: str, actions: list[str], *, is_lost: bool = False) -> None:
+    def __init__(self, name: str, actions: list[str]) -> None:
         super().__init__(MemoryBroker(), [])
-        self.name, self._actions, self._is_lost = name, actions, is_lost
+        self.name, self._actions = name, actions
 
     async def end_session(self) -> None:
-        if self._is_lost:
-            raise GONE
         self._actions.append(f"{self.name} ended")
 
     async def close(self) -> None:
         self._actions.append(f"{self.name} closed")
 
 
-class Client:
-    """The client of a connection, as far as it counts here."""
+class LostLink(RecordingLink):
+    """A link that is lost before its session has ended."""
 
-    def __init__(self, link: Link | None) -> None:
-        self.link = link
+    async def end_session(self) -> None:
+        raise GONE
+
+
+class BusyLink(RecordingLink):
+    """A link with a delivery that is not settled."""
+
+    async def end_session(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Client:
+    """The client of a connection, as far as it counts here: the last of its links stays."""
+
+    is_running = True
+
+    def __init__(self, *links: Link | None) -> None:
+        self._links = list(links)
+
+    @property
+    def link(self) -> Link | None:
+        return self._links.pop(0) if len(self._links) > 1 else self._links[0]
+
+    def stop_consuming(self) -> None:
+        """It does not connect again."""
+        self.is_running = False
 
 
 @pytest.fixture
@@ -86,39 +109,99 @@ def clients(before: Connection, actions: list[str]) -> list[ConnectionClient]:
             ["b_0 connected", "a_0 ended", "a_1 ended", "b_0 closed"],
             id="other clients",
         ),
-        pytest.param(defined("a"), defined("a", port=2), ["a_0 ended"], id="another broker"),
+        pytest.param(
+            defined("a"), defined("a", port=2), ["a_0 connected", "a_0 ended", "a_0 closed"], id="another broker"
+        ),
     ],
 )
 async def test_the_sessions_of_clients_that_no_longer_exist_end(
     before: Connection, after: Connection, expected: list[str], actions: list[str]
 ) -> None:
-    await hand_over(clients(before, actions), before, after)
+    await hand_over(clients(before, actions), before, after, [])
     assert actions == expected
 
 
+async def test_a_client_of_another_connection_at_the_same_broker_comes_back(actions: list[str]) -> None:
+    """A connection that is replaced by one with another ID leaves its client ID to that one."""
+    before = defined("a", 2)
+    await hand_over(clients(before, actions), before, None, [defined("b"), defined("a"), defined("a", 2, port=2)])
+    assert actions == ["a_1 ended"]
+
+
 async def test_a_client_without_a_link_keeps_its_session(actions: list[str]) -> None:
-    await hand_over([Client(None)], defined("a"), defined("b"))  # type: ignore[list-item]
-    assert actions == []
-
-
-async def test_sessions_end_even_if_the_new_client_cannot_connect(actions: list[str]) -> None:
-    before = defined("a")
     with capture_logs() as lines:
-        await hand_over(clients(before, actions), before, defined("refused"))
-    assert actions == ["a_0 ended"]
-    assert [(line["event"], line["reason"]) for line in lines] == [
-        ("new client not connected in advance", "connecting: the link was lost")
+        await hand_over([Client(None)], defined("a"), defined("b"), [])  # type: ignore[list-item]
+    assert actions == []
+    assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
+        ("session not ended", "a_0", "there is no link")
     ]
 
 
-async def test_a_link_that_is_lost_meanwhile_does_not_keep_another_session_from_ending(actions: list[str]) -> None:
+async def test_a_session_that_the_new_client_takes_over_does_not_end(actions: list[str]) -> None:
+    """The broker is the same, at another address."""
     before = defined("a", 2)
-    lost = RecordingLink("a_0", actions, is_lost=True)
+    taken, other = clients(before, actions)
+    assert isinstance(taken.link, RecordingLink)
+    taken.link.die(GONE)
     with capture_logs() as lines:
+        await hand_over([taken, other], before, defined("a", 2, port=2), [])
+    assert actions == ["a_0 connected", "a_1 ended", "a_0 closed"]
+    assert lines == []
+    assert not taken.is_running
+
+
+async def test_sessions_remain_if_the_new_client_cannot_connect(actions: list[str]) -> None:
+    """If the change was a mistake, nothing is lost."""
+    before = defined("a")
+    with capture_logs() as lines:
+        await hand_over(clients(before, actions), before, defined("refused"), [])
+    assert actions == []
+    assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
+        ("session not ended", "a_0", "the new client did not connect: connecting: the link was lost")
+    ]
+
+
+async def test_a_new_client_does_not_go_around_a_tunnel(actions: list[str]) -> None:
+    login = {"type": "plain", "username": "tunnel", "password": "secret"}
+    tunnel = {"enabled": True, "credentials": login, "validateHost": False, "uri": "ssh://bastion.acme.example:22"}
+    before = defined("a")
+    with capture_logs():
         await hand_over(
-            [Client(lost), Client(RecordingLink("a_1", actions))],  # type: ignore[list-item]
-            before,
-            defined("b"),
+            clients(before, actions), before, connection(uri="memory://lab:1", name="b", sshTunnel=tunnel), []
         )
+    assert actions == []
+
+
+async def test_a_client_that_loses_its_link_ends_its_session_on_the_next_one(
+    actions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0)
+    before = defined("a", 2)
+    loser = Client(LostLink("a_0", actions), LostLink("a_0", actions), None, RecordingLink("a_0", actions))
+    with capture_logs() as lines:
+        await hand_over([loser, Client(RecordingLink("a_1", actions))], before, defined("b"), [])  # type: ignore[list-item]
+    assert actions == ["b_0 connected", "a_1 ended", "a_0 ended", "b_0 closed"]
+    assert lines == []
+    assert not loser.is_running
+
+
+async def test_a_client_that_does_not_connect_again_is_not_waited_for(actions: list[str]) -> None:
+    loser = Client(LostLink("a_0", actions), LostLink("a_0", actions), None)
+    loser.is_running = False
+    with capture_logs() as lines:
+        await hand_over([loser], defined("a"), None, [])  # type: ignore[list-item]
+    assert [(line["event"], line["session"]) for line in lines] == [("session not ended", "a_0")]
+
+
+async def test_a_session_whose_messages_are_not_settled_in_time_remains(
+    actions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.01)
+    before = defined("a", 2)
+    busy, other = Client(BusyLink("a_0", actions)), Client(RecordingLink("a_1", actions))
+    with capture_logs() as lines:
+        await hand_over([busy, other], before, defined("b"), [])  # type: ignore[list-item]
     assert actions == ["b_0 connected", "a_1 ended", "b_0 closed"]
-    assert [line["event"] for line in lines] == ["session not ended"]
+    assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
+        ("session not ended", "a_0", "not all was settled within 0.01 s")
+    ]

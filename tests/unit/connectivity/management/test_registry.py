@@ -24,15 +24,16 @@ from tests.support.wait import wait_until
 class FakeSupervisor:
     """Records the actions on a connection."""
 
-    def __init__(self, connection: Connection, actions: list[str], successors: dict[str, Connection | None]) -> None:
+    def __init__(self, connection: Connection, harness: RegistryHarness) -> None:
         self.connection = connection
-        self._actions, self._successors = actions, successors
+        self._actions, self._harness = harness.reported, harness
 
     def open(self) -> None:
         self._actions.append(f"open {self.connection.id}")
 
-    async def hand_over(self, successor: Connection | None) -> None:
-        self._successors[self.connection.id] = successor
+    async def hand_over(self, successor: Connection | None, others: Sequence[Connection]) -> None:
+        self._harness.successors[self.connection.id] = successor
+        self._harness.others[self.connection.id] = [other.id for other in others]
 
     async def close(self, drain: float = 0.0) -> None:
         self._actions.append(f"close {self.connection.id}")
@@ -43,10 +44,12 @@ class RegistryHarness:
         self.folder, self.reported = folder, list[str]()
         self.successors: dict[str, Connection | None] = {}
         """What connections were handed over to when they were closed."""
+        self.others: dict[str, list[str]] = {}
+        """The IDs of the other connections at that time."""
         self.may_be_open: Callable[[str], bool] = lambda _id: True
         self.registry = ConnectionRegistry(
             FolderWatcher(folder, pause=lambda _seconds: None),
-            lambda connection: FakeSupervisor(connection, self.reported, self.successors),  # type: ignore[arg-type, return-value]
+            lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
             lambda connection_id: self.reported.append(f"ended {connection_id}"),
             self._known,
             keep_notes=self._keep_notes,
@@ -218,7 +221,7 @@ async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_ag
 async def test_a_changed_connection_is_handed_over_to_its_successor_and_a_deleted_one_to_none(
     harness: RegistryHarness,
 ) -> None:
-    """One that is only closed keeps its sessions."""
+    """The successor may be closed."""
     for name in ("changed", "deleted", "closed"):
         harness.write(f"{name}.json", document())
     await harness.changes()
@@ -226,15 +229,20 @@ async def test_a_changed_connection_is_handed_over_to_its_successor_and_a_delete
     (harness.folder / "deleted.json").unlink()
     harness.write("closed.json", document(connectionStatus="closed"))
     await harness.changes()
-    successor = harness.registry["changed"].connection
-    assert harness.successors == {"changed": successor, "deleted": None}
+    known = harness.registry.known
+    assert harness.successors == {
+        "changed": known["changed"].connection,
+        "closed": known["closed"].connection,
+        "deleted": None,
+    }
+    assert harness.others == {"changed": ["closed"], "closed": ["changed"], "deleted": ["changed", "closed"]}
 
 
 async def test_a_connection_closes_although_it_cannot_be_handed_over(harness: RegistryHarness) -> None:
     harness.write("one.json", document())
     await harness.changes()
 
-    async def fail(successor: Connection | None) -> None:
+    async def fail(successor: Connection | None, others: Sequence[Connection]) -> None:
         raise OSError("the link does not answer")
 
     harness.registry["one"].hand_over = fail  # type: ignore[method-assign]

@@ -34,9 +34,13 @@ from tests.support.wait import wait_until
 MOST_HELD = MOST_COUNTS * IN_FLIGHT
 
 
+async def keep_session() -> None:
+    raise AssertionError("no session ends here")
+
+
 def link(consume: ConsumeOptions = CONSUME_DEFAULTS) -> tuple[MqttLink, SansIoPahoClient]:
     """A link whose client has no socket: its output stays in `unsent`."""
-    made = MqttLink(Mqtt311(), [["lab/in"]], None, consume=consume)
+    made = MqttLink(Mqtt311(), [["lab/in"]], None, keep_session, consume=consume)
     client = SansIoPahoClient("lab", Mqtt311.protocol, clean_session=True)
     made.make_channel(client)
     made.made(ServerLimits())
@@ -253,7 +257,7 @@ async def test_a_link_over_its_limit_pauses_with_the_last_confirm() -> None:
 
 def link_5(*filters: list[str]) -> tuple[MqttLink, SansIoPahoClient, dict[str, int]]:
     """A link of MQTT 5 with the sources of these filters, and the number of each filter's subscription."""
-    made = MqttLink(Mqtt5(), filters, None)
+    made = MqttLink(Mqtt5(), filters, None, keep_session)
     client = SansIoPahoClient("lab", Mqtt5.protocol, clean_session=False)
     made.make_channel(client)
     made.made(ServerLimits())
