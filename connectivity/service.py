@@ -84,6 +84,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.model.signals import SearchQuery, SessionQuery, Subscribe, SubscriptionKind
 from spark_store.errors import StoreError, StoreUnavailable
+from spark_store.files import identity_of
 from spark_store.lake.tables import Lake
 from spark_store.search.sqlite_search import SqliteSearch
 
@@ -154,7 +155,7 @@ class Service:
             self.store,
             self.decider.world,
             now,
-            partial(SqliteSearch, str(self.store.path)),
+            partial(SqliteSearch, str(self.store.path), identity=identity_of(self.store.path)),
             SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
             quotas,
         )

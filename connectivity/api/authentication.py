@@ -114,7 +114,7 @@ class Authenticator:
             foreign = check_host(headers, self._settings) or check_origin(headers, scope["method"])
             found = foreign or await self._caller(headers, address_of(scope))
             if is_probe and not isinstance(found, Caller):
-                # Everyone may read the status; only admins get all details.
+                # Everyone may read the status; only callers with a token get the details.
                 found = None
             elif isinstance(found, Caller) and not found.role.may(needed := _role_of(scope)):
                 found = insufficient_role(found, needed)

@@ -329,7 +329,7 @@ def _parse_response(
             f"{place.display_url}: status {status} with an error that does not come from this service; fix --url"
         )
     description = fault.get("description")
-    # For an invalid document, the first problem is in the description.
+    # The problems of an invalid document are printed instead of its description.
     is_more = isinstance(description, str) and not fault.get("problems")
     # A message of several lines marks a place in the one above.
     gap = "\n" if "\n" in message else " "

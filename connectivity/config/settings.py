@@ -202,9 +202,9 @@ class SubscriptionSettings(Section):
     )
     max_per_user: Positive = Field(
         default=10_000,
-        description="Maximum number of open subscriptions of one user at a connection. All users of the connection "
-        "together can have three times as many; the more subscriptions the other users have, the fewer a user can "
-        "open.",
+        description="Maximum number of open subscriptions of one user at a connection; several peers or sessions of a "
+        "user can have up to half as many more. All users of the connection together can have three times as many; the "
+        "more subscriptions the other users have, the fewer a user can open.",
     )
     page_items: Positive = Field(default=500, description="Maximum number of items that are read at a time.")
     page_bytes: Annotated[ByteSize, Field(ge=1), SIZE] = Field(

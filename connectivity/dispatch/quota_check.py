@@ -8,6 +8,7 @@ same work for any number of namespaces and subjects.
 from __future__ import annotations
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -47,8 +48,11 @@ _EXISTING = {EntityType.THING: Quantity.THINGS, EntityType.POLICY: Quantity.POLI
 
 
 def free_space(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder."""
-    return shutil.disk_usage(folder).free
+    """Return the free bytes on the disk of a folder, or no bound if it is gone, which the store reports."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return sys.maxsize
 
 
 class QuotaCheck:

@@ -115,11 +115,13 @@ def _first_error(examination: ProbeReport) -> LinkError | None:
 
 
 def _fault(error: LinkError) -> Fault:
+    # A broker's own text may end with a full stop.
+    reason = str(error).removesuffix(".")
     if isinstance(error, ClientCertificateRequired):
         return Fault(
             503,
             UNAVAILABLE,
-            f"The connection cannot be opened: {error}",
+            f"The connection cannot be opened: {reason}.",
             "Add 'credentials' with a client certificate to the connection.",
         )
     if isinstance(error, _TookTooLong):
@@ -127,7 +129,7 @@ def _fault(error: LinkError) -> Fault:
     return Fault(
         504,
         FAILED,
-        f"Failed to open requested connection: {error}",
+        f"Failed to open requested connection: {reason}.",
         "Check the address, the credentials and the rights of the connection at its broker.",
     )
 

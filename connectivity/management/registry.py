@@ -144,11 +144,12 @@ class ConnectionRegistry:
         target = None if wanted is None else wanted.running
         running = self._supervisors.get(connection_id)
         todo = steps(target, None if running is None else running.connection)
+        reason = "document deleted" if wanted is None else "document or secret changed"
         if reconnect and target is not None and running is not None:
-            todo = (ReconcileStep.CLOSE, ReconcileStep.OPEN)
+            todo, reason = (ReconcileStep.CLOSE, ReconcileStep.OPEN), "opened again by an operator"
         for step in todo:
             if step is ReconcileStep.CLOSE:
-                await self._close(connection_id, wanted)
+                await self._close(connection_id, wanted, reason)
             elif self._is_closing:
                 break
             elif step is ReconcileStep.OPEN and target is not None:
@@ -174,9 +175,8 @@ class ConnectionRegistry:
         except Exception:
             log.exception("connection not reconciled", connection=connection_id)
 
-    async def _close(self, connection_id: str, wanted: DesiredConnection | None) -> None:
+    async def _close(self, connection_id: str, wanted: DesiredConnection | None, reason: str) -> None:
         """Close a connection, and log the reason."""
-        reason = "document deleted" if wanted is None else "document or secret changed"
         log.info("connection closed", connection=connection_id, reason=reason)
         supervisor = self._supervisors[connection_id]
         try:

@@ -21,7 +21,14 @@ from cachetools import LRUCache
 
 from mappings.ids import EntityId
 from mappings.json_values import decode_state
-from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable, translate_sqlite_error
+from spark_store.errors import (
+    DAMAGED_JOURNAL,
+    MOVED_JOURNAL,
+    BudgetExceeded,
+    StoreUnavailable,
+    translate_sqlite_error,
+)
+from spark_store.files import is_elsewhere
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.pace import SearchPace, ThreadPace
@@ -52,9 +59,21 @@ _SNAPSHOT: Final = "SELECT revision, created, modified, state, policy FROM entit
 class SqliteSearch:
     """The search over a journal's file. One thread at a time may use it."""
 
-    def __init__(self, path: str | Path, pace: ThreadPace | None = None, *, slice_seconds: float = SLICE) -> None:
-        """The file exists, and has the newest schema. Without `pace` nothing rests. Raises StoreUnavailable."""
+    def __init__(
+        self,
+        path: str | Path,
+        pace: ThreadPace | None = None,
+        *,
+        slice_seconds: float = SLICE,
+        identity: tuple[int, int] | None = None,
+    ) -> None:
+        """The file exists, and has the newest schema and this `identity`. Without `pace` nothing rests.
+
+        Raises StoreUnavailable.
+        """
         self.path = str(path)
+        if identity is not None and is_elsewhere(path, identity):
+            raise StoreUnavailable(f"{path}: {MOVED_JOURNAL}")
         self._slice = slice_seconds
         self._pace = pace or ThreadPace(SearchPace())
         self._known: LRUCache[int, tuple[ThingQuery, CachedCandidates]] = LRUCache(_REMEMBERED)

@@ -60,7 +60,7 @@ messages contain, not the peer's token. Peers that must not see the same message
 Each message of a peer has the headers of the peer's opening request. The service keeps only the headers that the
 connection's document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, and {
         ", ".join(f"`{name}`" for name in sorted(KEPT_HEADERS))
-    }. It never keeps headers of the WebSocket protocol itself, cookies or `authorization`.
+    }. It never keeps headers of HTTP and WebSocket themselves, such as `host` and `upgrade`, cookies or `authorization`.
 The service sends a message without a content type as text if the message is UTF-8.
 """,
     outcomes=Outcomes(
@@ -102,7 +102,7 @@ Messages have no ids, so the service executes a command twice if a peer sends it
         ),
         Fault("an unknown path", "HTTP 404"),
         Fault(
-            "a missing or unknown token",
+            "a missing token",
             f"HTTP 401; tokens are sent as `Authorization: Bearer …` or `?{ACCESS_TOKEN}=…`",
         ),
         Fault(
@@ -111,7 +111,10 @@ Messages have no ids, so the service executes a command twice if a peer sends it
             "to four seconds; the log event `invalid token received` has the address. While "
             f"{MOST_DELAYED} of these responses wait, the service checks no token from that address, and returns HTTP 429",
         ),
-        Fault("an opening request that is too large", "HTTP 431"),
+        Fault(
+            "an opening request that is too large",
+            "HTTP 431; HTTP 400 for a line of more than 8,192 bytes, or for more than 128 headers",
+        ),
         Fault("a web page that `origins` does not name", "HTTP 403"),
         Fault("an unsupported version of the Streamr protocol", "HTTP 400"),
         Fault("more peers than `maxPeers`", "HTTP 503"),

@@ -13,7 +13,7 @@ import pytest
 
 from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
 from connectivity.config.quotas import QuotaRule
-from connectivity.dispatch.quota_check import QuotaCheck
+from connectivity.dispatch.quota_check import QuotaCheck, free_space
 from connectivity.store import quota_repository
 from connectivity.store.store import Store
 from spark_store.errors import StoreUnavailable
@@ -142,6 +142,19 @@ async def test_a_change_that_cannot_be_stored_is_not_counted() -> None:
     await until(lambda: bool(bounded.harness.postponed))
     assert bounded.uses() == {}
     disk.full = False
+    await until(lambda: bounded.harness.store.is_available)
+    assert await bounded.status(creation()) == 201
+
+
+async def test_a_creation_waits_while_the_folder_of_the_journal_is_moved_away(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    folder.mkdir()
+    bounded = Bounded(free=free_space, journal=Journal.open(folder / "journal.db"))
+    folder.rename(elsewhere)
+    bounded.harness.deliver(creation())
+    await until(lambda: bounded.harness.postponed or bounded.harness.link.published)
+    assert bounded.harness.link.published == []
+    elsewhere.rename(folder)
     await until(lambda: bounded.harness.store.is_available)
     assert await bounded.status(creation()) == 201
 

@@ -156,6 +156,13 @@ async def test_7_6_a_silent_broker_has_ten_seconds(broker: Broker) -> None:
     assert broker.is_left
 
 
+@pytest.mark.parametrize("words", ["no queue 'site/up'", "There is no queue 'site/up'."])
+async def test_the_message_about_a_broker_ends_with_one_full_stop(broker: Broker, words: str) -> None:
+    broker.messages = ConnectionRefused(Detail.MISSING_ADDRESS, words)
+    message = (await refusal(DOCUMENT)).fault.message
+    assert (message.endswith("'site/up'."), message.endswith("..")) == (True, False)
+
+
 async def test_7_8_a_missing_source_queue_fails_the_connection_test(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no queue 'site/up'")
     broker.messages = ProbeReport([[AddressCheck("site/up", missing)]], [], [AddressCheck("out")])

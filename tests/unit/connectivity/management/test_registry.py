@@ -154,6 +154,14 @@ async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its
     ]
 
 
+async def test_the_log_says_that_a_connection_was_closed_for_a_new_link(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+    with capture_logs() as lines:
+        await harness.registry.carry_out("one", reconnect=True)
+    assert [(line["event"], line["reason"]) for line in lines] == [("connection closed", "opened again by an operator")]
+
+
 async def test_a_file_that_becomes_unusable_stops_nothing(harness: RegistryHarness) -> None:
     harness.write("one.json", document())
     harness.write("two.json", document())

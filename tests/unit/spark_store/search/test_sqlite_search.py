@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.files import identity_of
+from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
 from spark_store.rql.options import read_options
 from spark_store.rql.pace import SearchPace, ThreadPace
@@ -271,6 +273,21 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) ->
         search.page(query_for(None), ReaderRights({}), None, 5, Budget())
     with pytest.raises(StoreUnavailable, match="unable to open"):
         SqliteSearch(tmp_path / "none" / "journal.db")
+
+
+def test_another_file_at_the_path_of_the_journal_is_neither_searched_nor_made(tmp_path: Path) -> None:
+    file, former = tmp_path / "journal.db", tmp_path / "former.db"
+    with closing(Journal.open(file)):
+        identity = identity_of(file)
+    with closing(SqliteSearch(file, identity=identity)):
+        pass
+    file.rename(former)
+    with pytest.raises(StoreUnavailable, match="moved, deleted or replaced"):
+        SqliteSearch(file, identity=identity)
+    assert not file.exists()
+    file.write_bytes(former.read_bytes())
+    with pytest.raises(StoreUnavailable, match="moved, deleted or replaced"):
+        SqliteSearch(file, identity=identity)
 
 
 @pytest.mark.parametrize("state", [b'{"thingId":', b'{"attributes":{"n":"\xff"}}'])
