@@ -29,7 +29,7 @@ class AsyncSparkQueries:
         self._open = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, query: SparkQuery, limits: QueryLimits) -> Rows:
-        """Return all rows of a query. Raises SparkQueryError, StoreUnavailable."""
+        """Return all rows of a query. Raises QueryRefused, StoreUnavailable."""
         loop, cancellation = asyncio.get_running_loop(), Cancellation()
         async with self._open:
             running = loop.run_in_executor(self._workers, self._queries.run, query, limits, cancellation)

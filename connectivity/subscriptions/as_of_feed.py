@@ -39,8 +39,6 @@ from spark_store.errors import (
     BudgetExceeded,
     LakeUnfit,
     LimitExceeded,
-    NoPipeline,
-    PipelineLost,
     QueryTimeout,
     StoreUnavailable,
     translate_system_error,
@@ -272,7 +270,7 @@ class AsOfFeed(Feed):
             raise FeedFailed(BudgetExceeded(self._past.options.seconds).fault) from error
         except LimitExceeded as error:
             raise FeedFailed(BUDGET_EXCEEDED) from error
-        except (NoPipeline, PipelineLost, StoreUnavailable, LakeUnfit) as error:
+        except (StoreUnavailable, LakeUnfit) as error:
             log.warning("search of the past failed", reason=str(error))
             raise FeedFailed(UNREACHABLE) from error
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from mappings.json_values import decode_state
 from mappings.timestamps import utc_text
-from spark_store.errors import TooManyRows, translate_system_error
+from spark_store.errors import LimitExceeded, translate_system_error
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
@@ -90,9 +90,9 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
 
 
 def result_files(rows: Rows) -> list[Path]:
-    """Return the files that the rows of the query's result name. Raises TooManyRows."""
+    """Return the files that the rows of the query's result name. Raises LimitExceeded."""
     if not all(row.is_complete for row in rows):
-        raise TooManyRows("found more things than may be written on the disk; narrow the search")
+        raise LimitExceeded("found more things than may be written on the disk; narrow the search")
     return [Path(row.file) for row in rows]
 
 

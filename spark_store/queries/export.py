@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mappings.ids import namespace_of
-from spark_store.errors import StoreUnavailable, TooManyRows
+from spark_store.errors import LimitExceeded, StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
@@ -79,7 +79,7 @@ class Export:
     def run(self, selection: EventSelection, out: Path, *, force: bool = False) -> ExportResult:
         """Write the file.
 
-        Raises OutputUnusable, StoreUnavailable (a full disk, too), LakeUnfit, QueryCancelled, QueryTimeout, TooManyRows.
+        Raises OutputUnusable, StoreUnavailable (a full disk, too), LakeUnfit, QueryCancelled, QueryTimeout, LimitExceeded.
         """
         check = partial(check_limits, self.limits, time.monotonic() + self.limits.seconds, self.cancellation)
         rows, first, last = 0, None, None
@@ -96,7 +96,7 @@ class Export:
                 least, most = pc.min_max(table["revision"]).as_py().values()
                 first, last = min(first or least, least), max(last or most, most)
                 if self.limits.rows is not None and rows > self.limits.rows:
-                    raise TooManyRows(
+                    raise LimitExceeded(
                         f"found at least {rows} events, expected at most {self.limits.rows}; select fewer, or allow more"
                     )
                 output.write_table(table)

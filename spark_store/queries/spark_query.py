@@ -22,13 +22,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from spark_store.errors import (
-    NoPipeline,
-    NoSparkQueries,
-    PipelineLost,
     QueryCancelled,
     QueryRefused,
     QueryTimeout,
-    SparkQueryError,
     StoreError,
     StoreUnavailable,
     system_reason,
@@ -132,7 +128,7 @@ class SparkQueries:
     def run(self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None) -> Rows:
         """Return all rows of a query.
 
-        Raises NoSparkQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
+        Raises QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
         """
         deadline = time.monotonic() + limits.seconds
         check = partial(check_limits, limits, deadline, cancellation or Cancellation())
@@ -168,7 +164,7 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
         if remote is not None:
             return remote
         if is_off:
-            raise NoSparkQueries(
+            raise QueryRefused(
                 "Spark queries need Spark, and spark.mode is off: set spark.mode to embedded or external, or "
                 "spark.remote to the address of a Spark Connect server that sees the lake"
             )
@@ -177,20 +173,20 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
     return find
 
 
-def translate_error(error: Exception) -> SparkQueryError | StoreUnavailable:
+def translate_error(error: Exception) -> QueryRefused | StoreUnavailable:
     """Return the store's error for an error of pyspark or gRPC."""
     text = str(error)
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
     reason = _shorten(text)
     if code == "UNAUTHENTICATED":
-        return NoPipeline(f"the server does not know this token: {reason}; the pipeline may be restarting")
+        return StoreUnavailable(f"the server does not know this token: {reason}; the pipeline may be restarting")
     if code == "UNAVAILABLE" and "onnect" in text:
-        return NoPipeline(
+        return StoreUnavailable(
             f"expected a pipeline with Spark queries, found none: {reason}; `connectivity pipeline status` and "
             "/health/ready show its state"
         )
     if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST_TEXTS):
-        return PipelineLost(
+        return StoreUnavailable(
             f"the pipeline ended during the query: {reason}; repeat the query when the pipeline runs again"
         )
     if any(said in text for said in _REMOVED_TEXTS):

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
 from spark_store import rql
-from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, QueryTimeout
+from spark_store.errors import QueryCancelled, QueryRefused, QueryTimeout, StoreUnavailable
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
@@ -177,9 +177,9 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, data_fol
     token = address.partition("token=")[2]
     assert token not in " ".join(psutil.Process(java_pid(spark)).cmdline())
     for wrong in (f"sc://localhost:{port}/;token=guessed", f"sc://localhost:{port}"):
-        with pytest.raises(NoPipeline, match="token"):
+        with pytest.raises(StoreUnavailable, match="token"):
             spark_queries(data_folder, wrong).run(sql("SELECT 1"), LONG)
-    with pytest.raises(NoPipeline, match="expected a pipeline"):
+    with pytest.raises(StoreUnavailable, match="expected a pipeline"):
         spark_queries(data_folder, "sc://localhost:1/;token=x").run(sql("SELECT 1"), LONG)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import Row
 from mappings.ids import EntityId, EntityType
 from mappings.json_values import encode_state, encode_value
 from mappings.model.signals import Event
-from spark_store.errors import TooManyRows
+from spark_store.errors import LimitExceeded
 from spark_store.history.replay import is_same
 from spark_store.queries.as_of import candidates, result_files
 from spark_store.queries.as_of_fold import (
@@ -238,7 +238,7 @@ def test_a_worker_stops_writing_at_the_maximum_of_bytes_and_reports_it(tmp_path:
     (row,) = written(tmp_path, rows, 3 << 20)
     assert row["is_complete"] is False
     assert Path(row["file"]).stat().st_size < 9 << 20
-    with pytest.raises(TooManyRows, match="narrow the search"):
+    with pytest.raises(LimitExceeded, match="narrow the search"):
         result_files([Row(**row)])
 
 

@@ -16,12 +16,12 @@ from deltalake import CommitProperties, Transaction
 from mappings.ids import EntityId, EntityType
 from spark_store import rql
 from spark_store.errors import (
+    LimitExceeded,
     OutputUnusable,
     QueryCancelled,
     QueryTimeout,
     ResultTooLarge,
     StoreUnavailable,
-    TooManyRows,
 )
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
@@ -180,7 +180,7 @@ def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(TooManyRows, match="found at least 9 events, expected at most 8"):
+    with pytest.raises(LimitExceeded, match="found at least 9 events, expected at most 8"):
         Export(lake, QueryLimits(60, 8)).run(EventSelection(), tmp_path / "it.parquet")
     assert not (tmp_path / "it.parquet").exists()
     with pytest.raises(OutputUnusable):
