@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AT_ONCE = 2
-"""How many queries of one `SparkQueries` run at the same time; others wait, within their time."""
-
 _INTERRUPT_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
 """How long Spark may take to report that it has stopped. Then the connection is closed."""
@@ -119,11 +116,10 @@ Rows: TypeAlias = "list[Row]"
 class SparkQueries:
     """Queries one lake. Every method may be called from any thread; none belongs on an event loop."""
 
-    def __init__(self, lake: Lake, find: Callable[[], str], at_once: int = AT_ONCE) -> None:
+    def __init__(self, lake: Lake, find: Callable[[], str]) -> None:
         """`find` returns the address of Spark Connect for each query; see `finder`."""
         self.lake = lake
         self.find = find
-        self.slots = threading.BoundedSemaphore(at_once)
 
     def run(self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None) -> Rows:
         """Return all rows of a query.
@@ -133,9 +129,6 @@ class SparkQueries:
         deadline = time.monotonic() + limits.seconds
         check = partial(check_limits, limits, deadline, cancellation or Cancellation())
         with contextlib.ExitStack() as closing:
-            while not self.slots.acquire(timeout=_POLL_SECONDS):
-                check()
-            closing.callback(self.slots.release)
             check()
             try:
                 session = _session(self.find())
