@@ -30,7 +30,6 @@ from deltalake.exceptions import DeltaError
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
-from spark_store.lake.durability import read_commit
 from spark_store.lake.reader import file_facts
 from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table, is_table
 from spark_store.records import Times
@@ -43,20 +42,6 @@ LOOK_SECONDS: Final = 1.0
 
 FORMER: Final = 16
 """How many versions from before deletions are remembered, for running histories."""
-
-_FEW_COMMITS: Final = 200
-"""More commits than that are not looked through for deletions."""
-
-_DELETES_NOTHING: Final = {
-    "WRITE",
-    "OPTIMIZE",
-    "COMPUTE STATS",
-    "VACUUM START",
-    "VACUUM END",
-    "SET TBLPROPERTIES",
-    "ADD COLUMNS",
-}
-"""The names of operations that delete no row."""
 
 INSTANTS: Final = pa.timestamp("us", "UTC")
 _TYPES: Final = {"string": pa.string(), "long": pa.int64(), "timestamp": INSTANTS, "boolean": pa.bool_()}
@@ -146,9 +131,10 @@ class _Bounds(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file of a table, and its bounds."""
+    """A file of a table, its number of rows, and its bounds."""
 
     path: str
+    rows: int
     bounds: _Bounds
     least_time: datetime | None
     most_time: datetime | None
@@ -214,6 +200,11 @@ class Version(NamedTuple):
     files: tuple[_File, ...]
     reaches: int
 
+    @property
+    def without_row(self) -> int:
+        """How many of the journal's numbers have no row: only deletions, and holes of the journal, add some."""
+        return self.reaches - sum(file.rows for file in self.files)
+
 
 class DeltaTableReader:
     """One Delta table, held open. Its newest known version is shared by all threads and immutable."""
@@ -227,7 +218,7 @@ class DeltaTableReader:
         self._looked = float("-inf")
         self._former: deque[Version] = deque(maxlen=FORMER)
         self.deletions = 0
-        """How many deletions may have happened since this table was opened."""
+        """How many deletions may have happened since this table, which has rows with numbers, was opened."""
 
     def is_there(self) -> bool:
         return self._version is not None or is_table(self._path)
@@ -285,24 +276,17 @@ class DeltaTableReader:
             if known is not None and self._is_newest(known.number):
                 return known
             table = DeltaTable(self._path)
-            number = table.version()
-            if known is not None and self._may_have_deleted(known.number, number):
+            found = Version(table.version(), tuple(_files(self._path, table)), table.transaction_version(APP) or 0)
+            if known is not None and known.number < found.number and known.without_row != found.without_row:
                 self._former.append(known)
                 self.deletions += 1
-            files = tuple(_files(self._path, table))
-            self._noted = self._mark(number)
-            self._version = Version(number, files, table.transaction_version(APP) or 0)
-            return self._version
+            self._noted = self._mark(found.number)
+            self._version = found
+            return found
 
     def _is_newest(self, number: int) -> bool:
         # A log may have been shortened up to a later checkpoint: then its own part is gone, too.
         return self._noted is not None and self._mark(number) == self._noted and not self._log(number + 1).exists()
-
-    def _may_have_deleted(self, before: int, after: int) -> bool:
-        """Whether a commit between two versions may have deleted rows, or the table was replaced."""
-        if after < before or after - before > _FEW_COMMITS:
-            return after > before
-        return any(_operation(self._log(number)) not in _DELETES_NOTHING for number in range(before + 1, after + 1))
 
     def _mark(self, number: int) -> tuple[int, int] | None:
         """Return the identity of a version's log file; None if there is none.
@@ -319,21 +303,14 @@ class DeltaTableReader:
         return Path(self._path, "_delta_log", f"{number:020}.json")
 
 
-def _operation(commit: Path) -> str | None:
-    """Return the operation of a commit; None if unknown."""
-    with contextlib.suppress(OSError, ValueError):
-        return next((action.info.operation for action in read_commit(commit) if action.info is not None), None)
-    return None
-
-
 def _files(path: str, table: DeltaTable) -> Iterator[_File]:
     """Return the files of a table from its log."""
     bounds = ("min.entity", "max.entity", "min.revision", "max.revision")
     # A table has one of the two times.
     times = ("min.ts", "max.ts", "min.modified", "max.modified")
-    for name, *found in file_facts(table, "path", *bounds, *times):
+    for name, rows, *found in file_facts(table, "path", "num_records", *bounds, *times):
         least, most, least_modified, most_modified = found[4:]
-        yield _File(str(Path(path, name)), _Bounds(*found[:4]), least or least_modified, most or most_modified)
+        yield _File(str(Path(path, name)), rows, _Bounds(*found[:4]), least or least_modified, most or most_modified)
 
 
 @lru_cache(FOOTERS)

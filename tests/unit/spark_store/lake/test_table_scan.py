@@ -149,7 +149,7 @@ def test_a_corrupt_page_raises_history_unavailable(lake: Lake) -> None:
 def test_a_file_with_a_truncated_newest_time_in_the_log_is_scanned() -> None:
     """Spark's log has times in whole milliseconds."""
     cut = datetime(2030, 1, 15, 7, 30, 0, 250_000, tzinfo=UTC)
-    file = _File("a.parquet", _Bounds(None, None, 1, 9), cut, cut)
+    file = _File("a.parquet", 9, _Bounds(None, None, 1, 9), cut, cut)
 
     def may_hold(after: str | None, before: str | None = None) -> bool:
         return file.may_hold(ScanFilter.of(LAMP, Times(after, before)), 1, 9)
