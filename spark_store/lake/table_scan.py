@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -333,27 +334,45 @@ def _extremes(chunk: Any) -> tuple[Any, Any]:
     return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else (None, None)
 
 
-def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
-    """The rows with these revisions. Files and row groups that cannot have any of them are left alone.
+def parts_of(
+    version: Version, asked: ScanFilter, first: int, last: int, columns: list[str], *, newest_first: bool = False
+) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the rows with these revisions by row groups, the oldest or the newest ones first.
 
-    Where times are asked for, `columns` has them.
+    With each part comes the first revision (with `newest_first` the last one) that later parts may have: the caller stops
+    when it needs no more. Files and row groups that cannot have any of the rows are left alone. Where times are asked for,
+    `columns` has them.
     """
+
+    def nearest(bounds: _Bounds) -> int:
+        if newest_first:
+            return -min(last, bounds.most_revision or last)
+        return max(first, bounds.least_revision or first)
+
+    files = [file for file in version.files if file.may_hold(asked, first, last)]
+    # A file without a number of a row group: its footer is read when it is the next one.
+    waiting = [(nearest(file.bounds), place, -1) for place, file in enumerate(files)]
+    heapify(waiting)
+    while waiting:
+        _, place, number = heappop(waiting)
+        path = files[place].path
+        if number < 0:
+            for it in footer_of(path).row_groups_of(asked.id, first, last):
+                heappush(waiting, (nearest(it.bounds), place, it.number))
+        else:
+            rows = _read(path, number, asked, first, last, columns)
+            yield rows, abs(waiting[0][0]) if waiting else (first - 1 if newest_first else last + 1)
+
+
+def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
+    """The rows with these revisions."""
+    return pa.concat_tables([nothing(columns), *(rows for rows, _ in parts_of(version, asked, first, last, columns))])
+
+
+def _read(path: str, number: int, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
+    """Return the requested rows of a row group. The scan of a data set takes almost twice as long."""
+    footer = footer_of(path)
     wanted = list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns)))
-    found = []
-    for file in version.files:
-        if not file.may_hold(asked, first, last):
-            continue
-        footer = footer_of(file.path)
-        numbers = [it.number for it in footer.row_groups_of(asked.id, first, last)]
-        if numbers:
-            found.append(_read(file.path, footer, numbers, wanted, asked, first, last).select(columns))
-    return pa.concat_tables(found) if found else nothing(columns)
-
-
-def _read(
-    path: str, footer: Footer, numbers: list[int], columns: list[str], asked: ScanFilter, first: int, last: int
-) -> pa.Table:
-    """Return the requested rows of some row groups. The scan of a data set takes almost twice as long."""
     with pa.memory_map(path) as content:
         file = pq.ParquetFile(
             content,
@@ -363,9 +382,10 @@ def _read(
             # A damaged page is an error, not an event.
             page_checksum_verification=True,
         )
-        read = file.read_row_groups(numbers, columns, use_threads=False)
-    rows = pa.table({name: _column(read, name, footer.repeated) for name in columns})
-    return rows.filter(asked.rows(rows, first, last)).cast(pa.schema([_SCHEMA.field(name) for name in columns]))
+        read = file.read_row_group(number, wanted, use_threads=False)
+    rows = pa.table({name: _column(read, name, footer.repeated) for name in wanted})
+    found = rows.filter(asked.rows(rows, first, last)).select(columns)
+    return found.cast(pa.schema([_SCHEMA.field(name) for name in columns]))
 
 
 def _column(rows: pa.Table, name: str, repeated: Sequence[str]) -> pa.ChunkedArray:
