@@ -12,6 +12,7 @@ never go back within an entity, so bounds of instants are found by bisection.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -338,12 +339,9 @@ def _bisect(journal: Journal, entity: EntityId, first: int, last: int, passes: C
 
     Some twenty look-ups in a long history. All revisions are durable and in the journal; meanwhile trimmed ones are skipped.
     """
-    low, high = first, last + 1
-    while low < high:
-        middle = (low + high) // 2
-        events = journal.events(entity, middle, last, 1, 1)
-        if not events or passes(events[0].timestamp):
-            high = middle
-        else:
-            low = events[0].revision + 1
-    return low
+
+    def has_passed(revision: int) -> bool:
+        events = journal.events(entity, revision, last, 1, 1)
+        return not events or passes(events[0].timestamp)
+
+    return first + bisect_left(range(first, last + 1), True, key=has_passed)
