@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from spark_store.errors import LimitExceeded, translate_system_error
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
-from spark_store.queries.as_of_fold import DDL, KNOWN, Candidate, FoldOutput, FoldRow, fold_to_files, thing_document
+from spark_store.queries.as_of_fold import DDL, KNOWN, Candidate, FoldOutput, FoldRow, fold_to_file, thing_document
 from spark_store.queries.spark_query import Rows, SparkQuery, Tables
 from spark_store.records import StateGuard
 from spark_store.rql.order import sort_key, value_of
@@ -84,7 +85,7 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
             kept = tables.read(FULL_SNAPSHOTS, versions.full_snapshots).where(f"as_of = {versions.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_STATE))
         ordered = rows.select(*FoldRow._fields).repartition("entity").sortWithinPartitions("entity", "revision")
-        return ordered.mapInArrow(fold_to_files(question.predicate, output), DDL)
+        return ordered.mapInArrow(partial(fold_to_file, question.predicate, output), DDL)
 
     return ask
 

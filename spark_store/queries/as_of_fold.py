@@ -13,9 +13,8 @@ import itertools
 import os
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -97,16 +96,10 @@ class FoldOutput(NamedTuple):
     max_bytes: int
 
 
-def fold_to_files(
-    predicate: Predicate | None, output: FoldOutput
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that folds a worker's batches into a file, and yields a row about it (`DDL`)."""
-    return partial(_write_file, predicate, output)
-
-
-def _write_file(
+def fold_to_file(
     predicate: Predicate | None, output: FoldOutput, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    """Fold a worker's batches into a file, and yield a row about it (`DDL`)."""
     # The service imports this module, and needs Arrow only for queries.
     import pyarrow as pa
 

@@ -27,7 +27,7 @@ from spark_store.queries.as_of_fold import (
     FoldOutput,
     FoldRow,
     fold_batches,
-    fold_to_files,
+    fold_to_file,
     state_after,
     thing_document,
     weaken,
@@ -209,7 +209,7 @@ def test_things_across_batches_are_complete_and_only_possible_matches_are_return
 
 def written(folder: Path, rows: Sequence[FoldRow], max_bytes: int) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], INPUT)
-    found = fold_to_files(None, FoldOutput(str(folder), max_bytes))(iter([batch]))
+    found = fold_to_file(None, FoldOutput(str(folder), max_bytes), iter([batch]))
     return [row for out in found for row in out.to_pylist()]
 
 
