@@ -75,15 +75,6 @@ def _size_of(run: _Run) -> int:
     return int(run.rows.nbytes) + _ENTRY
 
 
-class _ReadPosition(NamedTuple):
-    """Where a reader of one version continues."""
-
-    version: int
-    scan_filter: ScanFilter
-    first: int
-    last: int
-
-
 class LakeHistory:
     """The tables `events` and `snapshots` of one lake."""
 
@@ -101,8 +92,8 @@ class LakeHistory:
         self._lake = lake
         self._erased = erased
         self._lock = threading.Lock()
-        self._ahead: FIFOCache[_ReadPosition, _Run] = FIFOCache(WAITING_BYTES, _size_of)
-        """Rows that were read beyond the end of a page, perhaps none."""
+        self._ahead: FIFOCache[tuple[int, ScanFilter, int, int], _Run] = FIFOCache(WAITING_BYTES, _size_of)
+        """Rows that were read beyond the end of a page, perhaps none, by version, and what is read of it next."""
         self._events = DeltaTableReader(lake.path(EVENTS), clock)
         self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), clock)
 
@@ -133,7 +124,7 @@ class LakeHistory:
 
         def read(version: Version) -> _Run:
             with self._lock:
-                known = self._ahead.pop(_ReadPosition(version.number, asked, first, last), None)
+                known = self._ahead.pop((version.number, asked, first, last), None)
             if known is not None and (known.is_all or known.rows.num_rows >= limit):
                 return known
             return _oldest(version, asked, first, last, limit, None if known is None else known.rows)
@@ -143,7 +134,7 @@ class LakeHistory:
         rest = run.rows.slice(len(found))
         is_all = run.is_all and not rest.num_rows
         if found and not is_all:
-            place = _ReadPosition(version.number, asked, found[-1].revision + 1, last)
+            place = version.number, asked, found[-1].revision + 1, last
             # A run that is larger than all of them together is not kept.
             with self._lock, contextlib.suppress(ValueError):
                 self._ahead[place] = _Run(rest, run.is_all)

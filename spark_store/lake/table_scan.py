@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -150,45 +149,29 @@ class _File(NamedTuple):
 
 
 class _RowGroup(NamedTuple):
-    """A row group of a file, and its bounds; `size` is that of its decoded rows."""
+    """A row group of a file, and its bounds."""
 
     number: int
     bounds: _Bounds
-    rows: int
-    size: int
 
 
 class Footer(NamedTuple):
-    """The footer of a file, its row groups, and which of its columns are read as dictionaries.
-
-    `least` and `most`: the bounds of the row groups by entity if they ascend, as in a compacted file; else none.
-    """
+    """The footer of a file, its row groups, and which of its columns are read as dictionaries."""
 
     metadata: Any
     row_groups: tuple[_RowGroup, ...]
     repeated: Sequence[str]
-    least: Sequence[str]
-    most: Sequence[str]
 
     @classmethod
     def of(cls, metadata: Any) -> Footer:
         # Not the types that another writer has named, which are not all readable in this way.
         types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
         repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
-        row_groups = tuple(_row_groups(metadata))
-        least, most = (
-            [bound for it in row_groups if (bound := getattr(it.bounds, name)) is not None]
-            for name in ("least_entity", "most_entity")
-        )
-        is_ascending = len(least) == len(most) == len(row_groups) and least == sorted(least) and most == sorted(most)
-        return cls(metadata, row_groups, repeated, *((least, most) if is_ascending else ((), ())))
+        return cls(metadata, tuple(_row_groups(metadata)), repeated)
 
     def row_groups_of(self, entity: str, first: int, last: int) -> list[_RowGroup]:
         """The row groups that may have these revisions of an entity."""
-        found = self.row_groups
-        if self.least:
-            found = found[bisect_left(self.most, entity) : bisect_right(self.least, entity)]
-        return [it for it in found if it.bounds.may_hold(entity, first, last)]
+        return [it for it in self.row_groups if it.bounds.may_hold(entity, first, last)]
 
 
 class Version(NamedTuple):
@@ -326,7 +309,7 @@ def _row_groups(footer: Any) -> Iterator[_RowGroup]:
     for number in range(footer.num_row_groups):
         row_group = footer.row_group(number)
         bounds = _Bounds(*_extremes(row_group.column(entity)), *_extremes(row_group.column(revision)))
-        yield _RowGroup(number, bounds, row_group.num_rows, row_group.total_byte_size)
+        yield _RowGroup(number, bounds)
 
 
 def _extremes(chunk: Any) -> tuple[Any, Any]:

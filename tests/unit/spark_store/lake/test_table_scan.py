@@ -168,10 +168,11 @@ def test_the_row_groups_of_an_entity_are_found_in_a_file_of_any_order(step: int,
     rows = pa.table({"entity": ids, "revision": [number % 7 for number in numbers]})
     pq.write_table(rows, tmp_path / "file.parquet", row_group_size=4)
     footer = footer_of(str(tmp_path / "file.parquet"))
-    assert bool(footer.least) is (step == 1)
     for entity in [*sorted(set(ids)), "acme.site", "acme.site:030", "acme.site:99"]:
-        expected = [it.number for it in footer.row_groups if it.bounds.may_hold(entity, 2, 5)]
-        assert [it.number for it in footer.row_groups_of(entity, 2, 5)] == expected
+        found = {it.number for it in footer.row_groups_of(entity, 2, 5)}
+        wanted = {place // 4 for place, id in enumerate(ids) if id == entity and 2 <= numbers[place] % 7 <= 5}
+        assert wanted <= found
+        assert step > 1 or len(found) <= 3
 
 
 def test_many_threads_may_read_while_the_table_is_compacted(lake: Lake) -> None:
