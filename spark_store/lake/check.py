@@ -17,7 +17,7 @@ from spark_store.errors import LakeUnfit, StoreUnavailable, damaged_table, trans
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.durability import is_complete
-from spark_store.lake.tables import EVENTS, TABLES, Lake, Table
+from spark_store.lake.tables import APP, EVENTS, TABLES, Lake, Table
 
 _BATCH_ROWS = 1_000
 
@@ -64,7 +64,7 @@ def _journal_start(journal_reader: JournalReader) -> int:
 def check_reach(place: Lake, journal_reader: JournalReader) -> None:
     """Check that `events` has all trimmed events of the journal. Raises LakeUnfit, StoreUnavailable."""
     if (start := _journal_start(journal_reader)) > 1:
-        expect_no_gap(start, reader.position(place).seq if place.has(EVENTS) else 0)
+        expect_no_gap(start, reader.last_transaction(place, EVENTS, APP) if place.has(EVENTS) else 0)
 
 
 def expect_no_gap(start: int, last: int) -> None:

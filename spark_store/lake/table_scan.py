@@ -12,7 +12,6 @@ Everything waits for the disk; any number of threads may call. Errors of the lib
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -209,24 +208,18 @@ class DeltaTableReader:
 
     def newest(self) -> Version:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
-        with contextlib.suppress(*GONE):
-            return self._load(self._version)
-        # A part of the log may have been removed while it was read.
-        try:
-            return self._load(self._version)
-        except GONE as error:
-            raise self._unreadable(error) from error
+        return self.read(lambda version: version, 0, is_newest=True)
 
-    def read(self, of: Callable[[Version], Found], reaching: int) -> Found:
-        """Return what `of` finds in a version that reaches so far.
+    def read(self, of: Callable[[Version], Found], reaching: int, *, is_newest: bool = False) -> Found:
+        """Return what `of` finds in a version that reaches so far, or in the newest one.
 
-        In the newest one if a file of another one is gone. Raises HistoryUnavailable.
+        Also in the newest one if a file of another one, or a part of the log, is gone. Raises HistoryUnavailable.
         """
         known = self._version
         for attempt in range(_TRIES):
             try:
-                is_old = self._clock() - self._looked >= LOOK_SECONDS
-                if known is None or attempt or is_old or known.reaches < reaching:
+                is_old = is_newest or attempt or self._clock() - self._looked >= LOOK_SECONDS
+                if known is None or is_old or known.reaches < reaching:
                     known = self._load(known)
                 if known.reaches < reaching:
                     raise HistoryUnavailable(
@@ -236,7 +229,7 @@ class DeltaTableReader:
                 return of(known)
             except GONE as error:
                 if attempt == _TRIES - 1:
-                    raise self._unreadable(error) from error
+                    raise HistoryUnavailable(str(translate_lake_error(self._path, error))) from error
         raise AssertionError("unreachable")
 
     def former(self) -> list[Version]:
@@ -246,9 +239,6 @@ class DeltaTableReader:
         """
         with self._lock:
             return list(reversed(self._former))
-
-    def _unreadable(self, error: Exception) -> HistoryUnavailable:
-        return HistoryUnavailable(str(translate_lake_error(self._path, error)))
 
     def _load(self, known: Version | None) -> Version:
         """Return the newest version: the known one, unless the log has grown or is that of another table."""
