@@ -207,10 +207,9 @@ def _check_content(copy: Lake, tables: Mapping[str, int], attempt: _CopyAttempt)
     Raises _FileDisappeared, LakeUnfit, StoreError.
     """
     with JournalReader.open(copy.journal) as journal:
-        newest, oldest = journal.newest(), journal.oldest_known()
+        newest, trimmed = journal.newest(), journal.oldest_known() - 1
     for name in ("-wal", "-shm"):
         copy.journal.with_name(f"{copy.journal.name}{name}").unlink(missing_ok=True)
-    trimmed = newest if oldest is None else oldest - 1
     reached = None
     if EVENTS.name in tables:
         from spark_store.lake.reader import last_transaction

@@ -48,10 +48,10 @@ from spark_store.pipeline.warm_up import warm_up
 from spark_store.records import now_text
 
 
-def first_unmerged(oldest: int | None, newest: int, appended: int, merged: int, watermark: int) -> int:
+def first_unmerged(oldest: int, newest: int, appended: int, merged: int, watermark: int) -> int:
     """Return from which of the appended events on states must be merged at a start.
 
-    All are event numbers, 0 for none: the `oldest` (or None) and `newest` one of the journal, the last one in `events`, the
+    All are event numbers, 0 for none: the `oldest` known and `newest` one of the journal, the last one in `events`, the
     last one merged into `latest`, and the published watermark. A result above the last one means none. Raises LakeUnfit if
     continuing would lose events, or mix those of two journals.
     """
@@ -60,7 +60,6 @@ def first_unmerged(oldest: int | None, newest: int, appended: int, merged: int, 
             f"the lake has events up to {appended}, but the journal only up to {newest}; restore the newer "
             "journal, or move the folder `lake` away, and the pipeline creates a new one"
         )
-    oldest = newest + 1 if oldest is None else oldest
     expect_no_gap(oldest, appended)
     merged = min(watermark, appended, merged)
     # The entities of trimmed events are unknown: merge all.
