@@ -147,18 +147,11 @@ class _File(NamedTuple):
         )
 
 
-class _RowGroup(NamedTuple):
-    """A row group of a file, and its bounds."""
-
-    number: int
-    bounds: _Bounds
-
-
 class Footer(NamedTuple):
-    """The footer of a file, its row groups, and which of its columns are read as dictionaries."""
+    """The footer of a file, the bounds of its row groups, and its columns that are read as dictionaries."""
 
     metadata: Any
-    row_groups: tuple[_RowGroup, ...]
+    row_groups: tuple[_Bounds, ...]
     repeated: Sequence[str]
 
     @classmethod
@@ -168,9 +161,9 @@ class Footer(NamedTuple):
         repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
         return cls(metadata, tuple(_row_groups(metadata)), repeated)
 
-    def row_groups_of(self, entity: str, first: int, last: int) -> list[_RowGroup]:
-        """The row groups that may have these revisions of an entity."""
-        return [it for it in self.row_groups if it.bounds.may_hold(entity, first, last)]
+    def row_groups_of(self, entity: str, first: int, last: int) -> list[tuple[int, _Bounds]]:
+        """The numbers and bounds of the row groups that may have these revisions of an entity."""
+        return [(number, it) for number, it in enumerate(self.row_groups) if it.may_hold(entity, first, last)]
 
 
 class Version(NamedTuple):
@@ -293,13 +286,12 @@ def footer_of(path: str) -> Footer:
     return Footer.of(pq.read_metadata(path, memory_map=True))
 
 
-def _row_groups(footer: Any) -> Iterator[_RowGroup]:
+def _row_groups(footer: Any) -> Iterator[_Bounds]:
     names = footer.schema.names
     entity, revision = names.index("entity"), names.index("revision")
     for number in range(footer.num_row_groups):
         row_group = footer.row_group(number)
-        bounds = _Bounds(*_extremes(row_group.column(entity)), *_extremes(row_group.column(revision)))
-        yield _RowGroup(number, bounds)
+        yield _Bounds(*_extremes(row_group.column(entity)), *_extremes(row_group.column(revision)))
 
 
 def _extremes(chunk: Any) -> tuple[Any, Any]:
@@ -330,8 +322,8 @@ def parts_of(
         _, place, number = heappop(waiting)
         path = files[place].path
         if number < 0:
-            for it in footer_of(path).row_groups_of(asked.id, first, last):
-                heappush(waiting, (nearest(it.bounds), place, it.number))
+            for it, bounds in footer_of(path).row_groups_of(asked.id, first, last):
+                heappush(waiting, (nearest(bounds), place, it))
         else:
             rows = _read(path, number, asked, first, last, columns)
             yield rows, abs(waiting[0][0]) if waiting else (first - 1 if newest_first else last + 1)
