@@ -203,11 +203,8 @@ def _match_row(matcher: _PredicateMatcher | None, thing: StateRow) -> Candidate 
 
 def state_after(rows: Sequence[FoldRow]) -> StateRow | None:
     """Return a thing after its last row; None if it does not exist, or is not known."""
-    first = next((number for number in reversed(range(len(rows))) if rows[number].action == KNOWN), None)
-    known = None if first is None else rows[first]
-    events = (
-        rows if first is None or known is None else [row for row in rows[first + 1 :] if row.revision > known.revision]
-    )
+    known = next((row for row in reversed(rows) if row.action == KNOWN), None)
+    events = rows if known is None else [row for row in rows if row.revision > known.revision]
     if not events:
         return None if known is None or known.value is None else _known_state(known)
     return _fold_values(known, events) if _only_sets_values(known, events) else _fold(known, events)
