@@ -1,6 +1,6 @@
 """The errors of the store, as one tree with the root StoreError.
 
-StoreUnavailable may pass: the same call may succeed later. So may LakeBusy, HistoryUnavailable, NoPipeline and PipelineLost.
+StoreUnavailable may pass: the same call may succeed later. So may LakeBusy and HistoryUnavailable.
 All others need another request, another file, or an operator.
 """
 
@@ -158,40 +158,20 @@ class OutputUnusable(StoreError):
     """The output file cannot be written: it exists, its folder is missing, or permissions are."""
 
 
-class SparkQueryError(StoreError):
-    """A query of the lake that failed."""
+class QueryRefused(StoreError):
+    """No lake, or Spark rejected the query: its text, a missing table or column, a value it fails on."""
 
 
-class NoSparkQueries(SparkQueryError):
-    """This installation has no lake."""
-
-
-class NoPipeline(SparkQueryError):
-    """No pipeline answers Spark queries now."""
-
-
-class PipelineLost(SparkQueryError):
-    """The pipeline ended during the query, or could not continue it."""
-
-
-class QueryRefused(SparkQueryError):
-    """Spark rejected the query: its text, a missing table or column, a value it fails on."""
-
-
-class QueryCancelled(SparkQueryError):
+class QueryCancelled(StoreError):
     """The query was canceled."""
 
 
-class LimitExceeded(SparkQueryError):
-    """The query went beyond a limit, and was stopped."""
+class LimitExceeded(StoreError):
+    """The query found more than allowed, and was stopped."""
 
 
 class QueryTimeout(LimitExceeded):
     """It took longer than it may."""
-
-
-class TooManyRows(LimitExceeded):
-    """It found more rows than were allowed."""
 
 
 class ResultTooLarge(LimitExceeded):

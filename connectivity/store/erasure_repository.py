@@ -70,9 +70,7 @@ class ErasureRepository:
     def _oldest_event(self) -> int:
         """Return the oldest known event number; 1 in a journal without events."""
         with JournalReader.open(self._lake.journal) as journal_reader:
-            newest = journal_reader.newest()
-            known = journal_reader.oldest_known()
-        return newest + 1 if known is None else known
+            return journal_reader.oldest_known()
 
 
 def erase_in_journal(journal: Journal, entity: EntityId, now: Callable[[], str], by: str, lake_erased: int) -> Erasure:

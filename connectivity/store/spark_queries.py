@@ -11,7 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from connectivity.config.settings import Settings, SparkMode
 from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import AT_ONCE, Cancellation, QueryLimits, Rows, SparkQueries, SparkQuery, finder
+from spark_store.queries.spark_query import Cancellation, QueryLimits, Rows, SparkQueries, SparkQuery, finder
+
+AT_ONCE = 2
+"""How many queries run at the same time; others wait."""
 
 
 def open_spark_queries(settings: Settings) -> SparkQueries:
@@ -26,22 +29,20 @@ class AsyncSparkQueries:
     def __init__(self, queries: SparkQueries) -> None:
         self._queries = queries
         self._workers = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="wide")
-        self._open = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, query: SparkQuery, limits: QueryLimits) -> Rows:
-        """Return all rows of a query. Raises SparkQueryError, StoreUnavailable."""
+        """Return all rows of a query. Raises QueryRefused, StoreUnavailable."""
         loop, cancellation = asyncio.get_running_loop(), Cancellation()
-        async with self._open:
-            running = loop.run_in_executor(self._workers, self._queries.run, query, limits, cancellation)
-            try:
-                return await asyncio.shield(running)
-            finally:
-                cancellation.cancel()
-                # The thread stops the query, and releases its session.
-                await asyncio.wait([running])
-                if not running.cancelled():
-                    # A canceled caller does not see it, and asyncio would log it.
-                    running.exception()
+        running = loop.run_in_executor(self._workers, self._queries.run, query, limits, cancellation)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            cancellation.cancel()
+            # The thread stops the query, and releases its session.
+            await asyncio.wait([running])
+            if not running.cancelled():
+                # A canceled caller does not see it, and asyncio would log it.
+                running.exception()
 
     def close(self) -> None:
         """Start no more queries; running ones end when they are closed."""

@@ -26,6 +26,7 @@ import msgspec
 import structlog
 
 from connectivity.authorization.quotas import Quotas
+from connectivity.store.spark_queries import AT_ONCE as SPARK_AT_ONCE
 from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
@@ -39,8 +40,6 @@ from spark_store.errors import (
     BudgetExceeded,
     LakeUnfit,
     LimitExceeded,
-    NoPipeline,
-    PipelineLost,
     QueryTimeout,
     StoreUnavailable,
     translate_system_error,
@@ -60,7 +59,6 @@ from spark_store.queries.as_of import (
     with_guards,
 )
 from spark_store.queries.as_of_fold import Candidate, FoldOutput
-from spark_store.queries.spark_query import AT_ONCE as SPARK_AT_ONCE
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.records import StateGuard
@@ -272,7 +270,7 @@ class AsOfFeed(Feed):
             raise FeedFailed(BudgetExceeded(self._past.options.seconds).fault) from error
         except LimitExceeded as error:
             raise FeedFailed(BUDGET_EXCEEDED) from error
-        except (NoPipeline, PipelineLost, StoreUnavailable, LakeUnfit) as error:
+        except (StoreUnavailable, LakeUnfit) as error:
             log.warning("search of the past failed", reason=str(error))
             raise FeedFailed(UNREACHABLE) from error
 

@@ -166,16 +166,20 @@ class JournalReader:
         row = self._one(_OLDEST, ())
         return None if row is None else int(row[0])
 
-    def oldest_known(self) -> int | None:
-        """Return the oldest number from which nothing was trimmed, erased events included."""
-        oldest = self.oldest()
-        known = end = self.newest() + 1 if oldest is None else oldest
-        with contextlib.closing(self._rows(_HOLES_BELOW, (end,))) as holes:
+    def oldest_known(self) -> int:
+        """Return the first number from which nothing was trimmed, erased events included.
+
+        In an empty journal it is the next one.
+        """
+        # In this order: an event that comes in between is newer.
+        newest, oldest = self.newest(), self.oldest()
+        known = newest + 1 if oldest is None else oldest
+        with contextlib.closing(self._rows(_HOLES_BELOW, (known,))) as holes:
             for (seq,) in holes:
                 if seq != known - 1:
                     break
                 known = seq
-        return oldest if known == end else known
+        return known
 
     def holes(self, first: int, last: int) -> int:
         """Return how many events with these numbers, both inclusive, were erased."""

@@ -17,7 +17,7 @@ from spark_store.errors import LakeUnfit, StoreUnavailable, damaged_table, trans
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.durability import is_complete
-from spark_store.lake.tables import EVENTS, TABLES, Lake, Table
+from spark_store.lake.tables import APP, EVENTS, TABLES, Lake, Table
 
 _BATCH_ROWS = 1_000
 
@@ -46,7 +46,7 @@ def expect_lake(place: Lake) -> None:
     Raises StoreUnavailable if it is missing: a disk that is mounted later must not be hidden by new tables.
     """
     with JournalReader.open(place.journal) as journal_reader:
-        start = _journal_start(journal_reader)
+        start = journal_reader.oldest_known()
     if start > 1 and not place.has(EVENTS):
         raise StoreUnavailable(
             f"{place.folder}: found no lake, expected one with the events before {start}, which the journal has trimmed; "
@@ -54,17 +54,11 @@ def expect_lake(place: Lake) -> None:
         )
 
 
-def _journal_start(journal_reader: JournalReader) -> int:
-    """Return the first number that is still known to the journal."""
-    # In this order: the lake only grows, and the journal is trimmed to what is in it.
-    newest, oldest = journal_reader.newest(), journal_reader.oldest_known()
-    return newest + 1 if oldest is None else oldest
-
-
 def check_reach(place: Lake, journal_reader: JournalReader) -> None:
     """Check that `events` has all trimmed events of the journal. Raises LakeUnfit, StoreUnavailable."""
-    if (start := _journal_start(journal_reader)) > 1:
-        expect_no_gap(start, reader.position(place).seq if place.has(EVENTS) else 0)
+    # Read first: the lake only grows, and the journal is trimmed to what is in it.
+    if (start := journal_reader.oldest_known()) > 1:
+        expect_no_gap(start, reader.last_transaction(place, EVENTS, APP) if place.has(EVENTS) else 0)
 
 
 def expect_no_gap(start: int, last: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from spark_store.errors import NoPipeline, StoreUnavailable
+from spark_store.errors import StoreUnavailable
 from spark_store.files import write_atomically
 
 
@@ -25,12 +25,12 @@ def local_address(port: int, token: str) -> str:
 def read_address(path: Path) -> str:
     """Return the last published address, in the form of Spark's clients.
 
-    Raises NoPipeline if none runs, StoreUnavailable for a damaged file.
+    Raises StoreUnavailable if none runs, or the file is damaged.
     """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise NoPipeline(
+        raise StoreUnavailable(
             f"{path}: expected the address of a running pipeline, found no such file; start the service, or "
             "`connectivity pipeline run`, and retry when it is running"
         ) from None
@@ -55,6 +55,6 @@ def publish_address(path: Path, address: str) -> Iterator[None]:
         yield
     finally:
         # The folder may have gone, or another pipeline may have put its own address there.
-        with contextlib.suppress(StoreUnavailable, NoPipeline, OSError):
+        with contextlib.suppress(StoreUnavailable, OSError):
             if read_address(path) == address:
                 path.unlink()

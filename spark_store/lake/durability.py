@@ -155,25 +155,15 @@ class _Add(msgspec.Struct):
     size: int
 
 
-class _Info(msgspec.Struct):
-    operation: str | None = None
-
-
-class CommitAction(msgspec.Struct):
-    """A line of a commit: a new file, what was done, or something else."""
+class _Action(msgspec.Struct):
+    """A line of a commit: a new file, or something else."""
 
     add: _Add | None = None
-    info: _Info | None = msgspec.field(default=None, name="commitInfo")
-
-
-def read_commit(commit: Path) -> list[CommitAction]:
-    """Raises OSError, ValueError."""
-    return [msgspec.json.decode(line, type=CommitAction) for line in commit.read_bytes().splitlines()]
 
 
 def _is_damaged(commit: Path) -> bool:
     try:
-        actions = read_commit(commit)
+        actions = [msgspec.json.decode(line, type=_Action) for line in commit.read_bytes().splitlines()]
     except ValueError:
         return True
     added = [action.add for action in actions if action.add is not None]

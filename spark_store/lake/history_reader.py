@@ -1,6 +1,6 @@
 """Reads events and snapshots of one entity from the lake, without Spark.
 
-Events are read in windows of revisions, so that a page costs its own size, however long the history is; surplus rows are
+Events are read by row groups, oldest first, so that a page costs its own size, however long the history is; surplus rows are
 kept for the next page for a while. Texts are the journal's bytes (`spark_store.lake.tables`). `spark_store.lake.table_scan`
 finds rows in tables that are written meanwhile; `spark_store.history.history` combines journal and lake. Everything waits
 for the disk: call it in worker threads, any number at a time. The libraries take long to load, so import this module late.
@@ -30,11 +30,10 @@ from spark_store.lake.table_scan import (
     DeltaTableReader,
     ScanFilter,
     Version,
-    footer_of,
     journal_rows,
     nothing,
+    parts_of,
     rows_of,
-    values,
 )
 from spark_store.lake.table_scan import instant as as_datetime
 from spark_store.lake.tables import EVENTS, SNAPSHOTS, Lake
@@ -51,9 +50,6 @@ WAITING_BYTES: Final = 32 << 20
 
 _ENTRY: Final = 500
 """The size of a run without rows."""
-
-WINDOW: Final = 16_384
-"""The most revisions that are looked for at once, where those that were asked for first are not there."""
 
 _NAMED: Final = rf'"{TS}":(?P<{TS}>-?[0-9]+)'
 """The time that a publisher named, in headers as text."""
@@ -79,15 +75,6 @@ def _size_of(run: _Run) -> int:
     return int(run.rows.nbytes) + _ENTRY
 
 
-class _ReadPosition(NamedTuple):
-    """Where a reader of one version continues."""
-
-    version: int
-    scan_filter: ScanFilter
-    first: int
-    last: int
-
-
 class LakeHistory:
     """The tables `events` and `snapshots` of one lake."""
 
@@ -105,8 +92,8 @@ class LakeHistory:
         self._lake = lake
         self._erased = erased
         self._lock = threading.Lock()
-        self._ahead: FIFOCache[_ReadPosition, _Run] = FIFOCache(WAITING_BYTES, _size_of)
-        """Rows that were read beyond the end of a page, perhaps none."""
+        self._ahead: FIFOCache[tuple[int, ScanFilter, int, int], _Run] = FIFOCache(WAITING_BYTES, _size_of)
+        """Rows that were read beyond the end of a page, perhaps none, by version, and what is read of it next."""
         self._events = DeltaTableReader(lake.path(EVENTS), clock)
         self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), clock)
 
@@ -137,7 +124,7 @@ class LakeHistory:
 
         def read(version: Version) -> _Run:
             with self._lock:
-                known = self._ahead.pop(_ReadPosition(version.number, asked, first, last), None)
+                known = self._ahead.pop((version.number, asked, first, last), None)
             if known is not None and (known.is_all or known.rows.num_rows >= limit):
                 return known
             return _oldest(version, asked, first, last, limit, None if known is None else known.rows)
@@ -147,7 +134,7 @@ class LakeHistory:
         rest = run.rows.slice(len(found))
         is_all = run.is_all and not rest.num_rows
         if found and not is_all:
-            place = _ReadPosition(version.number, asked, found[-1].revision + 1, last)
+            place = version.number, asked, found[-1].revision + 1, last
             # A run that is larger than all of them together is not kept.
             with self._lock, contextlib.suppress(ValueError):
                 self._ahead[place] = _Run(rest, run.is_all)
@@ -158,14 +145,12 @@ class LakeHistory:
         asked = self._scan_filter(entity)
 
         def smallest(version: Version) -> int:
-            found = [file.bounds.least_revision or 0 for file in version.files if file.may_hold(asked, first, last)]
-            low = max(first, min(found, default=last + 1))
-            while low <= last:
-                rows = rows_of(version, asked, low, min(last, low + WINDOW - 1), ["revision"])
-                if rows.num_rows:
-                    return int(pc.min(rows["revision"]).as_py())
-                low += WINDOW
-            return 0
+            found = last + 1
+            for rows, upcoming in parts_of(version, asked, first, last, ["revision"]):
+                found = min(found, pc.min(rows["revision"]).as_py() or found)
+                if found <= upcoming:
+                    break
+            return found if found <= last else 0
 
         return self._events.read(smallest, reaching)
 
@@ -227,14 +212,13 @@ class LakeHistory:
         is_whole = (pc.field("path") == "/") & (pc.field("action") != "merged")
 
         def newest(version: Version) -> int:
-            high = last
-            while high >= first:
-                low = max(first, high - WINDOW + 1)
-                rows = rows_of(version, asked, low, high, ["revision", "path", "action"])
-                if (rows := rows.filter(is_whole)).num_rows:
-                    return int(pc.max(rows["revision"]).as_py())
-                high = low - 1
-            return 0
+            found = 0
+            columns = ["revision", "path", "action"]
+            for rows, upcoming in parts_of(version, asked, first, last, columns, newest_first=True):
+                found = max(found, pc.max(rows.filter(is_whole)["revision"]).as_py() or 0)
+                if found >= upcoming:
+                    break
+            return found
 
         return self._events.read(newest, reaching)
 
@@ -294,70 +278,29 @@ def _oldest(
 ) -> _Run:
     """Return the first rows in order.
 
-    At least `limit`, unless fewer follow without a gap, or they have too many bytes. They are read in windows of revisions,
-    which grow while nothing is found. A reader that continues, with the rows `known` of its last window, needs what follows:
-    a window has `AHEAD` revisions. Another reader may need only one page: its window ends with the row groups that may have
-    its first revision.
+    At least `limit`, unless fewer follow without a gap, or they have too many bytes. A reader that continues, with the rows
+    `known` that it has, needs what follows: it gets `AHEAD`. Another reader may need only one page.
     """
-    window, is_narrow = max(limit, AHEAD), known is None
-    found = nothing(_COLUMNS) if known is None else known
-    first += found.num_rows
-    while first <= last:
-        files = [file for file in version.files if file.may_hold(asked, first, last)]
-        if not files:
-            return _Run(found, is_all=True)
-        files.sort(key=lambda file: file.bounds.least_revision or 0)
-        version = version._replace(files=tuple(files))
+    wanted = limit if known is None else max(limit, AHEAD)
+    parts, rows, size = ([], 0, 0) if known is None else ([known], known.num_rows, 0)
+    begin = first + rows
+    for part, upcoming in parts_of(version, asked, begin, last, _COLUMNS):
+        parts.append(part)
+        rows, size = rows + part.num_rows, size + part.nbytes
+        if upcoming == begin or (rows < wanted and size < AHEAD_BYTES and asked.before is None):
+            continue
+        # Pages are slices, and slow ones of a table in parts.
+        found = pa.concat_tables(parts).combine_chunks()
+        found = _in_order(asked, found.filter(pc.less(found["revision"], upcoming)))
         if not found.num_rows:
-            first = max(first, files[0].bounds.least_revision or 0)
-        end = min(last, first + window - 1)
-        if is_narrow:
-            end = min(end, max(first + limit - 1, _last_beside(version, asked, first)))
-        affordable = first + _affordable(version, asked, first, end) - 1
-        is_cut = affordable < end
-        end = min(affordable, end)
-        rows = rows_of(version, asked, first, end, _COLUMNS)
-        if rows.num_rows:
-            # Pages are slices, and slow ones of a table in parts.
-            found = _in_order(asked, pa.concat_tables([found, rows]).combine_chunks())
-        elif not found.num_rows:
-            window, is_narrow = min(WINDOW, 4 * window), False
-        if found.num_rows:
-            newest = found["revision"][-1].as_py()
-            if newest < end:
-                # Rows after the window may exist, even if the window's end does not.
-                return _Run(found, asked.before is not None or not _may_hold(version, asked, newest + 1, last))
-            if found.num_rows >= limit or is_cut:
-                return _Run(found, newest == last)
-        first = end + 1
-    return _Run(found, is_all=True)
-
-
-def _last_beside(version: Version, asked: ScanFilter, first: int) -> int:
-    """Return the greatest revision in row groups that may have revision `first`; `first` if unknown."""
-    return max(
-        (
-            row_group.bounds.most_revision or first
-            for file in version.files
-            if file.may_hold(asked, first, first)
-            for row_group in footer_of(file.path).row_groups_of(asked.id, first, first)
-        ),
-        default=first,
-    )
-
-
-def _may_hold(version: Version, asked: ScanFilter, first: int, last: int) -> bool:
-    return any(file.may_hold(asked, first, last) for file in version.files)
-
-
-def _affordable(version: Version, asked: ScanFilter, first: int, last: int) -> int:
-    """Return how many rows may be read at once, by the average size of their neighbors."""
-    rows, size = 1, 0
-    for file in version.files:
-        if file.may_hold(asked, first, last):
-            for row_group in footer_of(file.path).row_groups_of(asked.id, first, last):
-                rows, size = rows + row_group.rows, size + row_group.size
-    return max(1, AHEAD_BYTES * rows // max(1, size))
+            continue
+        newest = found["revision"][-1].as_py()
+        if newest + 1 < upcoming:
+            # The next one is not there, or is too late.
+            return _Run(found, asked.before is not None or upcoming > last)
+        if found.num_rows >= wanted or size >= AHEAD_BYTES:
+            return _Run(found, newest == last)
+    return _Run(_in_order(asked, pa.concat_tables(parts or [nothing(_COLUMNS)]).combine_chunks()), is_all=True)
 
 
 def _in_order(asked: ScanFilter, rows: pa.Table) -> pa.Table:
@@ -365,14 +308,18 @@ def _in_order(asked: ScanFilter, rows: pa.Table) -> pa.Table:
 
     Raises HistoryUnavailable if one is missing in their midst, or is there twice.
     """
-    revisions = values(rows["revision"])
     # In a compacted table they are in order, and to sort them takes as long as to read them.
-    if revisions != list(range(revisions[0], revisions[0] + len(revisions))):
+    if not _is_without_gap(rows):
         rows = rows.take(pc.sort_indices(rows["revision"]))
-        revisions = values(rows["revision"])
-    if revisions != list(range(revisions[0], revisions[0] + len(revisions))):
-        raise HistoryUnavailable(
-            f"{asked.id}: expected one row in the lake for each revision from {revisions[0]} to {revisions[-1]}, found "
-            f"{len(revisions)} rows; `connectivity pipeline verify` shows what differs from the journal"
-        )
+        if not _is_without_gap(rows):
+            least, most = rows["revision"][0], rows["revision"][-1]
+            raise HistoryUnavailable(
+                f"{asked.id}: expected one row in the lake for each revision from {least} to {most}, found "
+                f"{rows.num_rows} rows; `connectivity pipeline verify` shows what differs from the journal"
+            )
     return rows
+
+
+def _is_without_gap(rows: pa.Table) -> bool:
+    steps = pc.pairwise_diff(rows["revision"].combine_chunks())
+    return bool(pc.all(pc.equal(steps, 1), min_count=0).as_py())

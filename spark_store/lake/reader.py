@@ -42,17 +42,10 @@ def last_transaction(lake: Lake, table: Table, app: str) -> int:
         return delta.transaction_version(app) or 0
 
 
-class LakePosition(NamedTuple):
-    """One version of `events`, and the number of its last event."""
-
-    version: int
-    seq: int
-
-
-def position(lake: Lake) -> LakePosition:
-    """Return the present position of `events`. Raises StoreUnavailable."""
+def position(lake: Lake) -> tuple[int, int]:
+    """Return the present version of `events`, and the number of its last event. Raises StoreUnavailable."""
     with open_table(lake, EVENTS) as delta:
-        return LakePosition(delta.version(), delta.transaction_version(APP) or 0)
+        return delta.version(), delta.transaction_version(APP) or 0
 
 
 def pending_erasures(lake: Lake) -> list[Erasure]:

@@ -12,13 +12,12 @@ Everything waits for the disk; any number of threads may call. Errors of the lib
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,7 +29,6 @@ from deltalake.exceptions import DeltaError
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
-from spark_store.lake.durability import read_commit
 from spark_store.lake.reader import file_facts
 from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table, is_table
 from spark_store.records import Times
@@ -43,20 +41,6 @@ LOOK_SECONDS: Final = 1.0
 
 FORMER: Final = 16
 """How many versions from before deletions are remembered, for running histories."""
-
-_FEW_COMMITS: Final = 200
-"""More commits than that are not looked through for deletions."""
-
-_DELETES_NOTHING: Final = {
-    "WRITE",
-    "OPTIMIZE",
-    "COMPUTE STATS",
-    "VACUUM START",
-    "VACUUM END",
-    "SET TBLPROPERTIES",
-    "ADD COLUMNS",
-}
-"""The names of operations that delete no row."""
 
 INSTANTS: Final = pa.timestamp("us", "UTC")
 _TYPES: Final = {"string": pa.string(), "long": pa.int64(), "timestamp": INSTANTS, "boolean": pa.bool_()}
@@ -146,9 +130,10 @@ class _Bounds(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file of a table, and its bounds."""
+    """A file of a table, its number of rows, and its bounds."""
 
     path: str
+    rows: int
     bounds: _Bounds
     least_time: datetime | None
     most_time: datetime | None
@@ -162,46 +147,23 @@ class _File(NamedTuple):
         )
 
 
-class _RowGroup(NamedTuple):
-    """A row group of a file, and its bounds; `size` is that of its decoded rows."""
-
-    number: int
-    bounds: _Bounds
-    rows: int
-    size: int
-
-
 class Footer(NamedTuple):
-    """The footer of a file, its row groups, and which of its columns are read as dictionaries.
-
-    `least` and `most`: the bounds of the row groups by entity if they ascend, as in a compacted file; else none.
-    """
+    """The footer of a file, the bounds of its row groups, and its columns that are read as dictionaries."""
 
     metadata: Any
-    row_groups: tuple[_RowGroup, ...]
+    row_groups: tuple[_Bounds, ...]
     repeated: Sequence[str]
-    least: Sequence[str]
-    most: Sequence[str]
 
     @classmethod
     def of(cls, metadata: Any) -> Footer:
         # Not the types that another writer has named, which are not all readable in this way.
         types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
         repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
-        row_groups = tuple(_row_groups(metadata))
-        least, most = (
-            [bound for it in row_groups if (bound := getattr(it.bounds, name)) is not None]
-            for name in ("least_entity", "most_entity")
-        )
-        is_ascending = len(least) == len(most) == len(row_groups) and least == sorted(least) and most == sorted(most)
-        return cls(metadata, row_groups, repeated, *((least, most) if is_ascending else ((), ())))
+        return cls(metadata, tuple(_row_groups(metadata)), repeated)
 
-    def row_groups_of(self, entity: str, first: int, last: int) -> list[_RowGroup]:
-        """The row groups that may have these revisions of an entity."""
-        found = self.row_groups
-        if self.least:
-            found = found[bisect_left(self.most, entity) : bisect_right(self.least, entity)]
-        return [it for it in found if it.bounds.may_hold(entity, first, last)]
+    def row_groups_of(self, entity: str, first: int, last: int) -> list[tuple[int, _Bounds]]:
+        """The numbers and bounds of the row groups that may have these revisions of an entity."""
+        return [(number, it) for number, it in enumerate(self.row_groups) if it.may_hold(entity, first, last)]
 
 
 class Version(NamedTuple):
@@ -213,6 +175,11 @@ class Version(NamedTuple):
     number: int
     files: tuple[_File, ...]
     reaches: int
+
+    @property
+    def without_row(self) -> int:
+        """How many of the journal's numbers have no row: only deletions, and holes of the journal, add some."""
+        return self.reaches - sum(file.rows for file in self.files)
 
 
 class DeltaTableReader:
@@ -227,31 +194,25 @@ class DeltaTableReader:
         self._looked = float("-inf")
         self._former: deque[Version] = deque(maxlen=FORMER)
         self.deletions = 0
-        """How many deletions may have happened since this table was opened."""
+        """How many deletions may have happened since this table, which has rows with numbers, was opened."""
 
     def is_there(self) -> bool:
         return self._version is not None or is_table(self._path)
 
     def newest(self) -> Version:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
-        with contextlib.suppress(*GONE):
-            return self._load(self._version)
-        # A part of the log may have been removed while it was read.
-        try:
-            return self._load(self._version)
-        except GONE as error:
-            raise self._unreadable(error) from error
+        return self.read(lambda version: version, 0, is_newest=True)
 
-    def read(self, of: Callable[[Version], Found], reaching: int) -> Found:
-        """Return what `of` finds in a version that reaches so far.
+    def read(self, of: Callable[[Version], Found], reaching: int, *, is_newest: bool = False) -> Found:
+        """Return what `of` finds in a version that reaches so far, or in the newest one.
 
-        In the newest one if a file of another one is gone. Raises HistoryUnavailable.
+        Also in the newest one if a file of another one, or a part of the log, is gone. Raises HistoryUnavailable.
         """
         known = self._version
         for attempt in range(_TRIES):
             try:
-                is_old = self._clock() - self._looked >= LOOK_SECONDS
-                if known is None or attempt or is_old or known.reaches < reaching:
+                is_old = is_newest or attempt or self._clock() - self._looked >= LOOK_SECONDS
+                if known is None or is_old or known.reaches < reaching:
                     known = self._load(known)
                 if known.reaches < reaching:
                     raise HistoryUnavailable(
@@ -261,7 +222,7 @@ class DeltaTableReader:
                 return of(known)
             except GONE as error:
                 if attempt == _TRIES - 1:
-                    raise self._unreadable(error) from error
+                    raise HistoryUnavailable(str(translate_lake_error(self._path, error))) from error
         raise AssertionError("unreachable")
 
     def former(self) -> list[Version]:
@@ -271,9 +232,6 @@ class DeltaTableReader:
         """
         with self._lock:
             return list(reversed(self._former))
-
-    def _unreadable(self, error: Exception) -> HistoryUnavailable:
-        return HistoryUnavailable(str(translate_lake_error(self._path, error)))
 
     def _load(self, known: Version | None) -> Version:
         """Return the newest version: the known one, unless the log has grown or is that of another table."""
@@ -285,24 +243,17 @@ class DeltaTableReader:
             if known is not None and self._is_newest(known.number):
                 return known
             table = DeltaTable(self._path)
-            number = table.version()
-            if known is not None and self._may_have_deleted(known.number, number):
+            found = Version(table.version(), tuple(_files(self._path, table)), table.transaction_version(APP) or 0)
+            if known is not None and known.number < found.number and known.without_row != found.without_row:
                 self._former.append(known)
                 self.deletions += 1
-            files = tuple(_files(self._path, table))
-            self._noted = self._mark(number)
-            self._version = Version(number, files, table.transaction_version(APP) or 0)
-            return self._version
+            self._noted = self._mark(found.number)
+            self._version = found
+            return found
 
     def _is_newest(self, number: int) -> bool:
         # A log may have been shortened up to a later checkpoint: then its own part is gone, too.
         return self._noted is not None and self._mark(number) == self._noted and not self._log(number + 1).exists()
-
-    def _may_have_deleted(self, before: int, after: int) -> bool:
-        """Whether a commit between two versions may have deleted rows, or the table was replaced."""
-        if after < before or after - before > _FEW_COMMITS:
-            return after > before
-        return any(_operation(self._log(number)) not in _DELETES_NOTHING for number in range(before + 1, after + 1))
 
     def _mark(self, number: int) -> tuple[int, int] | None:
         """Return the identity of a version's log file; None if there is none.
@@ -319,21 +270,14 @@ class DeltaTableReader:
         return Path(self._path, "_delta_log", f"{number:020}.json")
 
 
-def _operation(commit: Path) -> str | None:
-    """Return the operation of a commit; None if unknown."""
-    with contextlib.suppress(OSError, ValueError):
-        return next((action.info.operation for action in read_commit(commit) if action.info is not None), None)
-    return None
-
-
 def _files(path: str, table: DeltaTable) -> Iterator[_File]:
     """Return the files of a table from its log."""
     bounds = ("min.entity", "max.entity", "min.revision", "max.revision")
     # A table has one of the two times.
     times = ("min.ts", "max.ts", "min.modified", "max.modified")
-    for name, *found in file_facts(table, "path", *bounds, *times):
+    for name, rows, *found in file_facts(table, "path", "num_records", *bounds, *times):
         least, most, least_modified, most_modified = found[4:]
-        yield _File(str(Path(path, name)), _Bounds(*found[:4]), least or least_modified, most or most_modified)
+        yield _File(str(Path(path, name)), rows, _Bounds(*found[:4]), least or least_modified, most or most_modified)
 
 
 @lru_cache(FOOTERS)
@@ -342,13 +286,12 @@ def footer_of(path: str) -> Footer:
     return Footer.of(pq.read_metadata(path, memory_map=True))
 
 
-def _row_groups(footer: Any) -> Iterator[_RowGroup]:
+def _row_groups(footer: Any) -> Iterator[_Bounds]:
     names = footer.schema.names
     entity, revision = names.index("entity"), names.index("revision")
     for number in range(footer.num_row_groups):
         row_group = footer.row_group(number)
-        bounds = _Bounds(*_extremes(row_group.column(entity)), *_extremes(row_group.column(revision)))
-        yield _RowGroup(number, bounds, row_group.num_rows, row_group.total_byte_size)
+        yield _Bounds(*_extremes(row_group.column(entity)), *_extremes(row_group.column(revision)))
 
 
 def _extremes(chunk: Any) -> tuple[Any, Any]:
@@ -356,27 +299,45 @@ def _extremes(chunk: Any) -> tuple[Any, Any]:
     return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else (None, None)
 
 
-def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
-    """The rows with these revisions. Files and row groups that cannot have any of them are left alone.
+def parts_of(
+    version: Version, asked: ScanFilter, first: int, last: int, columns: list[str], *, newest_first: bool = False
+) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the rows with these revisions by row groups, the oldest or the newest ones first.
 
-    Where times are asked for, `columns` has them.
+    With each part comes the first revision (with `newest_first` the last one) that later parts may have: the caller stops
+    when it needs no more. Files and row groups that cannot have any of the rows are left alone. Where times are asked for,
+    `columns` has them.
     """
+
+    def nearest(bounds: _Bounds) -> int:
+        if newest_first:
+            return -min(last, bounds.most_revision or last)
+        return max(first, bounds.least_revision or first)
+
+    files = [file for file in version.files if file.may_hold(asked, first, last)]
+    # A file without a number of a row group: its footer is read when it is the next one.
+    waiting = [(nearest(file.bounds), place, -1) for place, file in enumerate(files)]
+    heapify(waiting)
+    while waiting:
+        _, place, number = heappop(waiting)
+        path = files[place].path
+        if number < 0:
+            for it, bounds in footer_of(path).row_groups_of(asked.id, first, last):
+                heappush(waiting, (nearest(bounds), place, it))
+        else:
+            rows = _read(path, number, asked, first, last, columns)
+            yield rows, abs(waiting[0][0]) if waiting else (first - 1 if newest_first else last + 1)
+
+
+def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
+    """The rows with these revisions."""
+    return pa.concat_tables([nothing(columns), *(rows for rows, _ in parts_of(version, asked, first, last, columns))])
+
+
+def _read(path: str, number: int, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
+    """Return the requested rows of a row group. The scan of a data set takes almost twice as long."""
+    footer = footer_of(path)
     wanted = list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns)))
-    found = []
-    for file in version.files:
-        if not file.may_hold(asked, first, last):
-            continue
-        footer = footer_of(file.path)
-        numbers = [it.number for it in footer.row_groups_of(asked.id, first, last)]
-        if numbers:
-            found.append(_read(file.path, footer, numbers, wanted, asked, first, last).select(columns))
-    return pa.concat_tables(found) if found else nothing(columns)
-
-
-def _read(
-    path: str, footer: Footer, numbers: list[int], columns: list[str], asked: ScanFilter, first: int, last: int
-) -> pa.Table:
-    """Return the requested rows of some row groups. The scan of a data set takes almost twice as long."""
     with pa.memory_map(path) as content:
         file = pq.ParquetFile(
             content,
@@ -386,9 +347,10 @@ def _read(
             # A damaged page is an error, not an event.
             page_checksum_verification=True,
         )
-        read = file.read_row_groups(numbers, columns, use_threads=False)
-    rows = pa.table({name: _column(read, name, footer.repeated) for name in columns})
-    return rows.filter(asked.rows(rows, first, last)).cast(pa.schema([_SCHEMA.field(name) for name in columns]))
+        read = file.read_row_group(number, wanted, use_threads=False)
+    rows = pa.table({name: _column(read, name, footer.repeated) for name in wanted})
+    found = rows.filter(asked.rows(rows, first, last)).select(columns)
+    return found.cast(pa.schema([_SCHEMA.field(name) for name in columns]))
 
 
 def _column(rows: pa.Table, name: str, repeated: Sequence[str]) -> pa.ChunkedArray:

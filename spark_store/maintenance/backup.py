@@ -29,7 +29,7 @@ from spark_store.errors import (
 from spark_store.files import size_of, write_atomically
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.durability import sync
-from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
+from spark_store.lake.tables import APP, EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.records import now_text
 
 MANIFEST = "backup.json"
@@ -207,15 +207,14 @@ def _check_content(copy: Lake, tables: Mapping[str, int], attempt: _CopyAttempt)
     Raises _FileDisappeared, LakeUnfit, StoreError.
     """
     with JournalReader.open(copy.journal) as journal:
-        newest, oldest = journal.newest(), journal.oldest_known()
+        newest, trimmed = journal.newest(), journal.oldest_known() - 1
     for name in ("-wal", "-shm"):
         copy.journal.with_name(f"{copy.journal.name}{name}").unlink(missing_ok=True)
-    trimmed = newest if oldest is None else oldest - 1
     reached = None
     if EVENTS.name in tables:
-        from spark_store.lake.reader import position
+        from spark_store.lake.reader import last_transaction
 
-        reached = position(copy).seq
+        reached = last_transaction(copy, EVENTS, APP)
     if reached is not None and reached > newest:
         raise LakeUnfit(
             f"the lake has event {reached}, but the journal ends at event {newest}: they belong to different services"

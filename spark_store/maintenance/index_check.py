@@ -8,6 +8,7 @@ one by one. It reports places, never values. Entities that the index has not rea
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from array import array
 from collections.abc import Iterator, Mapping
@@ -25,8 +26,6 @@ SHOWN = 50
 """For how many things the rows are compared one by one."""
 
 _MASK = 2**64 - 1
-_BEGIN = "BEGIN"
-_END = "ROLLBACK"
 _STATES = f"""
     SELECT key, type, created, length(state), CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END
     FROM entities WHERE key BETWEEN ? AND ? AND state IS NOT NULL ORDER BY key
@@ -78,21 +77,16 @@ class IndexComparison(NamedTuple):
 
 def compare(path: Path) -> IndexComparison:
     """Compare all of a journal's file. Raises StoreUnavailable."""
-    connection = None
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
-        connection.execute("PRAGMA query_only = ON")
-        connection.execute(_BEGIN)
-        found = index_builder.progress(connection)
-        # Rows that are being deleted for a rebuild are meaningless.
-        compared = IndexComparison(0, found.last, 0, []) if found.is_stale else _Comparator(connection, found).compare()
-        connection.execute(_END)
-        return compared
+        address = f"{path.absolute().as_uri()}?mode=rw"
+        with contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("BEGIN")
+            found = index_builder.progress(connection)
+            # Rows that are being deleted for a rebuild are meaningless.
+            return IndexComparison(0, found.last, 0, []) if found.is_stale else _Comparator(connection, found).compare()
     except sqlite3.Error as error:
         raise translate_sqlite_error(path, error) from error
-    finally:
-        if connection is not None:
-            connection.close()
 
 
 class _Comparator:

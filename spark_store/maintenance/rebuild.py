@@ -61,14 +61,6 @@ class RebuildReport(NamedTuple):
     examples: tuple[str, ...]
 
 
-class _Row(NamedTuple):
-    """An entity; its events up to the revision `erased` were erased."""
-
-    key: int
-    erased: int
-    state: EntityState
-
-
 def rebuild_journal(
     place: Lake,
     chunk: int = CHUNK,
@@ -138,13 +130,8 @@ def _do(connection: sqlite3.Connection, step: Callable[[sqlite3.Connection], T])
 @contextlib.contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 @contextlib.contextmanager
@@ -169,16 +156,17 @@ class _Run:
     def next_chunk(self, limit: int) -> bool:
         """Process one transaction; False if there was nothing left."""
         rows = [
-            _Row(row[0], row[1], EntityState._make(row[2:]))
-            for row in self._connection.execute(_ENTITIES, (self._key, limit))
+            (key, erased, EntityState._make(state))
+            for key, erased, *state in self._connection.execute(_ENTITIES, (self._key, limit))
         ]
         if not rows:
             return False
-        known = self._known_entities([row.state for row in rows if self._is_trimmed(row.key)])
+        known = self._known_entities([state for key, _, state in rows if self._is_trimmed(key)])
         with _transaction(self._connection):
-            for row in rows:
-                self._rebuild(row, known.get((row.state.entity_type, row.state.entity)))
-        self._key = rows[-1].key
+            for key, erased, state in rows:
+                lake_state = known.get((state.entity_type, state.entity))
+                self._rebuild(key, state, None if lake_state is None or lake_state.revision <= erased else lake_state)
+        self._key = rows[-1][0]
         return True
 
     def add_unknown(self) -> None:
@@ -211,31 +199,32 @@ class _Run:
         found = rows.latest_states(self._place, sorted({state.entity for state in states}))
         return {(state.entity_type, state.entity): state for state in found}
 
-    def _rebuild(self, row: _Row, known: EntityState | None) -> None:
+    def _rebuild(self, key: int, state: EntityState, known: EntityState | None) -> None:
+        """Replace a state if its events, or the `known` one and later events, lead to another one."""
         self.counts["checked"] += 1
         try:
-            folding = self._fold(row, known)
+            folding = self._fold(key, state, known)
         except msgspec.DecodeError:
             # An event is damaged.
-            self._note("unchanged", row.state)
+            self._note("unchanged", state)
             return
         made = folding.snapshot
         # A state newer than all remaining events has no other source.
-        if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:
-            self._note("unchanged", row.state)
+        if folding.ground is FoldBase.NOTHING or made is None or made.revision < state.revision:
+            self._note("unchanged", state)
             return
         text = state_text(made)
         values = (made.policy, made.revision, folding.seq, made.created, made.modified)
-        if values == row.state[2:7] and is_same_text(text, row.state.state):
+        if values == state[2:7] and is_same_text(text, state.state):
             return
-        self._connection.execute(_UPDATE, (*values, text, row.key))
-        self._note("changed", row.state)
+        self._connection.execute(_UPDATE, (*values, text, key))
+        self._note("changed", state)
 
-    def _fold(self, row: _Row, known: EntityState | None) -> StateFold:
-        folding, entity = StateFold(), entity_of(*row.state[:2])
-        if known is not None and known.revision > row.erased:
+    def _fold(self, key: int, state: EntityState, known: EntityState | None) -> StateFold:
+        folding, entity = StateFold(), entity_of(*state[:2])
+        if known is not None:
             folding.known(as_snapshot(known), known.seq)
-        for seq, *found in self._connection.execute(_ENTRIES, (row.key,)):
+        for seq, *found in self._connection.execute(_ENTRIES, (key,)):
             folding.event(Event(entity, *found), seq)
         return folding
 

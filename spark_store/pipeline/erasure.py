@@ -44,20 +44,13 @@ def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
     drop_shuffles(target.spark)
     # Only now: a backup that has the ID has none of the old files.
     for table in TABLES:
-        _note(target, table, erasures[-1].id)
+        # No rows, with this number. A deletion cannot carry it: Delta would pass over one that is done again.
+        append_once(target, table, target.read(table).where("false"), ERASURES, erasures[-1].id)
 
 
 def last_done(place: Lake) -> int:
     """Return the last erasure that every table has done; 0 for none. Raises StoreUnavailable, LakeUnfit."""
     return min(reader.last_transaction(place, table, ERASURES) for table in TABLES)
-
-
-def _note(target: LakeWriter, table: Table, number: int) -> None:
-    """Append nothing, with this number.
-
-    A deletion cannot carry it: Delta would pass over one that is done again.
-    """
-    append_once(target, table, target.read(table).where("false"), ERASURES, number)
 
 
 def clean(place: Lake, versions: Mapping[str, int]) -> None:

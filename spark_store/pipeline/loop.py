@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -48,35 +48,22 @@ from spark_store.pipeline.warm_up import warm_up
 from spark_store.records import now_text
 
 
-class StartPosition(NamedTuple):
-    """The positions at a start as event numbers; 0 for none.
-
-    `oldest` (None if there is none) and `newest` of the journal, the last one in `events`, the last one merged into `latest`
-    (0 also if it has unfilled columns), and the published watermark.
-    """
-
-    oldest: int | None
-    newest: int
-    appended: int
-    merged: int
-    watermark: int
-
-
-def first_unmerged(found: StartPosition) -> int:
+def first_unmerged(oldest: int, newest: int, appended: int, merged: int, watermark: int) -> int:
     """Return from which of the appended events on states must be merged at a start.
 
-    A number above the last one means none. Raises LakeUnfit if continuing would lose events, or mix those of two journals.
+    All are event numbers, 0 for none: the `oldest` known and `newest` one of the journal, the last one in `events`, the
+    last one merged into `latest`, and the published watermark. A result above the last one means none. Raises LakeUnfit if
+    continuing would lose events, or mix those of two journals.
     """
-    if found.newest < found.appended:
+    if newest < appended:
         raise LakeUnfit(
-            f"the lake has events up to {found.appended}, but the journal only up to {found.newest}; restore the newer "
+            f"the lake has events up to {appended}, but the journal only up to {newest}; restore the newer "
             "journal, or move the folder `lake` away, and the pipeline creates a new one"
         )
-    oldest = found.newest + 1 if found.oldest is None else found.oldest
-    expect_no_gap(oldest, found.appended)
-    merged = min(found.watermark, found.appended, found.merged)
+    expect_no_gap(oldest, appended)
+    merged = min(watermark, appended, merged)
     # The entities of trimmed events are unknown: merge all.
-    return merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1
+    return merged + 1 if merged + 1 >= oldest or merged >= appended else 1
 
 
 Say = Callable[..., None]
@@ -165,8 +152,8 @@ class PipelineLoop:
             tables.check_same_journal(target, journal_reader, appended)
             self._step_back(min(appended, merged))
             # Read last: nothing above the watermark is trimmed from now on.
-            found = StartPosition(journal_reader.oldest_known(), newest, appended, merged, self._watermark.seq)
-        first = first_unmerged(found)
+            oldest = journal_reader.oldest_known()
+        first = first_unmerged(oldest, newest, appended, merged, self._watermark.seq)
         if first <= appended:
             self._say("catching up", first=first, last=appended)
             tables.merge_latest(target, first, appended)

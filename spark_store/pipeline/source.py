@@ -129,7 +129,7 @@ def state_batches(path: Path, first: int, last: int, part: int = 0, parts: int =
     with JournalReader.open(path) as journal_reader:
         yield from arrow(journal_reader.states(first, last, part, parts), STATES)
         # Checked afterwards: events may have been trimmed meanwhile.
-        oldest = journal_reader.oldest_known() or journal_reader.newest() + 1
+        oldest = journal_reader.oldest_known()
     if 1 < first < oldest:
         raise StoreUnavailable(
             f"{path}: events from number {first} on were trimmed, so the pipeline does not know which entities changed; "

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.queries import as_of
-from spark_store.queries.as_of_fold import DDL, KNOWN, FoldOutput, FoldRow, fold_to_files
+from spark_store.queries.as_of_fold import DDL, KNOWN, FoldOutput, FoldRow, fold_to_file
 from spark_store.queries.spark_query import SparkQuery, Tables
 from spark_store.rql.options import order_by
 from spark_store.rql.query import ThingQuery
@@ -47,4 +47,4 @@ def warm_up(target: LakeWriter, is_over: Callable[[], bool]) -> int:
 def _fold_one(output: FoldOutput, tables: Tables) -> Any:
     thing = tables.session.range(1).selectExpr(*(f"{value} AS {name}" for name, value in _THING.items()))
     ordered = thing.repartition("entity").sortWithinPartitions("entity", "revision")
-    return ordered.mapInArrow(fold_to_files(None, output), DDL)
+    return ordered.mapInArrow(partial(fold_to_file, None, output), DDL)

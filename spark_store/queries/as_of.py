@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mappings.json_values import decode_state
 from mappings.timestamps import utc_text
-from spark_store.errors import TooManyRows, translate_system_error
+from spark_store.errors import LimitExceeded, translate_system_error
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
-from spark_store.queries.as_of_fold import DDL, KNOWN, Candidate, FoldOutput, FoldRow, fold_to_files, thing_document
+from spark_store.queries.as_of_fold import DDL, KNOWN, Candidate, FoldOutput, FoldRow, fold_to_file, thing_document
 from spark_store.queries.spark_query import Rows, SparkQuery, Tables
 from spark_store.records import StateGuard
 from spark_store.rql.order import sort_key, value_of
@@ -84,15 +85,15 @@ def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput
             kept = tables.read(FULL_SNAPSHOTS, versions.full_snapshots).where(f"as_of = {versions.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_STATE))
         ordered = rows.select(*FoldRow._fields).repartition("entity").sortWithinPartitions("entity", "revision")
-        return ordered.mapInArrow(fold_to_files(question.predicate, output), DDL)
+        return ordered.mapInArrow(partial(fold_to_file, question.predicate, output), DDL)
 
     return ask
 
 
 def result_files(rows: Rows) -> list[Path]:
-    """Return the files that the rows of the query's result name. Raises TooManyRows."""
+    """Return the files that the rows of the query's result name. Raises LimitExceeded."""
     if not all(row.is_complete for row in rows):
-        raise TooManyRows("found more things than may be written on the disk; narrow the search")
+        raise LimitExceeded("found more things than may be written on the disk; narrow the search")
     return [Path(row.file) for row in rows]
 
 

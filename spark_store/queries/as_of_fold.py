@@ -13,9 +13,8 @@ import itertools
 import os
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -97,16 +96,10 @@ class FoldOutput(NamedTuple):
     max_bytes: int
 
 
-def fold_to_files(
-    predicate: Predicate | None, output: FoldOutput
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that folds a worker's batches into a file, and yields a row about it (`DDL`)."""
-    return partial(_write_file, predicate, output)
-
-
-def _write_file(
+def fold_to_file(
     predicate: Predicate | None, output: FoldOutput, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    """Fold a worker's batches into a file, and yield a row about it (`DDL`)."""
     # The service imports this module, and needs Arrow only for queries.
     import pyarrow as pa
 
@@ -210,11 +203,8 @@ def _match_row(matcher: _PredicateMatcher | None, thing: StateRow) -> Candidate 
 
 def state_after(rows: Sequence[FoldRow]) -> StateRow | None:
     """Return a thing after its last row; None if it does not exist, or is not known."""
-    first = next((number for number in reversed(range(len(rows))) if rows[number].action == KNOWN), None)
-    known = None if first is None else rows[first]
-    events = (
-        rows if first is None or known is None else [row for row in rows[first + 1 :] if row.revision > known.revision]
-    )
+    known = next((row for row in reversed(rows) if row.action == KNOWN), None)
+    events = rows if known is None else [row for row in rows if row.revision > known.revision]
     if not events:
         return None if known is None or known.value is None else _known_state(known)
     return _fold_values(known, events) if _only_sets_values(known, events) else _fold(known, events)

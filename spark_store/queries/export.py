@@ -22,13 +22,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mappings.ids import namespace_of
-from spark_store.errors import StoreUnavailable, TooManyRows
+from spark_store.errors import LimitExceeded, StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
 from spark_store.lake.arrow_rows import EVENTS as ENTRIES
 from spark_store.lake.arrow_rows import arrow
-from spark_store.lake.reader import CUT, LakePosition
+from spark_store.lake.reader import CUT
 from spark_store.lake.rows import SORT, Check, TableRows, in_parts, key_at
 from spark_store.lake.table_scan import journal_rows, schema_of, values
 from spark_store.lake.tables import EVENTS, Lake
@@ -79,24 +79,22 @@ class Export:
     def run(self, selection: EventSelection, out: Path, *, force: bool = False) -> ExportResult:
         """Write the file.
 
-        Raises OutputUnusable, StoreUnavailable (a full disk, too), LakeUnfit, QueryCancelled, QueryTimeout, TooManyRows.
+        Raises OutputUnusable, StoreUnavailable (a full disk, too), LakeUnfit, QueryCancelled, QueryTimeout, LimitExceeded.
         """
         check = partial(check_limits, self.limits, time.monotonic() + self.limits.seconds, self.cancellation)
         rows, first, last = 0, None, None
         with output_file(out, SCHEMA, force=force) as output:
             # First of all: later erasures of the lake are left out here.
             erased = lakes.pending_erasures(self.lake)
-            position, waiting = newest(self.lake, selection, erased, check)
-            files = (
-                [] if position is None else in_parts(lake_rows(self.lake, position.version, selection, erased, check))
-            )
+            version, waiting = newest(self.lake, selection, erased, check)
+            files = [] if version is None else in_parts(lake_rows(self.lake, version, selection, erased, check))
             for table in merge_ordered(filter_rows(files, selection, check), waiting):
                 check()
                 rows += table.num_rows
                 least, most = pc.min_max(table["revision"]).as_py().values()
                 first, last = min(first or least, least), max(last or most, most)
                 if self.limits.rows is not None and rows > self.limits.rows:
-                    raise TooManyRows(
+                    raise LimitExceeded(
                         f"found at least {rows} events, expected at most {self.limits.rows}; select fewer, or allow more"
                     )
                 output.write_table(table)
@@ -130,20 +128,19 @@ def _spared(erasure: Erasure) -> ds.Expression:
 
 def newest(
     lake: Lake, selection: EventSelection, erased: Sequence[Erasure] = (), check: Check = lambda: None
-) -> tuple[LakePosition | None, pa.Table | None]:
-    """Return the lake's position, and the selected later events of the journal, in order.
+) -> tuple[int | None, pa.Table | None]:
+    """Return the lake's version, and the selected later events of the journal, in order.
 
     Without erased ones; None if there are neither. Raises StoreUnavailable, and what `check` raises.
     """
     for _ in range(_TRIES):
-        position = lakes.position(lake) if lake.has(EVENTS) else None
-        seq = 0 if position is None else position.seq
+        version, seq = lakes.position(lake) if lake.has(EVENTS) else (None, 0)
         with JournalReader.open(lake.journal) as journal_reader:
             rows = _select(journal_reader.entries(seq + 1, journal_reader.newest()), selection, erased, check)
             oldest = journal_reader.oldest()
         # Events that the lake has taken meanwhile may have been trimmed from the journal while it was read.
         if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
-            return position, rows
+            return version, rows
     raise StoreUnavailable(f"{lake.journal}: events after {seq} were trimmed repeatedly while they were read; retry")
 
 

@@ -22,13 +22,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from spark_store.errors import (
-    NoPipeline,
-    NoSparkQueries,
-    PipelineLost,
     QueryCancelled,
     QueryRefused,
     QueryTimeout,
-    SparkQueryError,
     StoreError,
     StoreUnavailable,
     system_reason,
@@ -42,9 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 T = TypeVar("T")
-
-AT_ONCE = 2
-"""How many queries of one `SparkQueries` run at the same time; others wait, within their time."""
 
 _INTERRUPT_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
@@ -123,23 +116,19 @@ Rows: TypeAlias = "list[Row]"
 class SparkQueries:
     """Queries one lake. Every method may be called from any thread; none belongs on an event loop."""
 
-    def __init__(self, lake: Lake, find: Callable[[], str], at_once: int = AT_ONCE) -> None:
+    def __init__(self, lake: Lake, find: Callable[[], str]) -> None:
         """`find` returns the address of Spark Connect for each query; see `finder`."""
         self.lake = lake
         self.find = find
-        self.slots = threading.BoundedSemaphore(at_once)
 
     def run(self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None) -> Rows:
         """Return all rows of a query.
 
-        Raises NoSparkQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
+        Raises QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
         """
         deadline = time.monotonic() + limits.seconds
         check = partial(check_limits, limits, deadline, cancellation or Cancellation())
         with contextlib.ExitStack() as closing:
-            while not self.slots.acquire(timeout=_POLL_SECONDS):
-                check()
-            closing.callback(self.slots.release)
             check()
             try:
                 session = _session(self.find())
@@ -168,7 +157,7 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
         if remote is not None:
             return remote
         if is_off:
-            raise NoSparkQueries(
+            raise QueryRefused(
                 "Spark queries need Spark, and spark.mode is off: set spark.mode to embedded or external, or "
                 "spark.remote to the address of a Spark Connect server that sees the lake"
             )
@@ -177,20 +166,20 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
     return find
 
 
-def translate_error(error: Exception) -> SparkQueryError | StoreUnavailable:
+def translate_error(error: Exception) -> QueryRefused | StoreUnavailable:
     """Return the store's error for an error of pyspark or gRPC."""
     text = str(error)
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
     reason = _shorten(text)
     if code == "UNAUTHENTICATED":
-        return NoPipeline(f"the server does not know this token: {reason}; the pipeline may be restarting")
+        return StoreUnavailable(f"the server does not know this token: {reason}; the pipeline may be restarting")
     if code == "UNAVAILABLE" and "onnect" in text:
-        return NoPipeline(
+        return StoreUnavailable(
             f"expected a pipeline with Spark queries, found none: {reason}; `connectivity pipeline status` and "
             "/health/ready show its state"
         )
     if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST_TEXTS):
-        return PipelineLost(
+        return StoreUnavailable(
             f"the pipeline ended during the query: {reason}; repeat the query when the pipeline runs again"
         )
     if any(said in text for said in _REMOVED_TEXTS):

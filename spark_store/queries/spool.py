@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
-from spark_store.errors import StoreUnavailable, TooManyRows, translate_sqlite_error, translate_system_error
+from spark_store.errors import LimitExceeded, StoreUnavailable, translate_sqlite_error, translate_system_error
 from spark_store.rql.query import SortField, SortKey
 
 _STEPS: Final = 10_000
@@ -61,10 +61,10 @@ class Spool:
         return len(self._ends) - 1
 
     def add(self, place: SortKey, record: bytes) -> None:
-        """Raises TooManyRows, StoreUnavailable."""
+        """Raises LimitExceeded, StoreUnavailable."""
         end = self._ends[-1] + len(record)
         if len(self) >= self._bound.records or end > self._bound.bytes:
-            raise TooManyRows(
+            raise LimitExceeded(
                 f"found more than {len(self)} things of {self._ends[-1]} bytes, expected at most {self._bound.records} of "
                 f"{self._bound.bytes} bytes; narrow the search"
             )

@@ -16,7 +16,7 @@ from mappings.timestamps import utc_text
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
-from spark_store.queries.as_of_fold import FoldOutput, FoldRow, fold_to_files
+from spark_store.queries.as_of_fold import FoldOutput, FoldRow, fold_to_file
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries
 from spark_store.rql.query import ThingQuery
 from tests.support.in_process.service import ConnectionHarness
@@ -50,7 +50,7 @@ class FoldedQueries(SparkQueries):
         things = [it for it in _things(self._journal) if not names or it.namespace in names]
         rows = [row for it in things for row in _rows(self._journal, it, utc_text(asked.before))]
         batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_INPUT)
-        written = fold_to_files(asked.question.predicate, asked.output)(iter([batch]))
+        written = fold_to_file(asked.question.predicate, asked.output, iter([batch]))
         return [WrittenFile(**row) for it in written for row in it.to_pylist()]
 
 

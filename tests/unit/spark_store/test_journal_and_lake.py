@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
@@ -216,18 +215,17 @@ def test_events_that_the_lake_has_lost_after_others_are_reported(
         read(trimmed, asked, limit)
 
 
-def test_events_lost_by_the_lake_at_the_end_of_the_read_ahead_are_reported(trimmed: TrimmedHistory) -> None:
+def test_events_lost_by_the_lake_at_the_end_of_a_file_are_reported(trimmed: TrimmedHistory) -> None:
     """The events after them are not skipped."""
     trimmed = trimmed._replace(cold=LakeHistory(trimmed.lake))
-    forget(trimmed.lake, "revision >= 9 AND revision <= 12")
+    forget(trimmed.lake, "revision >= 31 AND revision <= 34")
     asked = open_range(trimmed.journal, HistoryQuery(LAMP))
-    with patch("spark_store.lake.history_reader.AHEAD", 10):
-        first = page(trimmed.journal, asked, 0, 10, MUCH)
-        assert first.trimmed is not None
-        found = cold_page(trimmed.cold, asked, first.trimmed, 10, MUCH, 40)
-        assert (revisions(found.events), found.position, found.ended) == (span(1, 8), 8, False)
-        with pytest.raises(HistoryUnavailable, match="the lake lacks revisions 9 to 12"):
-            read(trimmed, HistoryQuery(LAMP), 10)
+    first = page(trimmed.journal, asked, 0, 30, MUCH)
+    assert first.trimmed is not None
+    found = cold_page(trimmed.cold, asked, first.trimmed, 30, MUCH, 40)
+    assert (revisions(found.events), found.position, found.ended) == (span(1, 30), 30, False)
+    with pytest.raises(HistoryUnavailable, match="the lake lacks revisions 31 to 34"):
+        read(trimmed, HistoryQuery(LAMP), 30)
 
 
 def test_a_replay_that_retention_overtakes_wholly_fails_too(trimmed: TrimmedHistory) -> None:

@@ -10,14 +10,13 @@ from connectivity.errors import CommandFailed
 from connectivity.maintenance.export import ExportRequest, _exit_code, selection
 from spark_store import rql
 from spark_store.errors import (
+    LimitExceeded,
     OutputUnusable,
-    PipelineLost,
     QueryCancelled,
     QueryTimeout,
     ResultTooLarge,
     StoreError,
     StoreUnavailable,
-    TooManyRows,
 )
 from spark_store.queries.selection import EventSelection
 from tests.support.cpu_budget import at_most
@@ -107,10 +106,9 @@ def test_white_space_in_front_of_a_filter_is_read_once() -> None:
     ("error", "code"),
     [
         (StoreUnavailable("full"), 1),
-        (PipelineLost("gone"), 1),
         (QueryTimeout("late"), 1),
         (OutputUnusable("there"), 2),
-        (TooManyRows("many"), 2),
+        (LimitExceeded("many"), 2),
         (ResultTooLarge("large"), 2),
         (QueryCancelled("stopped"), 130),
     ],

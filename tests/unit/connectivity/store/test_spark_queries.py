@@ -14,7 +14,7 @@ import pytest
 
 from connectivity.config.settings import Settings
 from connectivity.store.spark_queries import AsyncSparkQueries, open_spark_queries
-from spark_store.errors import NoSparkQueries, QueryCancelled, QueryRefused
+from spark_store.errors import QueryCancelled, QueryRefused
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
 from tests.support.lake.sql_query import sql
@@ -83,6 +83,6 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_spark_query_with_spark_off_raises_an_error_that_names_the_setting(tmp_path: Path) -> None:
     wide = AsyncSparkQueries(open_spark_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
-    with pytest.raises(NoSparkQueries, match="set spark"):
+    with pytest.raises(QueryRefused, match="set spark"):
         await wide.run(QUERY, LIMITS)
     wide.close()

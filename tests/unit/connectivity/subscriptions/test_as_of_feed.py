@@ -17,7 +17,7 @@ from connectivity.subscriptions import as_of_feed as module
 from connectivity.subscriptions.as_of_feed import AsOfFeed, AsOfSearches, PastOptions
 from connectivity.subscriptions.feed import Page, PageEnd
 from connectivity.subscriptions.search_feed import SearchRequest
-from spark_store.errors import NoPipeline, PipelineLost, QueryCancelled, QueryRefused, QueryTimeout, StoreError
+from spark_store.errors import QueryCancelled, QueryRefused, QueryTimeout, StoreError, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
@@ -270,8 +270,7 @@ def _text(instant: datetime) -> str:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (NoPipeline("none runs"), (503, "thing-search:past.unreachable")),
-        (PipelineLost("killed"), (503, "thing-search:past.unreachable")),
+        (StoreUnavailable("killed"), (503, "thing-search:past.unreachable")),
         (QueryTimeout("60 s"), (503, "thing-search:budget.exceeded")),
         (QueryRefused("odd"), (500, "internalerror")),
     ],

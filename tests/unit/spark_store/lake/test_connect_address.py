@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_store.errors import NoPipeline, StoreUnavailable
+from spark_store.errors import StoreUnavailable
 from spark_store.lake.connect_address import local_address, publish_address, read_address
 
 
@@ -33,7 +33,7 @@ def test_the_address_of_a_later_one_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_missing_or_corrupt_address_file_raises_an_error_with_the_next_step(tmp_path: Path) -> None:
     file = tmp_path / "connect.json"
-    with pytest.raises(NoPipeline, match="start the service"):
+    with pytest.raises(StoreUnavailable, match="start the service"):
         read_address(file)
     file.write_bytes(b'{"token": "s3cret"')
     with pytest.raises(StoreUnavailable, match="expected an address, found 18 bytes") as refused:

@@ -90,9 +90,9 @@ def read_row_groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     read_file = table_scan._read
 
-    def noting(path: str, footer: Any, numbers: list[int], *rest: Any) -> Any:
-        found.extend((path, number) for number in numbers)
-        return read_file(path, footer, numbers, *rest)
+    def noting(path: str, number: int, *rest: Any) -> Any:
+        found.append((path, number))
+        return read_file(path, number, *rest)
 
     monkeypatch.setattr(table_scan, "_read", noting)
     return found
@@ -213,7 +213,6 @@ def test_a_missing_table_is_reported(lake: Lake) -> None:
 
 
 def test_the_oldest_event_of_a_range_is_found_for_any_start(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_reader, "WINDOW", 4)
     fill(lake, 1, 40)
     opened = LakeHistory(lake)
     assert [opened.oldest(LAMP, *bounds) for bounds in ((1, 40), (7, 9), (41, 50), (9, 7))] == [1, 7, 0, 0]

@@ -149,7 +149,7 @@ def test_a_corrupt_page_raises_history_unavailable(lake: Lake) -> None:
 def test_a_file_with_a_truncated_newest_time_in_the_log_is_scanned() -> None:
     """Spark's log has times in whole milliseconds."""
     cut = datetime(2030, 1, 15, 7, 30, 0, 250_000, tzinfo=UTC)
-    file = _File("a.parquet", _Bounds(None, None, 1, 9), cut, cut)
+    file = _File("a.parquet", 9, _Bounds(None, None, 1, 9), cut, cut)
 
     def may_hold(after: str | None, before: str | None = None) -> bool:
         return file.may_hold(ScanFilter.of(LAMP, Times(after, before)), 1, 9)
@@ -168,10 +168,11 @@ def test_the_row_groups_of_an_entity_are_found_in_a_file_of_any_order(step: int,
     rows = pa.table({"entity": ids, "revision": [number % 7 for number in numbers]})
     pq.write_table(rows, tmp_path / "file.parquet", row_group_size=4)
     footer = footer_of(str(tmp_path / "file.parquet"))
-    assert bool(footer.least) is (step == 1)
     for entity in [*sorted(set(ids)), "acme.site", "acme.site:030", "acme.site:99"]:
-        expected = [it.number for it in footer.row_groups if it.bounds.may_hold(entity, 2, 5)]
-        assert [it.number for it in footer.row_groups_of(entity, 2, 5)] == expected
+        found = {number for number, _ in footer.row_groups_of(entity, 2, 5)}
+        wanted = {place // 4 for place, id in enumerate(ids) if id == entity and 2 <= numbers[place] % 7 <= 5}
+        assert wanted <= found
+        assert step > 1 or len(found) <= 3
 
 
 def test_many_threads_may_read_while_the_table_is_compacted(lake: Lake) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import Row
 from mappings.ids import EntityId, EntityType
 from mappings.json_values import encode_state, encode_value
 from mappings.model.signals import Event
-from spark_store.errors import TooManyRows
+from spark_store.errors import LimitExceeded
 from spark_store.history.replay import is_same
 from spark_store.queries.as_of import candidates, result_files
 from spark_store.queries.as_of_fold import (
@@ -27,7 +27,7 @@ from spark_store.queries.as_of_fold import (
     FoldOutput,
     FoldRow,
     fold_batches,
-    fold_to_files,
+    fold_to_file,
     state_after,
     thing_document,
     weaken,
@@ -209,7 +209,7 @@ def test_things_across_batches_are_complete_and_only_possible_matches_are_return
 
 def written(folder: Path, rows: Sequence[FoldRow], max_bytes: int) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], INPUT)
-    found = fold_to_files(None, FoldOutput(str(folder), max_bytes))(iter([batch]))
+    found = fold_to_file(None, FoldOutput(str(folder), max_bytes), iter([batch]))
     return [row for out in found for row in out.to_pylist()]
 
 
@@ -238,7 +238,7 @@ def test_a_worker_stops_writing_at_the_maximum_of_bytes_and_reports_it(tmp_path:
     (row,) = written(tmp_path, rows, 3 << 20)
     assert row["is_complete"] is False
     assert Path(row["file"]).stat().st_size < 9 << 20
-    with pytest.raises(TooManyRows, match="narrow the search"):
+    with pytest.raises(LimitExceeded, match="narrow the search"):
         result_files([Row(**row)])
 
 

@@ -16,18 +16,17 @@ from deltalake import CommitProperties, Transaction
 from mappings.ids import EntityId, EntityType
 from spark_store import rql
 from spark_store.errors import (
+    LimitExceeded,
     OutputUnusable,
     QueryCancelled,
     QueryTimeout,
     ResultTooLarge,
     StoreUnavailable,
-    TooManyRows,
 )
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import rows
-from spark_store.lake.reader import LakePosition
 from spark_store.lake.rows import RowKey
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
@@ -88,8 +87,8 @@ def test_lake_and_journal_are_joined_in_order_for_any_boundary() -> None:
 
 
 def test_the_journal_provides_the_events_that_the_lake_lacks(lake: Lake) -> None:
-    position, rows = newest(lake, EventSelection())
-    assert position == LakePosition(0, 4)
+    version, rows = newest(lake, EventSelection())
+    assert version == 0
     assert keys(iter([rows])) == [
         ("acme.site:lamp-6", "thing", 3),
         ("acme.site:lamp-7", "policy", 1),
@@ -104,12 +103,12 @@ def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypa
     # The pipeline continues while the journal is read, so the next check finds a later position.
     monkeypatch.setattr(JournalReader, "oldest", lambda _: 9)
     monkeypatch.setattr(module, "read_watermark", lambda _: Watermark(8))
-    positions = iter([LakePosition(0, 4), LakePosition(1, 6), LakePosition(2, 8)])
+    positions = iter([(0, 4), (1, 6), (2, 8)])
     monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: next(positions))
-    position, rows = newest(lake, EventSelection())
+    version, rows = newest(lake, EventSelection())
     assert rows is not None
-    assert (position, rows.num_rows) == (LakePosition(2, 8), 1)
-    monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: LakePosition(0, 4))
+    assert (version, rows.num_rows) == (2, 1)
+    monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: (0, 4))
     with pytest.raises(StoreUnavailable, match="trimmed repeatedly"):
         newest(lake, EventSelection())
 
@@ -180,7 +179,7 @@ def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(TooManyRows, match="found at least 9 events, expected at most 8"):
+    with pytest.raises(LimitExceeded, match="found at least 9 events, expected at most 8"):
         Export(lake, QueryLimits(60, 8)).run(EventSelection(), tmp_path / "it.parquet")
     assert not (tmp_path / "it.parquet").exists()
     with pytest.raises(OutputUnusable):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_store.errors import StoreUnavailable, TooManyRows
+from spark_store.errors import LimitExceeded, StoreUnavailable
 from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.rql.options import order_by, read_options
 from spark_store.rql.order import key_of, sort_key, value_of
@@ -101,7 +101,7 @@ def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tm
         assert list(tmp_path.iterdir()) == [], "no file remains after a kill of this process"
         for id in ("b", "a"):
             spool.add((value_of(id),), id.encode() * 2)
-        with pytest.raises(TooManyRows, match="found more than 2 things of 4 bytes"):
+        with pytest.raises(LimitExceeded, match="found more than 2 things of 4 bytes"):
             spool.add((value_of("c"),), b"cc")
         spool.close()
 
