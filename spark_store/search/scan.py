@@ -382,10 +382,14 @@ class OrderedScan:
         """Yield the matches with values of one type. Values of few things are looked at together."""
         keys, apart, is_descending = part.keys, part.apart, self.order[part.level].is_descending
         start = None if part.after is None else Group.of(part.after[part.level])
-        is_behind = start is not None and self.cached.ids is not None and self.cached.ids[0] == (*part.fixed, start)
-        if start is not None and is_behind:
-            # An earlier page has ended among many things of one value, and has kept their order.
-            yield from self._large_group(path, start, part)
+        is_behind = False
+        if start is not None:
+            # An earlier page has ended after all things of one value.
+            is_behind = part.after == self._end_of(start)
+            if self.cached.ids is not None and self.cached.ids[0] == (*part.fixed, start):
+                # Or among many of them, and has kept their order.
+                is_behind = True
+                yield from self._large_group(path, start, part)
         things: dict[int, None] = {}
         groups: list[Group] = []
         # Earlier results may come first, and one more than a page is needed.

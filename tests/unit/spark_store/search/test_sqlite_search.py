@@ -210,6 +210,26 @@ def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_as
         assert nothing.place[0].value == "acme:0000"
 
 
+@pytest.mark.parametrize(
+    "order", ["+attributes/room", "-attributes/room", "+attributes/room,-_modified", "-attributes/room,+attributes/n"]
+)
+def test_the_page_after_all_things_of_a_value_does_not_examine_them_again(
+    database: StateDatabase, many: ReaderRights, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    narrow(monkeypatch, {"SORTABLE": 10, "bound_of": lambda things, page: 10})
+    with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
+        asked = query_for(None, f"sort({order})")
+        place, names = None, list[str]()
+        while True:
+            page = search.page(asked, many, place, 200, Budget(60.0))
+            names += [hit.thing_id for hit in page.hits]
+            if page.is_last:
+                break
+            assert page.place != place
+            place = page.place
+    assert len(names) == len(set(names)) == 1000
+
+
 def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, many: ReaderRights) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         budget = Budget(seconds=60.0, spent=60.0)
