@@ -166,9 +166,9 @@ class SearchRequests:
         """Return the number of things that match. Raises OperationRefused."""
         number = 0
 
-        def add(hits: Sequence[SearchHit], _worker: SearchWorker, _rights: ThingRights) -> None:
+        def add(_hit: SearchHit, _worker: SearchWorker, _rights: ThingRights) -> None:
             nonlocal number
-            number += len(hits)
+            number += 1
 
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)
