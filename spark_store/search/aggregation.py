@@ -163,14 +163,10 @@ class GroupAccumulator:
 
     def add(self, thing: Thing, may: May | None = None) -> None:
         """Add a thing. Raises TooManyGroups; then the accumulator is unusable."""
-        keys = [sorted(set(_values(field, thing, may))) or [NOTHING] for _, field in self._groupings]
+        keys = [sorted(set(_values(field, thing, may))) or [NOTHING] for _, field in self._aggregation.groups]
         numbers = [_Numbers(_numbers(measure.field, thing, may)) for measure in self._aggregation.measures]
         for key in product(*keys):
             self._group(key).add(numbers)
-
-    @property
-    def _groupings(self) -> Sequence[tuple[str, Field]]:
-        return self._aggregation.groups
 
     def _group(self, key: tuple[SortValue, ...]) -> _Group:
         found = self._groups.get(key)
@@ -189,7 +185,7 @@ class GroupAccumulator:
 
     def _row(self, key: tuple[SortValue, ...], group: _Group) -> dict[str, Any]:
         row: dict[str, Any] = {
-            name: _group_value(field, each) for (name, field), each in zip(self._groupings, key, strict=True)
+            name: _group_value(field, each) for (name, field), each in zip(self._aggregation.groups, key, strict=True)
         }
         row[COUNT] = group.count
         for measure, numbers in zip(self._aggregation.measures, group.numbers, strict=True):
@@ -279,7 +275,7 @@ def _group_value(field: Field, value: SortValue) -> Any:
     found = value.value
     if field.kind is FieldKind.INSTANT and value.rank is TypeRank.TEXT:
         return shorten_timestamp(found)
-    return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
+    return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and -_WHOLE <= found < _WHOLE else found
 
 
 # -- the values of a field

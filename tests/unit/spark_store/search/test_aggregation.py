@@ -125,10 +125,11 @@ def test_paths_lead_through_arrays_of_objects_and_to_an_element_by_its_number() 
 
 
 def test_whole_numbers_are_shown_as_integers_and_too_large_ones_as_null() -> None:
-    values = [1.0, 2.0**63, 1e300, 10**400, -0.0, 2**53 + 1]
+    values = [1.0, 2.0**63, 1e300, 10**400, -0.0, 2**53 + 1, -(2.0**63)]
     found = rows({"groupBy": {"v": "attributes/v"}}, [lamp(n, v=it) for n, it in enumerate(values)])
     assert [repr(row["v"]) for row in found] == [
         "None",
+        "-9223372036854775808",
         "0",
         "1",
         "9007199254740993",
