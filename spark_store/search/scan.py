@@ -29,7 +29,7 @@ from spark_store.search.candidates import (
 )
 from spark_store.search.index_sql import AllThings, Candidates, Intersection, RowSelect, path_of
 from spark_store.search.matcher import Match, Matcher
-from spark_store.search.planner import SORTABLE, AccessPath, QueryPlan, effective_order, shown_order, way_to_ids
+from spark_store.search.planner import SORTABLE, AccessPath, QueryPlan, shown_order, way_to_ids
 from spark_store.search.read_view import CHUNK, COLUMNS, CandidateRow, ReadView
 from spark_store.search.state_sql import Condition, possible
 
@@ -88,7 +88,7 @@ class OrderedScan:
         self.limit = limit
         self.cached = known
         self.predicate = question.predicate
-        self.order = effective_order(question)
+        self.order = question.order
         self._by_ids = IdScan(read_view, question.namespaces)
         self.key_of = key_of(self.order)
         self.sorts_by_id = len(self.order) == 1
