@@ -157,10 +157,14 @@ async def test_the_time_limit_of_a_scan_also_applies_between_the_matches_of_a_sl
     asked = harness.searching.understand(SearchQuery(), ("acme:owner",))
     added = []
 
+    def rest(seconds: float) -> None:
+        clock.advance(seconds)
+
     def add(hit: SearchHit, _worker: SearchWorker, _rights: ThingRights) -> None:
         added.append(hit.thing_id)
         clock.advance(1.0)
 
+    harness.searching.pace.sleep = rest
     with pytest.raises(FeedFailed):
         await FullScan(harness.searching, asked.question, asked.subjects, 3.5).read(add)
     assert len(added) == 4
