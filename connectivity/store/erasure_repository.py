@@ -112,11 +112,3 @@ def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
 
     while position is not None:
         yield answers
-    position = 0
-
-    def paths(connection: Any) -> None:
-        nonlocal position
-        position = erasure.take_paths(connection, position or 0)
-
-    while position is not None:
-        yield paths

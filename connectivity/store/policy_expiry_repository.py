@@ -20,5 +20,5 @@ class PolicyExpiryRepository:
         return self._store.read(lambda it: policy_expiry.due(it, until, most))
 
     def reschedule(self, policy: Snapshot, at: str | None, note: bytes | None) -> Awaitable[None]:
-        """Store when the policy is due again, None for never; no effect if it has changed since."""
+        """Store the note, and when the policy is due again, None for never; if it has changed, it stays due."""
         return self._store.execute(lambda it: policy_expiry.reschedule(it, policy.entity, policy.revision, at, note))

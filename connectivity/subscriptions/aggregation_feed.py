@@ -103,8 +103,8 @@ class FullScan:
         self._place: SortKey | None = None
         self._is_over = False
 
-    async def read(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
-        """Pass all matches to `add`, in search threads.
+    async def read(self, add: Callable[[SearchHit, SearchWorker, ThingRights], None]) -> None:
+        """Pass each match to `add`, in search threads.
 
         Raises FeedFailed when the time limit is exceeded or too many searches wait, StoreUnavailable, and what `add` raises.
         """
@@ -117,16 +117,18 @@ class FullScan:
                 if self._seconds_left <= 0 and not self._is_over:
                     raise FeedFailed(self._timeout_fault())
 
-    def _read_slice(
-        self, worker: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]
-    ) -> None:
+    def _read_slice(self, worker: SearchWorker, add: Callable[[SearchHit, SearchWorker, ThingRights], None]) -> None:
         # Waiting for a thread does not count towards the time limit, and neither do its rests.
-        started, rested = worker.pace.now(), worker.pace.rested
+        pace = worker.pace
+        ends = pace.now() - pace.rested + self._seconds_left
         rights = ThingRights(worker.world, self.subjects)
         page = worker.reading.page(self._question, rights, self._place, AT_ONCE, Budget(self._seconds_left))
-        add(page.hits, worker, rights)
+        for hit in pace.each(page.hits):
+            if pace.now() - pace.rested >= ends:
+                raise FeedFailed(self._timeout_fault())
+            add(hit, worker, rights)
         self._place, self._is_over = page.place, page.is_last
-        self._seconds_left -= worker.pace.now() - started - (worker.pace.rested - rested)
+        self._seconds_left = ends - (pace.now() - pace.rested)
 
     def _timeout_fault(self) -> Fault:
         return Fault(
@@ -155,11 +157,10 @@ class AggregationFeed(Feed):
         if (groups := self._groups) is None:
             return
 
-        def add(hits: Sequence[SearchHit], worker: SearchWorker, rights: ThingRights) -> None:
-            for hit in worker.pace.each(hits):
-                # A thing without a policy has just been deleted.
-                if (access := access_of(hit, worker, rights)) is not None:
-                    groups.add(hit.thing, None if access.is_whole else access.may)
+        def add(hit: SearchHit, worker: SearchWorker, rights: ThingRights) -> None:
+            # A thing without a policy has just been deleted.
+            if (access := access_of(hit, worker, rights)) is not None:
+                groups.add(hit.thing, None if access.is_whole else access.may)
 
         try:
             await self._scan.read(add)

@@ -34,7 +34,6 @@ from mappings.model.field_selector import FieldSelection
 from spark_store.errors import InvalidOption, QueryError, StoreError
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import PageOptions, read_page_options
-from spark_store.rql.order import TypeRank
 from spark_store.rql.query import SearchHit, SortField, SortKey, SortValue, ThingQuery
 from spark_store.rql.search_evaluator import read
 
@@ -103,7 +102,7 @@ class SearchCursor(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def sort_key(self) -> SortKey:
-        return tuple(SortValue(TypeRank(rank), value) for rank, value in self.place)
+        return tuple(SortValue(rank, value) for rank, value in self.place)
 
 
 _read_cursor: Final = msgspec.json.Decoder(SearchCursor).decode
@@ -166,9 +165,9 @@ class SearchRequests:
         """Return the number of things that match. Raises OperationRefused."""
         number = 0
 
-        def add(hits: Sequence[SearchHit], _worker: SearchWorker, _rights: ThingRights) -> None:
+        def add(_hit: SearchHit, _worker: SearchWorker, _rights: ThingRights) -> None:
             nonlocal number
-            number += len(hits)
+            number += 1
 
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)

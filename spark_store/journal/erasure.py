@@ -29,9 +29,6 @@ STEP_ANSWERS = 500
 STEP_BYTES = 1 << 20
 """How many bytes end a step, after at least one event or answer."""
 
-STEP_PATHS = 500
-"""How many places of the search index one step examines."""
-
 STEP_HOLES = 1000
 """How many holes one step deletes."""
 
@@ -60,11 +57,6 @@ _ANSWERS = "SELECT id, length(answer) FROM answers WHERE id > ? ORDER BY id LIMI
 _DELETE_ANSWERS = """
     DELETE FROM answers WHERE id > ?1 AND id <= ?2
     AND (entity = ?3 OR instr(others, ',' || ?3 || ',') > 0 OR (entity IS NULL AND instr(answer, ?4) > 0))
-"""
-_PATHS = "SELECT max(id) FROM (SELECT id FROM search_paths WHERE id > ? ORDER BY id LIMIT ?)"
-_DELETE_PATHS = """
-    DELETE FROM search_paths WHERE id > ? AND id <= ? AND declared = 0
-    AND NOT EXISTS (SELECT 1 FROM search_values WHERE search_values.path = search_paths.id)
 """
 _FINISH_JOURNAL = "UPDATE erasures SET journal_done = ? WHERE id = ? AND journal_done IS NULL"
 _FINISH_LAKE = "UPDATE erasures SET lake_done = ? WHERE id <= ? AND journal_done IS NOT NULL AND lake_done IS NULL"
@@ -156,17 +148,6 @@ def take_answers(connection: sqlite3.Connection, erasure: Erasure, after: int) -
     key = row[0] if row is not None else -1
     connection.execute(_DELETE_ANSWERS, (after, last, key, erasure.entity.encode()))
     return last
-
-
-def take_paths(connection: sqlite3.Connection, after: int) -> int | None:
-    """Delete places without values after position `after`, since their names may reveal something.
-
-    Return where to continue, None at the end.
-    """
-    (last,) = connection.execute(_PATHS, (after, STEP_PATHS)).fetchone()
-    if last is not None:
-        connection.execute(_DELETE_PATHS, (after, last))
-    return None if last is None else int(last)
 
 
 def finish_journal(connection: sqlite3.Connection, erasure: Erasure, at: str) -> None:

@@ -32,7 +32,10 @@ def due(connection: sqlite3.Connection, until: str, limit: int) -> list[PolicyDu
 def reschedule(
     connection: sqlite3.Connection, policy: EntityId, revision: int, at: str | None, note: bytes | None
 ) -> None:
-    """Store when a policy is due again; no effect if it has changed since `revision`."""
+    """Store the note of a check, and when the policy is due again.
+
+    If it has changed since `revision`, it stays due at once.
+    """
     named = (policy.type.value, policy.id)
     if at is None:
         connection.execute(_REMOVE, (*named, revision))

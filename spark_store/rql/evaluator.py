@@ -125,11 +125,6 @@ def comparable_types(literal: Literal) -> frozenset[type]:
     return _ALIKE.get(literal.kind, frozenset()) if is_plain else frozenset()
 
 
-def typed_test(predicate: Compare) -> Callable[[Any, Any], bool] | None:
-    """Return the comparison for values of its `comparable_types`, if it is false for missing fields."""
-    return _PLAIN.get(predicate.operator) if _is_shown(predicate.field) else None
-
-
 def _in(predicate: In, document: Document) -> bool:
     literals = predicate.literals
     values = _scalars(_read(predicate.field, document))
@@ -362,8 +357,8 @@ def _not(test: Test) -> Test:
 
 
 def _comparison(predicate: Compare) -> Test:
-    test, types = typed_test(predicate), comparable_types(predicate.literal)
-    if test is None or not types:
+    test, types = _PLAIN.get(predicate.operator), comparable_types(predicate.literal)
+    if test is None or not types or not _is_shown(predicate.field):
         return partial(evaluate, predicate)
     path, wanted = predicate.field.path, predicate.literal.value
 

@@ -16,8 +16,8 @@ from spark_store.rql.ast import And, Compare, Field, FieldKind, LiteralKind, Ope
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
 """Raises msgspec.DecodeError for text that is no JSON object."""
 
-_PLAIN_RUN: Final = re.compile(r"[A-Za-z0-9 _.:-]+")
-"""Characters that are never escaped in JSON."""
+PLAIN: Final = re.compile(r"[A-Za-z0-9 _.:-]+")
+"""Characters that are never escaped in JSON, and are no wildcards."""
 
 _ANYTHING: Final[dict[str, Any]] = {}
 """A place of which everything is read."""
@@ -64,11 +64,15 @@ def _needles(predicate: Predicate | None) -> Iterator[bytes]:
         case Compare(Operator.EQ | Operator.LIKE, Field(FieldKind.DOCUMENT, _), literal) if (
             literal.kind is LiteralKind.TEXT
         ):
-            runs = _PLAIN_RUN.findall(str(literal.value))
-            if runs:
-                yield max(runs, key=len).encode()
+            if longest := longest_plain(str(literal.value)):
+                yield longest
         case _:
             return
+
+
+def longest_plain(text: str) -> bytes:
+    """Return the longest part of a text or pattern that is the same in JSON."""
+    return max(PLAIN.findall(text), key=len, default="").encode()
 
 
 def _add(node: dict[str, Any], path: tuple[str, ...]) -> None:

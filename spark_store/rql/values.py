@@ -20,8 +20,6 @@ from spark_store.rql.binding import fixed_width
 
 Document: TypeAlias = Mapping[str, Any]
 
-NO_FEATURES: Mapping[str, Any] = {}
-
 _PLACE = re.compile(r"0|[1-9][0-9]{0,8}")
 
 SCALARS = frozenset({bool, str, type(None), *NUMBER_TYPES})
@@ -106,7 +104,7 @@ def _inward(at: tuple[str, ...], value: Any, key: str) -> list[tuple[tuple[str, 
 def features_of(document: Document) -> Mapping[str, Any]:
     """The features by their ids."""
     features = document.get("features")
-    return features if isinstance(features, Mapping) else NO_FEATURES
+    return features if isinstance(features, Mapping) else {}
 
 
 def comparable(values: Sequence[Any]) -> Sequence[Any]:

@@ -163,14 +163,10 @@ class GroupAccumulator:
 
     def add(self, thing: Thing, may: May | None = None) -> None:
         """Add a thing. Raises TooManyGroups; then the accumulator is unusable."""
-        keys = [sorted(set(_values(field, thing, may))) or [NOTHING] for _, field in self._groupings]
-        numbers = [_numbers(measure.field, thing, may) for measure in self._aggregation.measures]
+        keys = [sorted(set(_values(field, thing, may))) or [NOTHING] for _, field in self._aggregation.groups]
+        numbers = [_Numbers(_numbers(measure.field, thing, may)) for measure in self._aggregation.measures]
         for key in product(*keys):
             self._group(key).add(numbers)
-
-    @property
-    def _groupings(self) -> Sequence[tuple[str, Field]]:
-        return self._aggregation.groups
 
     def _group(self, key: tuple[SortValue, ...]) -> _Group:
         found = self._groups.get(key)
@@ -189,7 +185,7 @@ class GroupAccumulator:
 
     def _row(self, key: tuple[SortValue, ...], group: _Group) -> dict[str, Any]:
         row: dict[str, Any] = {
-            name: _group_value(field, each) for (name, field), each in zip(self._groupings, key, strict=True)
+            name: _group_value(field, each) for (name, field), each in zip(self._aggregation.groups, key, strict=True)
         }
         row[COUNT] = group.count
         for measure, numbers in zip(self._aggregation.measures, group.numbers, strict=True):
@@ -206,39 +202,35 @@ class _Group:
         self.count = 0
         self.numbers = [_Numbers() for _ in range(measures)]
 
-    def add(self, found: Sequence[Sequence[int | float]]) -> None:
+    def add(self, found: Sequence[_Numbers]) -> None:
         self.count += 1
         for numbers, some in zip(self.numbers, found, strict=True):
-            for number in some:
-                numbers.add(number)
+            numbers.add(some)
 
 
 class _Numbers:
-    """Numbers that were seen: how many, the smallest, the largest, and their exact sum."""
+    """How many numbers there are, the smallest, the largest, and their exact sum."""
 
     __slots__ = ("_doubles", "_whole", "count", "least", "most")
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.least: int | float | None = None
-        self.most: int | float | None = None
-        self._whole = 0
-        self._doubles = 0
+    def __init__(self, found: Sequence[int | float] = ()) -> None:
+        # 0.0 and -0.0 are the same.
+        numbers = [number + 0 for number in found]
+        self.count = len(numbers)
+        self.least = min(numbers, key=_wholes_first, default=None)
+        self.most = max(numbers, key=_wholes_last, default=None)
+        self._whole = sum(number for number in numbers if isinstance(number, int))
+        self._doubles = sum(_scaled(number) for number in numbers if isinstance(number, float))
         """The sum of all doubles, as a multiple of the smallest one there is."""
 
-    def add(self, number: float) -> None:
-        # 0.0 and -0.0 are the same.
-        number += 0
-        self.count += 1
-        if self.least is None or (number, isinstance(number, float)) < (self.least, isinstance(self.least, float)):
-            self.least = number
-        if self.most is None or (number, isinstance(number, int)) > (self.most, isinstance(self.most, int)):
-            self.most = number
-        if isinstance(number, int):
-            self._whole += number
-        else:
-            above, below = number.as_integer_ratio()
-            self._doubles += above << (_SCALE + 1 - below.bit_length())
+    def add(self, other: _Numbers) -> None:
+        if other.least is None or other.most is None:
+            return
+        self.count += other.count
+        self.least = other.least if self.least is None else min(self.least, other.least, key=_wholes_first)
+        self.most = other.most if self.most is None else max(self.most, other.most, key=_wholes_last)
+        self._whole += other._whole
+        self._doubles += other._doubles
 
     def result(self, function: AggregateFunction) -> int | float | None:
         match function:
@@ -253,6 +245,19 @@ class _Numbers:
 
     def _sum(self) -> Fraction:
         return self._whole + Fraction(self._doubles, 1 << _SCALE)
+
+
+def _wholes_first(number: float) -> tuple[float, bool]:
+    return number, isinstance(number, float)
+
+
+def _wholes_last(number: float) -> tuple[float, bool]:
+    return number, isinstance(number, int)
+
+
+def _scaled(double: float) -> int:
+    above, below = double.as_integer_ratio()
+    return above << (_SCALE + 1 - below.bit_length())
 
 
 def _nearest(exact: Fraction) -> int | float | None:
@@ -270,7 +275,7 @@ def _group_value(field: Field, value: SortValue) -> Any:
     found = value.value
     if field.kind is FieldKind.INSTANT and value.rank is TypeRank.TEXT:
         return shorten_timestamp(found)
-    return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
+    return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and -_WHOLE <= found < _WHOLE else found
 
 
 # -- the values of a field

@@ -2,7 +2,8 @@
 
 It selects candidates, whose states decide, so it may select too many and never too few (Ditto search). Its tables:
 
-- `search_paths`: escaped paths with values, `features/lamp/properties/on`; `wildcard` has `*` for a feature's ID.
+- `search_paths`: escaped paths with values, `features/lamp/properties/on`; `wildcard` has `*` for a feature's ID. A path is
+  deleted with its last value: names may reveal something, and clients may use new ones all the time.
 - `search_values`: a row (path, rank, value, thing) for every value below `attributes`, `features`, `_metadata`, and for
   `policyId`, `definition`, `_created`. Elements of arrays have rows at the array's path; objects and arrays have one, too.
 - `search_declared`: the rows of declared paths again, in the order of things' IDs.
@@ -16,6 +17,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -56,6 +58,7 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _SCALARS = frozenset({str, bool, type(None), *NUMBER_TYPES})
 _NOTHING: dict[str, Any] = {}
 _MISSING = object()
+_path_of = itemgetter(0)
 
 _INDEXED = "SELECT indexed FROM search_progress"
 _PATH = "SELECT id, declared FROM search_paths WHERE path = ?"
@@ -82,6 +85,12 @@ HEAD = f"""
 
 The third parameter is the revision whose state the caller knows, 0 for none.
 """
+
+
+DELETE_PATH = """
+    DELETE FROM search_paths WHERE id = ?1 AND declared = 0 AND NOT EXISTS (SELECT 1 FROM search_values WHERE path = ?1)
+"""
+"""Deletes a path at which no thing has a value, unless it is declared."""
 
 
 class EntityHead(NamedTuple):
@@ -186,7 +195,8 @@ class SearchIndex:
                     self._connection.executemany(statement, rows)
 
     def end(self) -> None:
-        """Write the collected rows."""
+        """Write the collected rows, and delete the paths at which no thing has a value any more."""
+        gone = set(map(_path_of, self._removed)).difference(map(_path_of, self._added))
         if self._removed:
             self._connection.executemany(_DELETE, self._removed)
             self._removed = []
@@ -195,6 +205,8 @@ class SearchIndex:
             self._added.sort()
             self._connection.executemany(_INSERT, self._added)
             self._added = []
+        if gone and self._connection.executemany(DELETE_PATH, [(path,) for path in gone]).rowcount:
+            self._ids.clear()
 
     def _id(self, path: str) -> int:
         """Look a path up, or add it, when it first occurs in the batch."""

@@ -17,7 +17,7 @@ import msgspec
 
 from mappings.ids import EntityType
 from mappings.json_values import parse_json
-from spark_store.search.index import COMPLETE, LARGE, SearchIndex, rows_of, wildcard
+from spark_store.search.index import COMPLETE, DELETE_PATH, LARGE, SearchIndex, rows_of, wildcard
 
 STEP_ENTITIES = 200
 """How many entities one step indexes at most: some tens of milliseconds."""
@@ -154,6 +154,7 @@ def _step_declared(connection: sqlite3.Connection) -> None:
             connection.executemany(_DELETE_DECLARED, found)
         else:
             connection.execute(_HAS_LEFT, leaving)
+            connection.execute(DELETE_PATH, leaving)
         return
     coming = dict(connection.execute(_COMING).fetchall())
     (reached,) = connection.execute(_REACHED_DECLARED).fetchone()

@@ -300,16 +300,12 @@ def _alike(operator: Operator, pattern: str) -> tuple[str, Parameters]:
     start = pattern.partition("*")[0].partition("?")[0]
     condition, parameters = _beginning(start[:TEXT]) if operator is Operator.LIKE and start else ("", ())
     if operator is Operator.LIKE and pattern.rstrip("*") == start:
-        if "*" not in pattern and not _is_long(pattern):
+        if "*" not in pattern and len(pattern) < TEXT:
             return " AND value = ?", (pattern,)
         return condition, parameters
     # SQLite's own matching stops at a zero character, and a row may not have the whole text.
     whole = f"(value GLOB ? OR length(value) >= {TEXT} OR instr(value, char(0)) > 0)"
     return f"{condition} AND {whole}", (*parameters, _glob(operator, pattern))
-
-
-def _is_long(text: str) -> bool:
-    return len(text) >= TEXT
 
 
 def _beginning(start: str, column: str = "value") -> tuple[str, Parameters]:

@@ -12,11 +12,12 @@ against the filter in any case.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from spark_store.rql.query import SortField, ThingQuery
+from spark_store.rql.query import SortField
 from spark_store.search.index_sql import (
     NOTHING,
     AllThings,
@@ -96,18 +97,8 @@ def way_to_ids(known: int | None, things: int, page: int) -> AccessPath:
     return AccessPath.CANDIDATES
 
 
-def shown_order(order: tuple[SortField, ...]) -> str:
+def shown_order(order: Sequence[SortField]) -> str:
     return ",".join(f"{'-' if each.is_descending else '+'}{'/'.join(each.field.path)}" for each in order)
-
-
-def effective_order(question: ThingQuery) -> tuple[SortField, ...]:
-    """Return the order up to the ID; fields after the ID decide nothing."""
-    order = []
-    for sorting in question.order:
-        order.append(sorting)
-        if sorting.field.path == ("thingId",):
-            break
-    return tuple(order)
 
 
 def _lines(candidates: Candidates, depth: int) -> list[tuple[int, str]]:

@@ -29,7 +29,7 @@ from spark_store.search.candidates import (
 )
 from spark_store.search.index_sql import AllThings, Candidates, Intersection, RowSelect, path_of
 from spark_store.search.matcher import Match, Matcher
-from spark_store.search.planner import SORTABLE, AccessPath, QueryPlan, effective_order, shown_order, way_to_ids
+from spark_store.search.planner import SORTABLE, AccessPath, QueryPlan, shown_order, way_to_ids
 from spark_store.search.read_view import CHUNK, COLUMNS, CandidateRow, ReadView
 from spark_store.search.state_sql import Condition, possible
 
@@ -77,6 +77,11 @@ class _Part(NamedTuple):
         """The index of the field that orders next."""
         return len(self.fixed)
 
+    @property
+    def group(self) -> tuple[tuple[Group, ...], frozenset[int]]:
+        """The key under which later pages find the candidates, if there are fixed values."""
+        return self.fixed, self.apart
+
 
 class OrderedScan:
     """One query, for one page of about `limit` things."""
@@ -88,7 +93,7 @@ class OrderedScan:
         self.limit = limit
         self.cached = known
         self.predicate = question.predicate
-        self.order = effective_order(question)
+        self.order = question.order
         self._by_ids = IdScan(read_view, question.namespaces)
         self.key_of = key_of(self.order)
         self.sorts_by_id = len(self.order) == 1
@@ -226,7 +231,7 @@ class OrderedScan:
     def _rows_by_id(self, part: _Part, start: str | None, is_descending: bool) -> Iterator[CandidateRow | str]:
         """Yield rows that may match in the order of IDs, and IDs up to which none did."""
         keys, tree, _, fixed, apart = part
-        if fixed and self.cached.ids is not None and self.cached.ids[0] == fixed:
+        if fixed and self.cached.ids is not None and self.cached.ids[0] == part.group:
             yield from self._known_ids(self.cached.ids[1], start, is_descending)
             return
         if keys is not None:
@@ -282,8 +287,9 @@ class OrderedScan:
         self, keys: frozenset[int], part: _Part, start: str | None, is_descending: bool
     ) -> Iterator[CandidateRow | str]:
         if way_to_ids(len(keys), self.candidates.things, self.limit) is AccessPath.CANDIDATES:
-            if self.cached.ids is None or self.cached.ids[0] not in (keys, part.fixed):
-                self.cached.ids = (part.fixed or keys, sorted(self.read_view.ids(keys)))
+            wanted = part.group if part.fixed else keys
+            if self.cached.ids is None or self.cached.ids[0] != wanted:
+                self.cached.ids = (wanted, sorted(self.read_view.ids(keys)))
             yield from self._known_ids(self.cached.ids[1], start, is_descending)
             return
         if (value := self._value(part)) is not None:
@@ -382,10 +388,15 @@ class OrderedScan:
         """Yield the matches with values of one type. Values of few things are looked at together."""
         keys, apart, is_descending = part.keys, part.apart, self.order[part.level].is_descending
         start = None if part.after is None else Group.of(part.after[part.level])
-        is_behind = start is not None and self.cached.ids is not None and self.cached.ids[0] == (*part.fixed, start)
-        if start is not None and is_behind:
-            # An earlier page has ended among many things of one value, and has kept their order.
-            yield from self._large_group(path, start, part)
+        is_behind = False
+        if start is not None:
+            # An earlier page has ended after all things of one value.
+            is_behind = part.after == self._end_of(start)
+            kept = part._replace(fixed=(*part.fixed, start)).group
+            if self.cached.ids is not None and self.cached.ids[0] == kept:
+                # Or among many of them, and has kept their order.
+                is_behind = True
+                yield from self._large_group(path, start, part)
         things: dict[int, None] = {}
         groups: list[Group] = []
         # Earlier results may come first, and one more than a page is needed.
@@ -417,7 +428,7 @@ class OrderedScan:
         """Yield the matches with one value that many things have."""
         field, keys = self.order[part.level].field, part.keys
         part = part._replace(fixed=(*part.fixed, group))
-        if self.cached.ids is not None and self.cached.ids[0] == part.fixed:
+        if self.cached.ids is not None and self.cached.ids[0] == part.group:
             yield from self._along_ids(part._replace(keys=None))
             return
         condition, parameters = ("", ()) if group.value is None else (" AND value = ?", (group.value,))

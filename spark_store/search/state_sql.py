@@ -26,15 +26,10 @@ from spark_store.rql.ast import (
     Or,
     Predicate,
 )
-
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_ .:-]+")
-"""Keys that are written in a state as they are."""
-
-_PLAIN_RUN: Final = re.compile(_PLAIN_KEY.pattern)
-"""Characters of a text, likewise. Neither is a wildcard."""
+from spark_store.rql.projection import PLAIN, longest_plain
 
 _INSIDE: Final = ("attributes", "features")
-"""The condition for all states."""
+"""The members of a thing whose texts are looked for in its state."""
 
 _INSTANT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{9}Z")
 _SIGNS: Final = {Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<=", Operator.EQ: "="}
@@ -104,7 +99,7 @@ def _opposite(condition: Condition | None) -> Condition | None:
 
 def _path(field: Field) -> str | None:
     """Return the path of a field for SQL's JSON functions; None if they might read it differently."""
-    if field.kind is not FieldKind.DOCUMENT or not all(map(_PLAIN_KEY.fullmatch, field.path)):
+    if field.kind is not FieldKind.DOCUMENT or not all(map(PLAIN.fullmatch, field.path)):
         return None
     return "$" + "".join(f'."{key}"' for key in field.path)
 
@@ -127,8 +122,8 @@ def _equal(path: str, literal: Literal) -> Condition | None:
 
 def _holding(pattern: str) -> Condition | None:
     """Return a condition: the parts between wildcards are in every matching state, wherever the text is."""
-    longest = max(_PLAIN_RUN.findall(pattern), key=len, default="")
-    return Condition("instr(state, ?) > 0", (longest.encode(),)) if longest else None
+    longest = longest_plain(pattern)
+    return Condition("instr(state, ?) > 0", (longest,)) if longest else None
 
 
 def _beside(field: Field, sign: str, literal: Literal) -> Condition | None:

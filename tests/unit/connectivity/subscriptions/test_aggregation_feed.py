@@ -10,9 +10,13 @@ import pytest
 
 from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan, RowBudget
 from connectivity.subscriptions.feed import FeedFailed, PageEnd
+from connectivity.subscriptions.search_feed import SearchWorker
+from connectivity.twins.access import ThingRights
 from mappings.model.signals import SearchQuery
 from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.rql.query import SearchHit
 from spark_store.search.aggregation import GroupAccumulator, read_aggregation
+from tests.support.clock import Clock
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, source
 
@@ -144,6 +148,26 @@ async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(harness: 
         await feed.prepare()
     assert failed.value.fault.error == "thing-search:budget.exceeded"
     assert len(harness.search.pages) == 1
+
+
+async def test_the_time_limit_of_a_scan_also_applies_between_the_matches_of_a_slice(harness: ConnectionHarness) -> None:
+    await registries(harness, 9)
+    clock = Clock()
+    harness.searching.pace.now = clock.now
+    asked = harness.searching.understand(SearchQuery(), ("acme:owner",))
+    added = []
+
+    def rest(seconds: float) -> None:
+        clock.advance(seconds)
+
+    def add(hit: SearchHit, _worker: SearchWorker, _rights: ThingRights) -> None:
+        added.append(hit.thing_id)
+        clock.advance(1.0)
+
+    harness.searching.pace.sleep = rest
+    with pytest.raises(FeedFailed):
+        await FullScan(harness.searching, asked.question, asked.subjects, 3.5).read(add)
+    assert len(added) == 4
 
 
 @pytest.mark.parametrize(

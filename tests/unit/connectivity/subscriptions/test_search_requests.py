@@ -415,8 +415,15 @@ def test_the_contents_of_a_cursor_can_be_read_again() -> None:
     cursors = CursorCipher()
     assert cursors.open(cursors.seal(CURSOR, b"about"), b"about") == CURSOR
     assert CURSOR.sort_key == PLACE
-    assert CURSOR.sort_key[0].rank is TypeRank.NUMBER
     assert CURSOR.sort_fields == read_options("sort(-attributes/size,+thingId)").order
+
+
+def test_a_cursor_may_be_after_all_things_of_a_value() -> None:
+    """Such a place has ranks before and after all others."""
+    place = ((int(TypeRank.TEXT), "hall"), (-1, None), (99, None), (int(TypeRank.TEXT), "\U0010ffff"))
+    cursors = CursorCipher()
+    found = cursors.open(cursors.seal(msgspec.structs.replace(CURSOR, place=place), b""), b"")
+    assert found.sort_key == tuple(SortValue(rank, value) for rank, value in place)
 
 
 def test_a_cursor_reveals_nothing_and_cannot_be_forged() -> None:

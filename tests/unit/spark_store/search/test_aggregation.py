@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_store.errors import AggregationInvalid, QueryError, TooManyGroups, UnknownProperty
 from spark_store.search.aggregation import GroupAccumulator, read_aggregation
+from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
 
 ROOM = {"room": "attributes/room"}
@@ -124,10 +125,11 @@ def test_paths_lead_through_arrays_of_objects_and_to_an_element_by_its_number() 
 
 
 def test_whole_numbers_are_shown_as_integers_and_too_large_ones_as_null() -> None:
-    values = [1.0, 2.0**63, 1e300, 10**400, -0.0, 2**53 + 1]
+    values = [1.0, 2.0**63, 1e300, 10**400, -0.0, 2**53 + 1, -(2.0**63)]
     found = rows({"groupBy": {"v": "attributes/v"}}, [lamp(n, v=it) for n, it in enumerate(values)])
     assert [repr(row["v"]) for row in found] == [
         "None",
+        "-9223372036854775808",
         "0",
         "1",
         "9007199254740993",
@@ -201,6 +203,25 @@ def test_the_numbers_of_a_group_are_measured_and_nothing_else() -> None:
     assert rows({"measures": measures}, [lamp(0), *(lamp(1, n=it) for it in values)]) == [
         {"count": 8, "min": 1, "max": 4.5, "sum": 11, "avg": 2.75}
     ]
+
+
+def test_the_numbers_of_a_thing_that_is_in_many_groups_are_read_once() -> None:
+    measures = {name: {name: "attributes/n"} for name in ("min", "max", "sum", "avg")}
+    thing = lamp(1, tags=[f"tag-{number:04}" for number in range(2_000)], n=[*range(2_000), 0.5])
+    with at_most(2):
+        found = rows(
+            {"groupBy": {"tag": "attributes/tags"}, "measures": measures}, [thing, lamp(2, tags="tag-0007", n=-1)]
+        )
+    whole = {"count": 1, "min": 0, "max": 1_999, "sum": 1_999_000.5, "avg": 1_999_000.5 / 2_001}
+    assert found[6] == {"tag": "tag-0006", **whole}
+    assert found[7] == {
+        "tag": "tag-0007",
+        "count": 2,
+        "min": -1,
+        "max": 1_999,
+        "sum": 1_998_999.5,
+        "avg": 1_998_999.5 / 2_002,
+    }
 
 
 def test_without_a_number_there_is_no_smallest_largest_or_mean() -> None:

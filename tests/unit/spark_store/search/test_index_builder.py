@@ -249,7 +249,6 @@ def test_an_erasure_removes_values_at_a_declared_path_and_keeps_the_path(journal
     assert journal.read(found).declared
     for number in range(THINGS):
         journal.within(lambda it, number=number: erasure.begin(it, "thing", f"acme.site:{number}", timestamp(9), "x"))  # type: ignore[misc]
-    journal.within(lambda it: erasure.take_paths(it, 0))
     journal.commit()
     assert not journal.read(found).declared
     paths = journal.read(lambda it: it.execute("SELECT path, declared FROM search_paths ORDER BY path").fetchall())
@@ -283,9 +282,6 @@ def test_an_erasure_removes_the_paths_that_no_other_thing_has(journal: Journal) 
         state = {"attributes": attributes}
         journal.append([Change((event,), (Snapshot(entity, 1, timestamp(1), timestamp(1), state, None),))])
     journal.within(lambda it: erasure.begin(it, "thing", "acme.site:0", timestamp(9), "operator"))
-    place: int | None = 0
-    while place is not None:
-        place = journal.within(lambda it, place=place: erasure.take_paths(it, place))  # type: ignore[misc]
     journal.commit()
     paths = journal.read(lambda it: it.execute("SELECT path FROM search_paths ORDER BY path").fetchall())
     assert paths == [("_created",), ("attributes/room",)]

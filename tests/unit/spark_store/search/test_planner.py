@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_store.rql.ast import Field, FieldKind
-from spark_store.rql.query import SortField, ThingQuery
+from spark_store.rql.query import SortField
 from spark_store.search.index_sql import NOTHING, AllThings, Intersection, RowSelect, Union
-from spark_store.search.planner import AccessPath, QueryPlan, bound_of, effective_order, way_to_ids
+from spark_store.search.planner import AccessPath, QueryPlan, bound_of, way_to_ids
 
 ID = SortField(Field(FieldKind.DOCUMENT, ("thingId",)))
 ROOM = SortField(Field(FieldKind.DOCUMENT, ("attributes", "room")), is_descending=True)
@@ -31,10 +31,6 @@ def test_few_candidates_are_looked_up_and_many_are_met_on_the_way(
 
 def test_more_things_justify_more_candidates() -> None:
     assert bound_of(10, 25) == bound_of(1_000, 25) < bound_of(100_000, 25) < bound_of(1_000_000, 25) < 100_000
-
-
-def test_nothing_orders_things_behind_their_ids() -> None:
-    assert effective_order(ThingQuery(None, (ROOM, ID, ROOM))) == (ROOM, ID)
 
 
 def test_a_plan_shows_its_sets_as_they_are_nested() -> None:

@@ -71,7 +71,9 @@ def test_pages_drawn_while_things_change(
                 at, expected = now[hit.thing_id]
                 assert hit == expected
                 assert place is None or key(place) < key(at)
-            found += [hit.thing_id for hit in page.hits]
+            ids = [hit.thing_id for hit in page.hits]
+            assert len(ids) == len(set(ids))
+            found += ids
             if page.is_last:
                 break
             assert page.place is not None

@@ -25,6 +25,7 @@ from spark_store.rql.query import Budget, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import read_view
 from spark_store.search.candidates import IdScan
+from spark_store.search.index import LARGE
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.clock import Clock
 from tests.support.oracles.search import PartialReader, ReaderRights, StateDatabase, answer, with_rights
@@ -210,6 +211,41 @@ def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_as
         assert (list(nothing.hits), nothing.is_last) == ([], False)
         assert nothing.place is not None
         assert nothing.place[0].value == "acme:0000"
+
+
+@pytest.mark.parametrize(
+    "order", ["+attributes/room", "-attributes/room", "+attributes/room,-_modified", "-attributes/room,+attributes/n"]
+)
+def test_the_page_after_all_things_of_a_value_does_not_examine_them_again(
+    database: StateDatabase, many: ReaderRights, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    narrow(monkeypatch, {"SORTABLE": 10, "bound_of": lambda things, page: 10})
+    with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
+        asked = query_for(None, f"sort({order})")
+        place, names = None, list[str]()
+        while True:
+            page = search.page(asked, many, place, 200, Budget(60.0))
+            names += [hit.thing_id for hit in page.hits]
+            if page.is_last:
+                break
+            assert page.place != place
+            place = page.place
+    assert len(names) == len(set(names)) == 1000
+
+
+def test_a_thing_that_becomes_large_between_two_pages_is_found_once(
+    database: StateDatabase, search: SqliteSearch, many: ReaderRights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large things are sorted by themselves; the rest of its room is in a list since the first page."""
+    narrow(monkeypatch, {"SORTABLE": 10, "_SMALL": 10})
+    asked = query_for("lt(attributes/n,900)", "sort(+attributes/room)")
+    first = search.page(asked, many, None, 224, Budget(60.0))
+    (last,) = {f"acme:{number * 7919 % 1000:04}" for number in range(0, 900, 4)} - {it.thing_id for it in first.hits}
+    attributes = {"n": 1, "room": "room-0", "bulk": "x" * LARGE}
+    database.put({"thingId": last, "policyId": POLICY, "attributes": attributes, **BESIDE})
+    second = search.page(asked, many, first.place, 224, Budget(60.0))
+    assert second.hits[0].thing_id == last
+    assert len({hit.thing_id for hit in (*first.hits, *second.hits)}) == 448
 
 
 def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, many: ReaderRights) -> None:
