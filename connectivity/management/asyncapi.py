@@ -15,6 +15,7 @@ from typing import Any
 from connectivity import __version__
 from connectivity.connections.model import Connection, ResponseType, Source, Target
 from connectivity.connections.target_topics import parse_target_topic
+from connectivity.connections.templates import header_of
 from connectivity.mapping.mapper import DEFAULT_MAPPER
 from connectivity.transports import ConnectionType, load_connection_type
 from mappings.errors import PlaceholderError
@@ -25,7 +26,6 @@ Document = dict[str, Any]
 
 ASYNCAPI = "3.0.0"
 
-_REPLY_TO = re.compile(r"\{\{\s*header:(?P<name>[^\s|}]+)\s*\}\}")
 _ANSWERS = {
     ResponseType.RESPONSE: "The response to a command.",
     ResponseType.ERROR: "The error response to a command.",
@@ -72,7 +72,7 @@ class _Part:
         replies = self._replies(source)
         if replies and not self.broker.is_listener:
             address, parameters = _address(source.reply_target.address, {})
-            is_named = _REPLY_TO.fullmatch(source.reply_target.address) is not None
+            is_named = header_of(source.reply_target.address) is not None
             self._add_channel(f"{name}-reply", None if is_named else address, {} if is_named else parameters, replies)
         for position, text in enumerate(source.addresses):
             key = f"{name}-address-{position}"
@@ -116,10 +116,10 @@ class _Part:
 
     def _reply(self, source: Source, key: str, messages: Iterable[str]) -> Document:
         reply: Document = {"channel": {"$ref": f"#/channels/{key}"}, "messages": _references(key, messages)}
-        named = _REPLY_TO.fullmatch(source.reply_target.address)
-        if named is not None and not self.broker.is_listener:
+        header = header_of(source.reply_target.address)
+        if header is not None and not self.broker.is_listener:
             place = "$message.header#/" if self.broker.has_headers else "$message.payload#/headers/"
-            reply["address"] = {"location": f"{place}{named['name']}"}
+            reply["address"] = {"location": f"{place}{header}"}
         return reply
 
     def _replies(self, source: Source) -> dict[str, Document]:

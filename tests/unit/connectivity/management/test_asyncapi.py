@@ -67,6 +67,8 @@ def test_a_reply_goes_to_the_reply_address_of_the_message() -> None:
     rabbit = of(base_document("shared"))
     reply = rabbit["operations"]["depot-7-rabbit-source-0-address-0-receive"]["reply"]
     assert reply["address"] == {"location": "$message.header#/reply-to"}
+    older = of(mqtt(replyTarget={"address": "${header:reply-to}"}))
+    assert older["channels"]["site-source-0-reply"]["address"] is None
 
 
 def test_a_reply_target_of_its_own_is_a_channel_with_parameters() -> None:
