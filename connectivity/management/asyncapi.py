@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from connectivity import __version__
@@ -36,7 +37,9 @@ _EVENT = "An event of a subscription."
 
 def asyncapi_document(connections: Iterable[Connection]) -> Document:
     """Return the AsyncAPI document of valid connections."""
-    parts = [_Part(connection) for connection in connections]
+    parts: list[_Part] = []
+    for connection in connections:
+        parts.append(_Part(connection, _free_key(connection.id, {part.key for part in parts})))
     names = ", ".join(part.connection.name or part.connection.id for part in parts)
     return {
         "asyncapi": ASYNCAPI,
@@ -55,13 +58,13 @@ def asyncapi_document(connections: Iterable[Connection]) -> Document:
 class _Part:
     """One connection, its channels and its operations."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, key: str) -> None:
         self.connection = connection
         self.channels: dict[str, Document] = {}
         self.operations: dict[str, Document] = {}
         self.schemas: dict[str, Mapping[str, Any]] = {}
         self.broker = load_connection_type(connection.connection_type)
-        self.key = _slug(connection.id)
+        self.key = key
         for index, source in enumerate(connection.sources):
             self._add_source(f"{self.key}-source-{index}", source)
         for index, target in enumerate(connection.targets):
@@ -245,3 +248,9 @@ def _described(mapping: Mapping[str, str]) -> Document:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "value"
+
+
+def _free_key(text: str, taken: Container[str]) -> str:
+    """Return a key like the text that is not taken."""
+    slug = _slug(text)
+    return next(key for number in count(1) if (key := slug if number == 1 else f"{slug}-{number}") not in taken)
