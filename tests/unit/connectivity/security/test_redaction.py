@@ -112,6 +112,17 @@ def test_a_secret_is_hidden_as_long_as_one_owner_has_it(monkeypatch: pytest.Monk
     assert "2 owners" in repr(known)
 
 
+def test_the_service_s_own_secrets_are_always_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after many connections, and after many changes of one of any name."""
+    monkeypatch.setattr(redaction, "OWNERS", 2)
+    known = SecretRedactor()
+    known.remember_own(["kanarienvogel"])
+    for number in range(REMEMBERED + 1):
+        for owner in ("settings", "keys", "own key"):
+            known.remember(owner, [f"nachtigall-{number}"])
+    assert known.hide("a kanarienvogel") == f"a {MASK}"
+
+
 def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:
     known = SecretRedactor()
     for number in range(10_000):
