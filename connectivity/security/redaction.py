@@ -59,9 +59,10 @@ class SecretRedactor:
             known = self._owners.setdefault(owner, deque())
             self._owners.move_to_end(owner)
             if forms in known:
-                return
+                known.remove(forms)
+            else:
+                self._add(forms)
             known.append(forms)
-            self._add(forms)
             if len(known) > REMEMBERED:
                 self._drop(known.popleft())
             if len(self._owners) > OWNERS:

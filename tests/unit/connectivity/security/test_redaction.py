@@ -100,6 +100,14 @@ def test_former_secrets_of_an_owner_are_hidden_for_a_while() -> None:
     assert [known.hide(word) == MASK for word in words] == [False, *[True] * REMEMBERED]
 
 
+def test_a_secret_in_use_again_is_the_latest_one() -> None:
+    known = SecretRedactor()
+    words = [f"kanarienvogel-{number}" for number in range(REMEMBERED + 1)]
+    for word in (*words[:-1], words[0], words[-1]):
+        known.remember("owner", [word])
+    assert [known.hide(word) == MASK for word in words] == [True, False, *[True] * (REMEMBERED - 1)]
+
+
 def test_a_secret_is_hidden_as_long_as_one_owner_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "OWNERS", 2)
     known = SecretRedactor()
