@@ -103,6 +103,9 @@ class ConnectionClient:
     def stop_consuming(self) -> None:
         """Accept no more deliveries; publishing goes on until `close`."""
         self._step(LifecycleEvent.CLOSE)
+        if self.link is None and self._task is not None:
+            # Messages of other clients may still be in flight, but this one has no link to finish, and needs no new one.
+            self._task.cancel()
         for consuming in self._consuming:
             consuming.cancel()
 
@@ -164,9 +167,6 @@ class ConnectionClient:
             kind = _GOOD if isinstance(error, LinkRenewed) else _BAD
             self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
             await asyncio.sleep(pause)
-            if self.lifecycle.state is ConnectionState.CLOSED:
-                # Stopped while it waited; messages of other clients may still be in flight.
-                return
             self._step(LifecycleEvent.RETRY_DUE)
 
     async def _connect_and_serve(self) -> LinkError:
