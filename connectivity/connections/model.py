@@ -483,7 +483,9 @@ class Connection(DocumentModel):
         examples=["${file:/etc/ssl/acme-ca.pem}"],
     )
     processor_pool_size: Annotated[StrictInt, Field(ge=1)] = Field(
-        default=1, description="Number of payloads that are mapped in parallel, at most 5.", examples=[1]
+        default=1,
+        description="Has no effect: a connection maps its payloads one after the other.",
+        examples=[1],
     )
     specific_config: Mapping[StrictStr, Annotated[StrictStr, BeforeValidator(_as_text)]] = Field(
         default={},

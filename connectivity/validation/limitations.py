@@ -32,6 +32,8 @@ def refusal(connection: Connection) -> str | None:
 
 def ignored_parts(connection: Connection) -> Iterator[str]:
     """Return the parts of the document that have no effect."""
+    if connection.processor_pool_size > 1:
+        yield "processorPoolSize: a connection maps its payloads one after the other"
     for index, target in enumerate(connection.targets):
         yield from (f"targets[{index}].{what}" for what in _left_out(target))
 

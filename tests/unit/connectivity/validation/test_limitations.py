@@ -45,6 +45,13 @@ def test_a_document_without_unsupported_parts_has_no_refusal_and_no_comment() ->
     assert list(ignored_parts(document(asking, targets=[LIVE, TARGET, ANNOUNCED]))) == []
 
 
+def test_a_pool_of_processors_has_no_effect() -> None:
+    assert list(ignored_parts(document(processorPoolSize=1))) == []
+    assert list(ignored_parts(document(processorPoolSize=5))) == [
+        "processorPoolSize: a connection maps its payloads one after the other"
+    ]
+
+
 def test_a_tunnel_is_not_gone_around() -> None:
     assert "sshTunnel" in (refusal(document(sshTunnel=TUNNEL)) or "")
     assert refusal(document(sshTunnel={**TUNNEL, "enabled": False})) is None
