@@ -51,7 +51,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class RevisionSelector:
-    """Selects an earlier revision: by number, or by time."""
+    """Selects an earlier revision: by number, or by time; it has one of them."""
 
     revision: int | None = None
     time: datetime | None = None

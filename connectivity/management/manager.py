@@ -165,7 +165,7 @@ class ConnectionManager:
 
     async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
         """Return a connection as it is now or was at `at`."""
-        if at is None or (at.revision is None and at.time is None):
+        if at is None:
             return self._definition_of(self._desired(connection_id))
         return self._past(connection_id, at)
 
