@@ -16,6 +16,7 @@ from connectivity.config.extras import Extra
 from connectivity.config.problems import did_you_mean, json_path, show
 from connectivity.connections.model import (
     AUTHORIZED_CONNECTIONS,
+    CONNECTION_ID_FORM,
     DIVERSION_SWITCHES,
     Connection,
     MappingDefinition,
@@ -71,7 +72,7 @@ MAPPER_INVALID = "connectivity:message.mapper.config.invalid"
 
 _PROPERTY = "a property such as attributes/load, or one of the signal such as topic:action or resource:path"
 
-_CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
+_CONNECTION_ID = re.compile(CONNECTION_ID_FORM.pattern)
 FINGERPRINT_ALGORITHMS = ("MD5", "SHA1", "SHA224", "SHA256", "SHA384", "SHA512")
 _FINGERPRINT = re.compile(rf"(?:{'|'.join(FINGERPRINT_ALGORITHMS)}):\S+", re.IGNORECASE)
 
