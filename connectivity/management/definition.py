@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from connectivity.connections.model import Connection
-
-Document: TypeAlias = Mapping[str, Any]
-"""A connection as JSON has it."""
+from connectivity.connections.vault import Document
 
 
 class Owner(str, Enum):

@@ -23,12 +23,11 @@ import structlog
 from connectivity.connections.lifecycle import Status
 from connectivity.connections.model import Connection, ConnectionStatus
 from connectivity.connections.secret_references import NOTHING, ReferenceRules
-from connectivity.connections.vault import Vault, mask
+from connectivity.connections.vault import Document, Vault, mask
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
 from connectivity.management import faults
 from connectivity.management.definition import (
     Definition,
-    Document,
     Judge,
     Owner,
     Permit,
