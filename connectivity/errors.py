@@ -4,7 +4,7 @@ ConnectivityError
 ├── DefinitionError                        an invalid connection document, with all of its problems
 ├── SettingsError                          unusable settings
 ├── SealError (UnknownKey, AlteredSecret)  a stored secret that cannot be opened or sealed
-├── LinkError                              NotConnected (retry; Renewed: closed on purpose) or
+├── LinkError                              NotConnected (retry; LinkRenewed: closed on purpose) or
 │                                          ConnectionRefused (the operator must act; ClientCertificateRequired)
 ├── PublishFailed                          a message that the broker did not accept (MessageRefused, RetriesExhausted)
 ├── ScriptFailed                           a mapping script without results

@@ -507,7 +507,7 @@ def main(settings: Settings, settings_file: Path | None = None) -> int:
     logs.configure(log_format=settings.log.format, level=settings.log.level)
     logs.install_exception_hooks()
     log.info("starting", version=__version__, python=platform.python_version())
-    redaction.remember("settings", _secrets(settings))
+    redaction.remember_own(_secrets(settings))
     raise_limit()
     # A core dump would contain every secret, and so does the memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

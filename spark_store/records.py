@@ -174,9 +174,10 @@ class CursorPosition(NamedTuple):
 
 
 class PolicyDue(NamedTuple):
-    """A policy with an expiry that is due, and the note of the last check."""
+    """A policy with an expiry that is due, its committed revision, and the note of the last check."""
 
     entity: EntityId
+    revision: int
     note: bytes | None
 
 

@@ -134,12 +134,14 @@ class Authenticator:
                 "api:unauthorized", "The request has several 'authorization' headers, expected one with a bearer token."
             )
         scheme, _, given = "".join(authorizations).partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
+        # Only what HTTP calls white space: a byte of a token may be another kind of it in Latin-1.
+        given = given.strip(" \t")
+        if scheme.lower() != "bearer" or not given:
             return fault("api:unauthorized", "A valid bearer token is required.")
         if self._delays.is_full(address):
             return fault("api:requests.toomany", "Your address has sent too many requests with a wrong token.")
         # Header bytes come as Latin-1, whatever they were meant to be.
-        caller = self._keys.caller(given.strip().encode("latin-1"))
+        caller = self._keys.caller(given.encode("latin-1"))
         if caller is not None:
             return caller
         seconds = self._delays.record_failure(address)

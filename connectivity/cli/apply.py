@@ -91,10 +91,10 @@ def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, Desir
     Raises RequestFailed if further steps would fail too.
     """
     try:
+        condition = {"if-none-match": "*"} if step.tag is None else {"if-match": step.tag}
         if step.action is Action.GONE:
-            service.ask("DELETE", "connections", step.id, headers={"if-match": step.tag or "*"})
+            service.ask("DELETE", "connections", step.id, headers=condition)
         else:
-            condition = {"if-none-match": "*"} if step.tag is None else {"if-match": step.tag}
             body = {**wanted[step.id].document, "id": step.id}
             service.ask("PUT", "connections", step.id, body=body, headers=condition)
     except ServiceRefused as error:

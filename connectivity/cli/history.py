@@ -190,13 +190,11 @@ def _erase_in_folder(way: ConnectionOptions, entity: EntityId, *, as_json: bool)
     from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        try:
-            record = erasure.erase_offline(data_dir, entity, user())
-        except DataFolderLocked:
-            record = _request_erasure(way.service(), entity)
-    except (erasure.UnknownEntity, erasure.ErasureUnavailable, SettingsError) as error:
-        print_error(str(error))
-        raise typer.Exit(1) from None
+        with exit_on(SettingsError, code=2), exit_on(erasure.UnknownEntity, erasure.ErasureUnavailable):
+            try:
+                record = erasure.erase_offline(data_dir, entity, user())
+            except DataFolderLocked:
+                record = _request_erasure(way.service(), entity)
     except RequestFailed as error:
         print_error(f"a running service uses the data folder and returned an error: {error}")
         raise typer.Exit(error.exit_code) from None

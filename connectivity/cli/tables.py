@@ -189,7 +189,7 @@ def entry(found: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def leaves(found: Mapping[str, Any]) -> TableRow:
-    """Yield the values in a thing with the paths that filters use; an empty object is a value too."""
+    """Return the values in a thing with the paths that filters use; an empty object is a value too."""
     row: TableRow = {}
     waiting: list[tuple[str, object]] = [("", found)]
     while waiting:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from connectivity.config.quantities import SIZE, WHOLE, Listed, Positive, PositiveDuration
@@ -62,10 +62,8 @@ Grant = Annotated[str, AfterValidator(_check_grant)]
 """A subject that a token may grant, or all subjects with a prefix."""
 
 
-class ApiToken(BaseModel):
+class ApiToken(Section):
     """A token of the HTTP API."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     name: Annotated[str, AfterValidator(_check_name)] = Field(description="The name of the token in the audit log.")
     token: Annotated[SecretStr, AfterValidator(_check_token_length)] = Field(description="At least 16 characters.")

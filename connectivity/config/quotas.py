@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from connectivity.config.quantities import SIZE, Listed, Positive
+from connectivity.config.section import Section
 
 _Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Listed]
 _Size = Annotated[ByteSize, Field(ge=1), SIZE]
 
 
-class QuotaRule(BaseModel):
+class QuotaRule(Section):
     """The quotas of each namespace, or of each subject, that a pattern matches."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     namespaces: _Patterns = Field(default=(), description="Patterns of namespaces, such as `org.acme.*`.")
     subjects: _Patterns = Field(default=(), description="Patterns of subjects, such as `device:*`.")

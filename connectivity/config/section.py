@@ -1,4 +1,4 @@
-"""A group of settings."""
+"""A group of settings that belong together, or of those in one entry of a list."""
 
 from __future__ import annotations
 

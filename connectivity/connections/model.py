@@ -10,7 +10,7 @@ client's `reply-to` header. Secrets are hidden in `repr`, in validation errors a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -83,6 +83,21 @@ def _as_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
+
+
+def _with_text_names(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options, whose names are texts as JSON has them; YAML reads `1: a` otherwise. Raises ValueError."""
+    if not all(isinstance(name, str) for name in _names(options)):
+        raise ValueError('an object whose names are texts at every level, such as "1" in quotes')
+    return options
+
+
+def _names(value: object) -> Iterator[object]:
+    """Yield the names in a value, at every level."""
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _names(item)
+    if isinstance(value, Mapping):
+        yield from value
 
 
 Text = Annotated[StrictStr, Field(min_length=1)]
@@ -310,7 +325,7 @@ class MappingDefinition(DocumentModel):
     """A payload mapper with a name of your choice, options and conditions."""
 
     mapping_engine: Text = Field(description="Name of the payload mapper.", examples=["Ditto"])
-    options: Mapping[StrictStr, Any] = Field(
+    options: Annotated[Mapping[StrictStr, Any], AfterValidator(_with_text_names)] = Field(
         description="Options of the payload mapper; `{}` for the defaults.", examples=[{}]
     )
     incoming_conditions: Templates = Field(
@@ -468,7 +483,9 @@ class Connection(DocumentModel):
         examples=["${file:/etc/ssl/acme-ca.pem}"],
     )
     processor_pool_size: Annotated[StrictInt, Field(ge=1)] = Field(
-        default=1, description="Number of payloads that are mapped in parallel, at most 5.", examples=[1]
+        default=1,
+        description="Has no effect: a connection maps its payloads one after the other.",
+        examples=[1],
     )
     specific_config: Mapping[StrictStr, Annotated[StrictStr, BeforeValidator(_as_text)]] = Field(
         default={},

@@ -64,7 +64,7 @@ class UnknownTargetTopic(ValueError):
 
 
 def parse_target_topic(text: str) -> TargetTopic:
-    """Read one entry of a target's `topics`. Raises UnknownTopic."""
+    """Read one entry of a target's `topics`. Raises UnknownTargetTopic."""
     topic, _, query = text.partition("?")
     if topic not in TOPICS:
         raise UnknownTargetTopic(topic)

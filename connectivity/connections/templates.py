@@ -36,6 +36,14 @@ def has_expression(text: str) -> bool:
         return True
 
 
+def header_of(text: str) -> str | None:
+    """Return the header of a template that is only `{{ header:NAME }}`; None for any other text."""
+    try:
+        return parse(text, Scope.SOURCE).header
+    except PlaceholderError:
+        return None
+
+
 def with_dummies(text: str, dummy: str = "x") -> str:
     """Return the template with each expression replaced by a dummy, to check the text around them.
 

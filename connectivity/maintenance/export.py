@@ -44,7 +44,7 @@ _FILTER = re.compile(r"\s*+[a-zA-Z]*+\s*+\(")
 class ExportRequest:
     """The arguments of an export as text.
 
-    `what` is an entity's ID or a filter; None: everything.
+    `selector` is an entity's ID or a filter; None: everything.
     """
 
     selector: str | None = None

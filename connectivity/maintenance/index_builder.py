@@ -74,7 +74,8 @@ class IndexBuilder:
                 self._mark.unlink(missing_ok=True)
             if self._store.read(index_builder.has_work):
                 await self._build()
-        except StoreError:
+        except StoreError as error:
+            log.warning("search index waits for the store", reason=str(error))
             await self._store.wait_available()
 
     async def _build(self) -> None:

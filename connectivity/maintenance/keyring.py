@@ -59,7 +59,7 @@ def keys_of(settings: Settings) -> Sequence[bytes]:
     if own.exists():
         keys += read_key_file(own, "data_dir")
     keys += [read_key(key.get_secret_value()) for key in named.old_keys]
-    redaction.remember("keys", map(key_text, keys))
+    redaction.remember_own(map(key_text, keys))
     return list(dict.fromkeys(keys))
 
 
@@ -130,7 +130,7 @@ def _copy_owner(file: Path, descriptor: int) -> None:
 def _first_key(file: Path) -> bytes:
     """Create the service's own key."""
     key = new_key()
-    redaction.remember("own key", [key_text(key)])
+    redaction.remember_own([key_text(key)])
     add_key(file, key)
     log.warning(
         "secrets key created",

@@ -11,10 +11,11 @@ An error with one policy delays no other: that policy is checked again a minute 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import structlog
@@ -24,8 +25,8 @@ from connectivity.store.store import Store
 from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, expire_subjects
 from mappings.model.signals import PolicyAnnouncement
 from mappings.timestamps import utc_text
-from spark_store.errors import StateDamaged, StoreUnavailable
-from spark_store.records import Change, PolicyDue, Snapshot
+from spark_store.errors import StoreUnavailable
+from spark_store.records import Change, PolicyDue
 
 log = structlog.get_logger(__name__)
 
@@ -42,15 +43,6 @@ _ROUNDS = 10
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[ExpiryNotice]).decode
-
-
-class _PendingExpiry(NamedTuple):
-    """The decision about a policy, and the future that says when it is stored."""
-
-    due: PolicyDue
-    policy: Snapshot
-    judged: ExpiryOutcome
-    stored: asyncio.Future[None]
 
 
 class PolicyExpiryJob:
@@ -79,7 +71,7 @@ class PolicyExpiryJob:
         if not self._store.is_available:
             return 0
         now = utc_text(self._now())
-        working: list[_PendingExpiry] = []
+        working: list[Callable[[], Awaitable[None]]] = []
         try:
             found = self._due.due(now, MOST_POLICIES)
         except StoreUnavailable as error:
@@ -93,56 +85,58 @@ class PolicyExpiryJob:
             try:
                 if (begun := self._begin(due, now)) is not None:
                     working.append(begun)
-            except StateDamaged as error:
-                log.error("policy expiry failed", policy=str(due.entity), reason=str(error))
             except StoreUnavailable as error:
                 # Begun ones go on: their announcements depend on stored events.
                 trouble = error
                 break
         # Together, so that they share commits.
-        for outcome in await asyncio.gather(*map(self._finish, working), return_exceptions=True):
+        for outcome in await asyncio.gather(*(finish() for finish in working), return_exceptions=True):
             if isinstance(outcome, StoreUnavailable):
                 trouble = outcome
             elif isinstance(outcome, BaseException):
                 raise outcome
         return len(found) if trouble is None else _postpone(trouble)
 
-    def _begin(self, due: PolicyDue, now: str) -> _PendingExpiry | None:
-        """Decide and store in one turn of the event loop, so that no command comes between.
+    def _begin(self, due: PolicyDue, now: str) -> Callable[[], Awaitable[None]] | None:
+        """Decide and store in one turn of the event loop, so that no command comes between. Return the rest.
 
         Raises StoreUnavailable.
         """
-        policy = self._store.snapshot(due.entity)
-        if policy is None or policy.is_deleted:
-            # The journal is about to remove it.
-            return None
         try:
+            policy = self._store.snapshot(due.entity)
+            if policy is None or policy.is_deleted:
+                # The journal is about to remove it.
+                return None
             judged = expire_subjects(policy, now, frozenset(_decode(due.note)) if due.note else frozenset())
+        except StoreUnavailable:
+            raise
         except Exception as error:
-            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return _PendingExpiry(due, policy, ExpiryOutcome((), policy, (), None, frozenset()), failed)
+            return partial(self._put_off, due, error)
         change = [Change(judged.events, (judged.snapshot,))] if judged.events else []
-        return _PendingExpiry(due, policy, judged, self._store.submit(change) if change else self._store.barrier())
+        stored = self._store.submit(change) if change else self._store.barrier()
+        return partial(self._finish, due, judged, stored)
 
-    async def _finish(self, working: _PendingExpiry) -> None:
+    async def _put_off(self, due: PolicyDue, error: Exception) -> None:
+        """Check a policy again later, because of an error with it. Raises StoreUnavailable."""
+        log.error("policy expiry failed", policy=str(due.entity), reason=repr(error))
+        await self._due.reschedule(due.entity, due.revision, utc_text(self._now() + AGAIN), due.note)
+
+    async def _finish(self, due: PolicyDue, judged: ExpiryOutcome, stored: Awaitable[None]) -> None:
         """Send announcements after the decision is durable. Raises StoreUnavailable."""
-        due, policy, judged, stored = working
         try:
             await stored
         except StoreUnavailable:
             raise
         except Exception as error:
-            # A change came between, and the policy is due again; or it cannot be judged or stored.
-            log.error("policy expiry failed", policy=str(policy.entity), reason=repr(error))
-            await self._due.reschedule(policy, utc_text(self._now() + AGAIN), due.note)
+            # A change came between, and the policy is due again; or it cannot be stored.
+            await self._put_off(due, error)
             return
         for event in judged.events:
             log.info("subject expired", policy=str(event.entity), path=event.path, revision=event.revision)
         for announcement in judged.announcements:
             self._announce(announcement)
         note = _encode(sorted(judged.announced)) if judged.announced else None
-        await self._due.reschedule(judged.snapshot, judged.next, note)
+        await self._due.reschedule(judged.snapshot.entity, judged.snapshot.revision, judged.next, note)
 
 
 def _postpone(error: StoreUnavailable) -> int:

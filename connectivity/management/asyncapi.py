@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from connectivity import __version__
 from connectivity.connections.model import Connection, ResponseType, Source, Target
 from connectivity.connections.target_topics import parse_target_topic
+from connectivity.connections.templates import header_of
 from connectivity.mapping.mapper import DEFAULT_MAPPER
 from connectivity.transports import ConnectionType, load_connection_type
 from mappings.errors import PlaceholderError
@@ -25,7 +27,6 @@ Document = dict[str, Any]
 
 ASYNCAPI = "3.0.0"
 
-_REPLY_TO = re.compile(r"\{\{\s*header:(?P<name>[^\s|}]+)\s*\}\}")
 _ANSWERS = {
     ResponseType.RESPONSE: "The response to a command.",
     ResponseType.ERROR: "The error response to a command.",
@@ -36,7 +37,9 @@ _EVENT = "An event of a subscription."
 
 def asyncapi_document(connections: Iterable[Connection]) -> Document:
     """Return the AsyncAPI document of valid connections."""
-    parts = [_Part(connection) for connection in connections]
+    parts: list[_Part] = []
+    for connection in connections:
+        parts.append(_Part(connection, _free_key(connection.id, {part.key for part in parts})))
     names = ", ".join(part.connection.name or part.connection.id for part in parts)
     return {
         "asyncapi": ASYNCAPI,
@@ -55,13 +58,13 @@ def asyncapi_document(connections: Iterable[Connection]) -> Document:
 class _Part:
     """One connection, its channels and its operations."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, key: str) -> None:
         self.connection = connection
         self.channels: dict[str, Document] = {}
         self.operations: dict[str, Document] = {}
         self.schemas: dict[str, Mapping[str, Any]] = {}
         self.broker = load_connection_type(connection.connection_type)
-        self.key = _slug(connection.id)
+        self.key = key
         for index, source in enumerate(connection.sources):
             self._add_source(f"{self.key}-source-{index}", source)
         for index, target in enumerate(connection.targets):
@@ -72,7 +75,7 @@ class _Part:
         replies = self._replies(source)
         if replies and not self.broker.is_listener:
             address, parameters = _address(source.reply_target.address, {})
-            is_named = _REPLY_TO.fullmatch(source.reply_target.address) is not None
+            is_named = header_of(source.reply_target.address) is not None
             self._add_channel(f"{name}-reply", None if is_named else address, {} if is_named else parameters, replies)
         for position, text in enumerate(source.addresses):
             key = f"{name}-address-{position}"
@@ -116,10 +119,10 @@ class _Part:
 
     def _reply(self, source: Source, key: str, messages: Iterable[str]) -> Document:
         reply: Document = {"channel": {"$ref": f"#/channels/{key}"}, "messages": _references(key, messages)}
-        named = _REPLY_TO.fullmatch(source.reply_target.address)
-        if named is not None and not self.broker.is_listener:
+        header = header_of(source.reply_target.address)
+        if header is not None and not self.broker.is_listener:
             place = "$message.header#/" if self.broker.has_headers else "$message.payload#/headers/"
-            reply["address"] = {"location": f"{place}{named['name']}"}
+            reply["address"] = {"location": f"{place}{header}"}
         return reply
 
     def _replies(self, source: Source) -> dict[str, Document]:
@@ -245,3 +248,9 @@ def _described(mapping: Mapping[str, str]) -> Document:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "value"
+
+
+def _free_key(text: str, taken: Container[str]) -> str:
+    """Return a key like the text that is not taken."""
+    slug = _slug(text)
+    return next(key for number in count(1) if (key := slug if number == 1 else f"{slug}-{number}") not in taken)

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from connectivity.connections.model import Connection
-
-Document: TypeAlias = Mapping[str, Any]
-"""A connection as JSON has it."""
+from connectivity.connections.vault import Document
 
 
 class Owner(str, Enum):
@@ -51,7 +49,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class RevisionSelector:
-    """Selects an earlier revision: by number, or by time."""
+    """Selects an earlier revision: by number, or by time; it has one of them."""
 
     revision: int | None = None
     time: datetime | None = None

@@ -38,15 +38,14 @@ class FileProblem(NamedTuple):
 class LoadedFolder:
     """The usable connections by ID, the document and file of each, and the problems of the rest.
 
-    `read` is the number of files. `secrets` are the files of referenced secrets, each with its `stamp` from before it was
-    read. The owner of a running connection whose file is among `broken_files` did not necessarily delete it.
+    `read` is the number of files. The owner of a running connection whose file is among `broken_files` did not necessarily
+    delete it.
     """
 
     connections: dict[str, Connection] = field(default_factory=dict)
     documents: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     files: dict[str, Path] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
-    secrets: dict[Path, object] = field(default_factory=dict)
     read: int = 0
 
     @property
@@ -119,7 +118,8 @@ def read_file(file: Path, *, for_remote_service: bool = False, references: Refer
         if isinstance(member, dict):
             has_id = member.get("id") is not None
             written = member if has_id else {**member, "id": file.stem}
-            secrets.update((secret, stamp(secret)) for secret in referenced_files(written, file.parent))
+            # The earliest stamp counts: a connection before this one may have its secret from then.
+            secrets = {secret: stamp(secret) for secret in referenced_files(written, file.parent)} | secrets
             entries.append(_entry(file, path, written, for_remote_service, references))
         else:
             problems.append(FileProblem(file, Problem(path or ROOT, show(member), EXPECTED)))
@@ -150,7 +150,6 @@ def join_files(files: Mapping[Path, ReadFile]) -> LoadedFolder:
                 places.setdefault(name, []).append(entry)
     for content in files.values():
         loaded.problems.extend(content.problems)
-        loaded.secrets.update(content.secrets)
         for entry in content.entries:
             name = entry.document["id"]
             _join(entry, places[name] if isinstance(name, str) else [], loaded)

@@ -23,12 +23,11 @@ import structlog
 from connectivity.connections.lifecycle import Status
 from connectivity.connections.model import Connection, ConnectionStatus
 from connectivity.connections.secret_references import NOTHING, ReferenceRules
-from connectivity.connections.vault import Vault, mask
+from connectivity.connections.vault import Document, Vault, mask
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
 from connectivity.management import faults
 from connectivity.management.definition import (
     Definition,
-    Document,
     Judge,
     Owner,
     Permit,
@@ -165,9 +164,7 @@ class ConnectionManager:
 
     async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
         """Return a connection as it is now or was at `at`."""
-        if at is None or (at.revision is None and at.time is None):
-            return self._definition_of(self._desired(connection_id))
-        return self._past(connection_id, at)
+        return self._definition_of(self._desired(connection_id)) if at is None else self._past(connection_id, at)
 
     def _past(self, connection_id: str, at: RevisionSelector) -> Definition:
         if (wanted := self._of_file(connection_id)) is not None:
@@ -282,11 +279,15 @@ class ConnectionManager:
             self._require(permit, wanted)
             judge(wanted.revision)
             revision, modified = await self._add(connection_id, None, by, "delete")
-            self._leave(connection_id, revision, modified.isoformat())
-            await self._registry.carry_out(connection_id)
-            self._monitor.erase(connection_id)
+            await self._end(connection_id, revision, modified.isoformat())
 
         await self._run_in_turn(connection_id, staged)
+
+    async def _end(self, connection_id: str, revision: int, modified: str) -> None:
+        """Close a connection that was deleted, and delete its counts."""
+        self._leave(connection_id, revision, modified)
+        await self._registry.carry_out(connection_id)
+        self._monitor.erase(connection_id)
 
     async def open(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         """Open the connection durably, and wait for its clients."""
@@ -339,7 +340,7 @@ class ConnectionManager:
         if override == wanted.override:
             await self._note(by, _ACTIONS[status], wanted.id, wanted.revision)
             return
-        note = FileNote(wanted.id, wanted.revision + 1, wanted.digest, self._time(), override)
+        note = FileNote(wanted.id, wanted.revision + 1, wanted.digest, self._now().isoformat(), override)
         with self._stored_for(wanted.id):
             await self._definitions.override(
                 note, AuditEntry(note.modified, by, _ACTIONS[status], wanted.id, note.revision)
@@ -463,9 +464,9 @@ class ConnectionManager:
         self._last[connection_id] = newest.revision
         log.warning("change stored despite a reported failure", connection=connection_id, revision=newest.revision)
         if newest.document is None:
-            self._leave(connection_id, newest.revision, newest.modified)
-        else:
-            self._registry.put(await asyncio.to_thread(self._read, newest))
+            await self._end(connection_id, newest.revision, newest.modified)
+            return
+        self._registry.put(await asyncio.to_thread(self._read, newest))
         await self._registry.carry_out(connection_id)
 
     async def _look_for_override(self, wanted: DesiredConnection) -> None:
@@ -593,8 +594,6 @@ class ConnectionManager:
         self, by: str, action: str, connection_id: str, revision: int | None, details: str | None = None
     ) -> None:
         """Store an entry of the audit log."""
+        entry = AuditEntry(self._now().isoformat(), by, action, connection_id, revision, details)
         with refuse_store_failures():
-            await self._definitions.audit(AuditEntry(self._time(), by, action, connection_id, revision, details))
-
-    def _time(self) -> str:
-        return self._now().isoformat()
+            await self._definitions.audit(entry)

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from connectivity.config.problems import show
 from connectivity.connections.model import Connection, ConnectionStatus
+from connectivity.connections.vault import Document
 from connectivity.errors import Problem
-from connectivity.management.definition import Document, Owner
+from connectivity.management.definition import Owner
 from connectivity.management.files import FileProblem, LoadedFolder
 from spark_store.records import FileNote
 

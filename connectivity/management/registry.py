@@ -72,7 +72,7 @@ class ConnectionRegistry:
         self.folder_problem = ""
         """The folder and why it cannot be read, as long as that is so."""
         self._is_stale = False
-        """Whether files may own an ID now that they could not at the last reading."""
+        """Whether unchanged files may mean something else than at the last reading, such as own an ID."""
         self._may_hide = True
         """Whether there may be connections in unreadable files."""
         self._removed: set[str] = set()
@@ -224,7 +224,8 @@ class ConnectionRegistry:
                 hint = f"create it, or set connections_dir{running}"
                 log.error("connections folder cannot be read", folder=str(error), hint=hint)
             self.folder_problem = str(error)
-            self._may_hide = True
+            # When it comes back, unchanged files are looked at again, too.
+            self._may_hide = self._is_stale = True
         else:
             if reading is not None:
                 loaded, digests = reading

@@ -15,7 +15,8 @@ import structlog
 
 from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import referenced_files
-from connectivity.management.definition import Document, Owner
+from connectivity.connections.vault import Document
+from connectivity.management.definition import Owner
 from connectivity.management.files import stamp
 from connectivity.management.registry import ConnectionRegistry
 

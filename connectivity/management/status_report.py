@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from connectivity.connections.lifecycle import ConnectionState, Status
 from connectivity.connections.model import Connection
+from connectivity.connections.templates import has_expression
 from connectivity.errors import Detail
 from connectivity.management.client import ConnectionClient
 from connectivity.monitoring.meter import Meter
@@ -22,8 +23,6 @@ ON_DEMAND: Final = "Producers for targets with placeholders are started on-deman
 
 _OF_ADDRESSES: Final = (Detail.MISSING_ADDRESS, Detail.NOT_AUTHORIZED)
 """Errors about an address, and not about the whole link."""
-
-_PLACEHOLDER: Final = "{{"
 
 
 def name_of(number: int = 0) -> str:
@@ -84,7 +83,7 @@ def target_statuses(
         address = target.address
         if target.trouble is not None:
             status, details = Status.MISCONFIGURED, target.trouble
-        elif _PLACEHOLDER in address:
+        elif has_expression(address):
             status, details = Status.UNKNOWN, ON_DEMAND
         elif client.lifecycle.state is ConnectionState.OPEN:
             status, details = Status.OPEN, f"Producer started at {_at(since)}"

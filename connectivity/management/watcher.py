@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -64,7 +65,6 @@ class FolderWatcher:
         self._clock = clock
         self._pause = pause
         self._known: dict[str, _Known] = {}
-        self._secrets: Mapping[Path, object] = {}
         self._restless: dict[str, int] = {}
         """Files that did not stay the same, and for how many rounds."""
         self._has_looked = False
@@ -97,7 +97,6 @@ class FolderWatcher:
         self._missing, self._has_looked = missing, True
         # In the order of their names, as they are listed elsewhere.
         loaded = join_files({self._folder / name: self._known[name].content for name in sorted(self._known)})
-        self._secrets = loaded.secrets
         # Files just read that have not stayed the same may be incomplete.
         restless = [name for name in changed if name in self._restless]
         problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(restless, _RESTLESS)}
@@ -106,14 +105,14 @@ class FolderWatcher:
 
     def _changed_files(self, found: Mapping[str, object]) -> Iterator[str]:
         """Yield the files to read."""
-        secrets = {file for file, was in self._secrets.items() if stamp(file) != was}
+        stamp_now = cache(stamp)
         for name, now in found.items():
             known = self._known.get(name)
             if (
                 known is None
                 or known.stamp != now
                 or name in self._restless
-                or not secrets.isdisjoint(known.content.secrets)
+                or any(stamp_now(file) != was for file, was in known.content.secrets.items())
             ):
                 yield name
 

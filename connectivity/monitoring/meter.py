@@ -43,6 +43,8 @@ class Meter:
         """Whether the connection is open."""
         self.events = 0
         """How many elements of subscriptions were sent."""
+        self.skipped: Counter[str] = Counter()
+        """How many events were not sent to a target, by its index."""
         self._clock = clock
         self._now = now
         self._counters: dict[tuple[EntryKind, str], EventCounter] = {}
@@ -106,7 +108,8 @@ class Meter:
     @property
     def has_counted(self) -> bool:
         """Whether anything has been counted."""
-        return bool(self.events or self._outcomes) or any(counter.total for counter in self._counters.values())
+        counters = self._counters.values()
+        return bool(self.events or self._outcomes or self.skipped.total()) or any(each.total for each in counters)
 
     def reset(self) -> None:
         """Reset the windows to zero."""

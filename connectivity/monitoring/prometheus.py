@@ -78,14 +78,6 @@ class PrometheusRegistry:
             "Events that were deleted from the journal because the lake has them.",
             registry=self.registry,
         )
-        self._skipped = Counter(
-            "connectivity_target_skipped",
-            "Events that were not sent to a target: deleted from the journal, not encodable, or never accepted.",
-            ["connection", "target"],
-            registry=self.registry,
-        )
-        self._skipping: dict[str, set[str]] = {}
-        """Targets with a sample in that counter, by connection."""
         self._job_failures = Counter(
             "connectivity_job_failures", "Failed runs of a background job.", ["name"], registry=self.registry
         )
@@ -123,13 +115,10 @@ class PrometheusRegistry:
         """Delete everything counted of a connection that was deleted."""
         self._meters.pop(connection_id, None)
         self._closed.pop(connection_id, None)
-        for target in self._skipping.pop(connection_id, ()):
-            self._skipped.remove(connection_id, target)
 
     def skip(self, connection_id: str, target: str, events: int) -> None:
         """Count events that a target was not sent; with 0 the sample appears."""
-        self._skipping.setdefault(connection_id, set()).add(target)
-        self._skipped.labels(connection_id, target).inc(events)
+        self.find_meter(connection_id).skipped[target] += events
 
     def count_job_failure(self, job: str) -> None:
         """Count a round of a background job that failed."""
@@ -194,14 +183,21 @@ class _Connections(Collector):
         events = CounterMetricFamily(
             "connectivity_events_sent", "Elements of subscriptions that were sent.", labels=["connection"]
         )
+        skipped = CounterMetricFamily(
+            "connectivity_target_skipped",
+            "Events that were not sent to a target: deleted from the journal, not encodable, or never accepted.",
+            labels=["connection", "target"],
+        )
         up = GaugeMetricFamily("connectivity_connection_up", "1 while the connection is open.", labels=["connection"])
         for connection_id, meter in {**self._closed, **self._meters}.items():
             for outcome, number in {**_WATCHED, **meter.deliveries()}.items():
                 deliveries.add_metric([connection_id, *outcome], number)
             events.add_metric([connection_id], meter.events)
+            for target, number in meter.skipped.items():
+                skipped.add_metric([connection_id, target], number)
         for connection_id, meter in self._meters.items():
             up.add_metric([connection_id], meter.is_up)
-        yield from (deliveries, events, up)
+        yield from (deliveries, events, skipped, up)
 
 
 class _Subscriptions(Collector):

@@ -95,7 +95,7 @@ def report(
     targets: Sequence[ResourceStatus],
     connected_since: datetime | None,
 ) -> Mapping[str, Any]:
-    """Return the status of a connection that runs. `wanted`: the status that the operator has set."""
+    """Return the status of a connection that runs. `desired`: the status that the operator has set."""
     shown: dict[str, Any] = {
         "connectionId": connection_id,
         "connectionStatus": desired,

@@ -20,9 +20,10 @@ from connectivity.security.uri import MASK
 
 SHORTEST = 8
 REMEMBERED = 4
-"""How many former sets of secrets of an owner are redacted too: late messages may contain them."""
+"""How many former sets of secrets of a connection are redacted too: late messages may contain them."""
 
 OWNERS = 20_000
+"""Of how many connections secrets are redacted: those that were read last."""
 
 _HEAD = 4
 """Characters by which a text is looked up before it is compared."""
@@ -35,7 +36,7 @@ _ADDRESS = re.compile(
 
 
 class SecretRedactor:
-    """The secrets that are in use, by their owners. May be used from any thread."""
+    """The secrets in use, of the service and of its connections. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,16 +47,22 @@ class SecretRedactor:
     def __repr__(self) -> str:
         return f"<SecretRedactor of {len(self._owners)} owners>"
 
+    def remember_own(self, secrets: Iterable[str]) -> None:
+        """Redact these secrets of the service itself as long as it runs."""
+        with self._lock:
+            self._add(_forms_of(secrets))
+
     def remember(self, owner: str, secrets: Iterable[str]) -> None:
-        """Redact these secrets of `owner` from now on."""
-        forms = frozenset(form for secret in secrets for form in _forms(secret))
+        """Redact these secrets of a connection from now on."""
+        forms = _forms_of(secrets)
         with self._lock:
             known = self._owners.setdefault(owner, deque())
             self._owners.move_to_end(owner)
             if forms in known:
-                return
+                known.remove(forms)
+            else:
+                self._add(forms)
             known.append(forms)
-            self._add(forms)
             if len(known) > REMEMBERED:
                 self._drop(known.popleft())
             if len(self._owners) > OWNERS:
@@ -101,6 +108,10 @@ class SecretRedactor:
                     del self._by_head[head]
 
 
+def _forms_of(secrets: Iterable[str]) -> frozenset[str]:
+    return frozenset(form for secret in secrets for form in _forms(secret))
+
+
 def _forms(secret: str) -> Iterator[str]:
     """A secret in every way in which it may be written."""
     ways = {secret, quote(secret, safe=""), quote(secret), quote_plus(secret)}
@@ -123,5 +134,5 @@ def _base64(secret: bytes) -> Iterator[str]:
 
 
 _secrets = SecretRedactor()
-remember = _secrets.remember
+remember, remember_own = _secrets.remember, _secrets.remember_own
 redact = _secrets.hide

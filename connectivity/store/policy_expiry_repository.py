@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from connectivity.store.store import Store
+from mappings.ids import EntityId
 from spark_store.journal import policy_expiry
-from spark_store.records import PolicyDue, Snapshot
+from spark_store.records import PolicyDue
 
 
 class PolicyExpiryRepository:
@@ -19,6 +20,6 @@ class PolicyExpiryRepository:
         """Return policies that are due at this time, the earliest first."""
         return self._store.read(lambda it: policy_expiry.due(it, until, most))
 
-    def reschedule(self, policy: Snapshot, at: str | None, note: bytes | None) -> Awaitable[None]:
-        """Store the note, and when the policy is due again, None for never; if it has changed, it stays due."""
-        return self._store.execute(lambda it: policy_expiry.reschedule(it, policy.entity, policy.revision, at, note))
+    def reschedule(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> Awaitable[None]:
+        """Store the note, and when a policy is due again, None for never; if it has changed, it stays due."""
+        return self._store.execute(lambda it: policy_expiry.reschedule(it, policy, revision, at, note))

@@ -80,8 +80,8 @@ class _CompiledTopic:
 class TopicFilter:
     """The interest of one target.
 
-    Raises UnknownTopic, QueryError, InvalidSelector, PlaceholderError for topics that cannot be understood; a connection
-    document with such a one is refused before.
+    Raises UnknownTargetTopic, QueryError, InvalidSelector, PlaceholderError for topics that cannot be understood; a
+    connection document with such a one is refused before.
     """
 
     def __init__(self, topics: Sequence[str], subjects: Sequence[str]) -> None:

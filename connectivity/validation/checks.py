@@ -16,6 +16,7 @@ from connectivity.config.extras import Extra
 from connectivity.config.problems import did_you_mean, json_path, show
 from connectivity.connections.model import (
     AUTHORIZED_CONNECTIONS,
+    CONNECTION_ID_FORM,
     DIVERSION_SWITCHES,
     Connection,
     MappingDefinition,
@@ -37,6 +38,7 @@ from connectivity.connections.templates import (
     URI_INVALID,
     check_template,
     has_expression,
+    header_of,
     with_connection_id,
     with_dummies,
 )
@@ -70,11 +72,9 @@ MAPPER_INVALID = "connectivity:message.mapper.config.invalid"
 
 _PROPERTY = "a property such as attributes/load, or one of the signal such as topic:action or resource:path"
 
-_CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
+_CONNECTION_ID = re.compile(CONNECTION_ID_FORM.pattern)
 FINGERPRINT_ALGORITHMS = ("MD5", "SHA1", "SHA224", "SHA256", "SHA384", "SHA512")
 _FINGERPRINT = re.compile(rf"(?:{'|'.join(FINGERPRINT_ALGORITHMS)}):\S+", re.IGNORECASE)
-
-_NAMED_BY_MESSAGE = re.compile(r"\{\{\s*header:reply-to\s*\}\}")
 
 FOREIGN_WILDCARD = re.compile(r"[+#]|\{\{")
 """Wildcards of MQTT and placeholders, which no address has."""
@@ -214,7 +214,7 @@ def check_reply_patterns(connection: Connection) -> Iterator[Problem]:
         if (foreign := FOREIGN_WILDCARD.search(reply.address_pattern)) is not None:
             found = f"{show(foreign[0])} in {show(reply.address_pattern)}"
             yield Problem(path, found, f"* for one part of an address, or ** for all remaining parts, {expected}")
-        elif "{{" not in reply.address and not pattern.allows(reply.address, key_mark):
+        elif not has_expression(reply.address) and not pattern.allows(reply.address, key_mark):
             yield Problem(path, show(reply.address_pattern), f"a pattern that allows the address {show(reply.address)}")
 
 
@@ -287,7 +287,7 @@ def _check_answers(path: str, name: str, source: Source, connection: Connection)
         expected = f"true, since clients of {name} receive responses and events through the reply target"
         yield Problem(f"{path}.replyTarget.enabled", "false", expected)
         return
-    is_in_message = _NAMED_BY_MESSAGE.fullmatch(reply.address) and "reply-to" not in source.header_mapping
+    is_in_message = header_of(reply.address) == "reply-to" and "reply-to" not in source.header_mapping
     if is_in_message and (broker := _broker(connection)) is not None and not broker.has_headers:
         expected = f"another address, such as one with source:address: {broker.name} has no headers"
         yield Problem(f"{path}.replyTarget.address", show(reply.address), expected)

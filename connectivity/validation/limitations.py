@@ -6,7 +6,6 @@ logged when the connection is opened. Validation reports both before, and what a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
@@ -17,9 +16,7 @@ from connectivity.mapping.script_check import missing_protection
 from connectivity.transports import load_connection_type
 from mappings.ids import is_namespace
 from mappings.mappers import load_codec
-
-_FROM_HEADER = re.compile(r"/?\{\{\s*header:")
-"""The beginning of an address that a sender chooses; AMQP reaches every queue by a slash and its name."""
+from mappings.placeholders.template import Expression, Scope, parse
 
 
 def refusal(connection: Connection) -> str | None:
@@ -32,6 +29,8 @@ def refusal(connection: Connection) -> str | None:
 
 def ignored_parts(connection: Connection) -> Iterator[str]:
     """Return the parts of the document that have no effect."""
+    if connection.processor_pool_size > 1:
+        yield "processorPoolSize: a connection maps its payloads one after the other"
     for index, target in enumerate(connection.targets):
         yield from (f"targets[{index}].{what}" for what in _left_out(target))
 
@@ -76,11 +75,20 @@ def _open_reply_targets(connection: Connection) -> Iterator[str]:
         if not reply.enabled or reply.address_pattern is not None:
             continue
         addresses = [reply.address, reply.header_mapping.get(ADDRESS_HEADER, "")]
-        if any(_FROM_HEADER.match(address) for address in addresses):
+        if any(map(_begins_with_header, addresses)):
             yield (
                 f"sources[{index}].replyTarget.address: senders choose where responses are published, anywhere that the "
                 "service may publish; set addressPattern, or begin the address with a fixed text"
             )
+
+
+def _begins_with_header(address: str) -> bool:
+    """Whether a sender chooses the address from its beginning.
+
+    AMQP reaches every queue by a slash and its name.
+    """
+    first = next(iter(parse(address.removeprefix("/"), Scope.SOURCE).parts), "")
+    return isinstance(first, Expression) and first.text.startswith("header:")
 
 
 def caveats(connection: Connection) -> Iterator[str]:

@@ -11,7 +11,7 @@ from mappings.ids import EntityId
 from spark_store.records import PolicyDue, entity_of
 
 _DUE = """
-    SELECT entities.type, entities.id, policy_due.note FROM policy_due JOIN entities ON entities.key = policy_due.entity
+    SELECT type, id, revision, note FROM policy_due JOIN entities ON entities.key = policy_due.entity
     WHERE policy_due.due <= ? ORDER BY policy_due.due LIMIT ?
 """
 _RESCHEDULE = """
@@ -26,7 +26,7 @@ _REMOVE = """
 def due(connection: sqlite3.Connection, until: str, limit: int) -> list[PolicyDue]:
     """Return policies that are due up to a time, the earliest first."""
     rows = connection.execute(_DUE, (until, limit)).fetchall()
-    return [PolicyDue(entity_of(type, id), note) for type, id, note in rows]
+    return [PolicyDue(entity_of(type, id), revision, note) for type, id, revision, note in rows]
 
 
 def reschedule(

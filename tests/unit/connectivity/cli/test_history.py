@@ -115,6 +115,14 @@ def test_erasing_an_unknown_entity_ends_with_1_and_an_invalid_id_ends_with_2(
     assert (result.exit_code, reason in result.stderr) == (code, True), result.stderr
 
 
+def test_erasing_in_a_data_folder_that_cannot_be_locked_ends_with_2(settings: Path) -> None:
+    lock = settings.parent / "data" / "lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    result = run("erase", LAMP, "--yes", "--settings", settings)
+    assert (result.exit_code, "expected a folder that can be written" in result.stderr) == (2, True), result.stderr
+
+
 RECORD: dict[str, object] = {"id": 2, "entity_type": "thing", "entity": LAMP.id, "requested_at": "T2"}
 ERASED = {"GET /api/2/erasures": Reply([RECORD | {"id": 1, "requested_at": "T1"}, RECORD])}
 

@@ -12,6 +12,7 @@ from connectivity.maintenance.index_builder import MARK, IndexBuilder, request_r
 from connectivity.maintenance.job_runner import Job, JobRunner
 from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
+from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.search import index_builder
 from tests.support.failing_sqlite import Fragile
@@ -115,3 +116,17 @@ async def test_a_step_that_fails_is_taken_again(harness: JournalWithIndexer) -> 
         await harness.complete()
     assert [it["reason"] for it in logs if it["event"] == "search index waits for the store"]
     assert found(harness.path) == expected(harness.path)
+
+
+async def test_a_journal_that_cannot_be_read_is_reported(
+    harness: JournalWithIndexer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_function: object) -> None:
+        raise StoreUnavailable("the index is damaged")
+
+    monkeypatch.setattr(harness.store, "read", read)
+    with structlog.testing.capture_logs() as logs:
+        await harness.indexer.round()
+    assert [(it["event"], it["reason"]) for it in logs] == [
+        ("search index waits for the store", "the index is damaged")
+    ]

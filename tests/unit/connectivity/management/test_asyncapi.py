@@ -43,6 +43,13 @@ def test_a_connection_is_a_server_without_its_secrets() -> None:
     assert "s3cr3t" not in str(document)
 
 
+def test_connections_with_similar_ids_are_servers_of_their_own() -> None:
+    ids = ("depot-7", "depot_7", "depot:7")
+    document = of(*({**mqtt(), "id": connection_id} for connection_id in ids))
+    assert [server["description"] for server in document["servers"].values()] == list(ids)
+    assert len(document["operations"]) == len(ids)
+
+
 def test_a_wildcard_of_a_source_is_a_parameter_of_its_channel() -> None:
     channel = of(mqtt())["channels"]["site-source-0-address-0"]
     assert channel["address"] == "site/{level-1}/up/{level-2}"
@@ -67,6 +74,8 @@ def test_a_reply_goes_to_the_reply_address_of_the_message() -> None:
     rabbit = of(base_document("shared"))
     reply = rabbit["operations"]["depot-7-rabbit-source-0-address-0-receive"]["reply"]
     assert reply["address"] == {"location": "$message.header#/reply-to"}
+    older = of(mqtt(replyTarget={"address": "${header:reply-to}"}))
+    assert older["channels"]["site-source-0-reply"]["address"] is None
 
 
 def test_a_reply_target_of_its_own_is_a_channel_with_parameters() -> None:

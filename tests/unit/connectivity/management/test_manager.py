@@ -524,8 +524,8 @@ async def test_a_change_stored_despite_a_store_error_is_applied(
     harness: ManagementHarness, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
     """After a restart it would be there too."""
-    await put(harness, "depot")
-    await put(harness, "annex")
+    await asyncio.gather(put(harness, "depot"), put(harness, "annex"))
+    harness.monitor.meter("annex").inbound("refused")
     harness.done()
     adding = harness.definitions.add
 
@@ -550,7 +550,7 @@ async def test_a_change_stored_despite_a_store_error_is_applied(
             await asyncio.wait_for(harness.manager.recover(), PATIENCE)
             assert harness.manager.ids() == ["annex", "depot"]
         await harness.manager.recover()
-        assert harness.manager.ids() == ["depot"]
+        assert (harness.manager.ids(), harness.monitor.find_meter("annex").deliveries()) == (["depot"], {})
         assert (await harness.manager.definition("depot")).revision == 2
         assert sorted(harness.done()) == ["close annex", "close depot", "open depot"]
 

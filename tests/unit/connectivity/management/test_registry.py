@@ -186,6 +186,30 @@ async def test_a_folder_that_vanishes_stops_nothing(harness: RegistryHarness) ->
     assert harness.registry.folder_problem == ""
 
 
+async def test_a_folder_that_comes_back_unchanged_hides_no_connection_any_more(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    await harness.changes()
+    away = harness.folder.with_name("away")
+    harness.folder.rename(away)
+    with capture_logs():
+        await harness.changes()
+    away.rename(harness.folder)
+    await harness.changes()
+    assert not harness.may_be_open("other")
+
+
+async def test_a_file_takes_an_id_that_became_free_while_its_folder_was_away(harness: RegistryHarness) -> None:
+    harness.write("one.json", document())
+    away = harness.folder.with_name("away")
+    with harness.registry.claim("one"), capture_logs():
+        assert await harness.changes() == []
+        harness.folder.rename(away)
+    with capture_logs():
+        assert await harness.changes() == []
+    away.rename(harness.folder)
+    assert await harness.changes() == ["open one"]
+
+
 async def test_a_link_that_leads_nowhere_hides_no_other_file(harness: RegistryHarness) -> None:
     """Editors leave such links while a file is being edited."""
     harness.write("one.json", document())

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from connectivity.connections import secret_references
 from connectivity.connections.model import Connection
-from connectivity.management.definition import Document
+from connectivity.connections.vault import Document
 from connectivity.management.secret_watcher import SecretWatcher
 from connectivity.security.files import UnreadableFile, read_regular_file
 from connectivity.security.keys import new_key

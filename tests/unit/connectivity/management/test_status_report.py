@@ -81,8 +81,9 @@ async def test_status_7_3_every_client_reports_the_status_of_every_address() -> 
     assert found == [(f"connectivity-{client}", address) for client in (0, 1) for address in ("in", "also", "more")]
 
 
-async def test_status_7_3_a_target_with_a_placeholder_is_unknown_while_the_connection_is_open() -> None:
-    running = await Running.opened(targets=[target(EVENTS, address="events/{{ thing:name }}")])
+@pytest.mark.parametrize("address", ["events/{{ thing:name }}", "events/${thing:name}"])
+async def test_status_7_3_a_target_with_a_placeholder_is_unknown_while_the_connection_is_open(address: str) -> None:
+    running = await Running.opened(targets=[target(EVENTS, address=address)])
     report = running.supervisor.status_report()
     part = only(report, "target")
     assert (part["status"], report["liveStatus"]) == ("unknown", "open")

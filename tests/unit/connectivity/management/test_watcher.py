@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from connectivity.connections.model import Connection
 from connectivity.management import watcher as module
 from connectivity.management.files import LoadedFolder, ReadFile, read_file
 from connectivity.management.watcher import MOST_ROUNDS, RETURN_SECONDS, FolderUnavailable, FolderWatcher
+from connectivity.validation.validator import parse
 from tests.support.clock import Clock
 from tests.support.cpu_budget import at_most
 from tests.support.vectors.connections import base_document
@@ -90,6 +93,44 @@ def test_a_secret_that_changes_reads_the_files_that_refer_to_it(folder: Folder) 
     assert password is not None
     assert (folder.read, password.get_secret_value()) == (["a.json"], "second")
     assert folder.look() is None
+
+
+def test_a_secret_that_changes_together_with_one_of_its_files_is_read_for_the_others_too(folder: Folder) -> None:
+    """It changes when the watcher has already decided which files to read."""
+    uri = "amqp://ada:${file:password}@127.0.0.1:5672"
+    folder.write("password", "first")
+    folder.write("a.json", document(uri=uri))
+    folder.write("b.json", document(uri=uri))
+    folder.look()
+    folder.write("b.json", document(uri=uri, name="B"))
+    folder.meanwhile = lambda: folder.write("password", "second")
+    assert (folder.ids(), folder.read) == (["a", "b"], ["b.json"])
+    folder.meanwhile = lambda: None
+    found = folder.look()
+    assert found is not None
+    assert {connection.broker_uri.password for connection in found.connections.values()} == {SecretStr("second")}
+
+
+def test_a_secret_that_changes_while_its_file_is_read_is_read_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second connection of the file gets the new one, the first connection not yet."""
+    one, other = (document(uri="amqp://ada:${file:password}@127.0.0.1:5672", id=name) for name in ("one", "other"))
+    folder.write("password", "first")
+    folder.write("both.json", [one, other])
+
+    def parse_slowly(written: Any, **named: Any) -> Connection:
+        connection = parse(written, **named)
+        if connection.id == "one":
+            folder.write("password", "second")
+        return connection
+
+    monkeypatch.setattr("connectivity.management.files.parse", parse_slowly)
+    folder.look()
+    monkeypatch.undo()
+    found = folder.watcher.look()
+    assert found is not None
+    assert {connection.broker_uri.password for connection in found.connections.values()} == {SecretStr("second")}
 
 
 def test_a_reload_reports_unchanged_files_without_reading_them(folder: Folder) -> None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from connectivity import __version__
-from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.monitoring.prometheus import _MOST_CLOSED, PrometheusRegistry
 from tests.support.wait import wait_until
 
 
@@ -54,6 +54,7 @@ def test_outcomes_with_alerts_have_a_sample_of_zero() -> None:
 
 def test_missed_events_are_counted_from_0() -> None:
     monitor = PrometheusRegistry()
+    monitor.meter("depot-7")
     for events, total in ((0, 0), (3, 3), (2, 5)):
         monitor.skip("depot-7", "1", events)
         assert 'connectivity_target_skipped_total{connection="depot-7",target="1"} ' + f"{total}.0" in shown(monitor)
@@ -147,6 +148,20 @@ def test_a_deleted_connection_has_no_samples() -> None:
     monitor.erase("site")
     assert not [line for line in shown(monitor) if "site" in line]
     assert 'connectivity_target_skipped_total{connection="depot",target="1"} 3.0' in shown(monitor)
+
+
+def test_connections_that_come_and_go_leave_no_counts_of_skipped_events() -> None:
+    monitor = PrometheusRegistry()
+    for number in range(_MOST_CLOSED + 2):
+        monitor.meter(f"kept-{number}")
+        monitor.skip(f"kept-{number}", "0", 1)
+        monitor.forget(f"kept-{number}")
+        monitor.meter(f"idle-{number}")
+        monitor.skip(f"idle-{number}", "0", 0)
+        monitor.forget(f"idle-{number}")
+    found = [line for line in shown(monitor) if line.startswith("connectivity_target_skipped_total")]
+    assert len(found) == _MOST_CLOSED
+    assert found[-1] == f'connectivity_target_skipped_total{{connection="kept-{_MOST_CLOSED + 1}",target="0"}} 1.0'
 
 
 async def test_a_scrape_is_written_in_a_thread_with_the_values_of_its_beginning() -> None:

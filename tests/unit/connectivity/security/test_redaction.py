@@ -100,6 +100,14 @@ def test_former_secrets_of_an_owner_are_hidden_for_a_while() -> None:
     assert [known.hide(word) == MASK for word in words] == [False, *[True] * REMEMBERED]
 
 
+def test_a_secret_in_use_again_is_the_latest_one() -> None:
+    known = SecretRedactor()
+    words = [f"kanarienvogel-{number}" for number in range(REMEMBERED + 1)]
+    for word in (*words[:-1], words[0], words[-1]):
+        known.remember("owner", [word])
+    assert [known.hide(word) == MASK for word in words] == [True, False, *[True] * (REMEMBERED - 1)]
+
+
 def test_a_secret_is_hidden_as_long_as_one_owner_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "OWNERS", 2)
     known = SecretRedactor()
@@ -110,6 +118,17 @@ def test_a_secret_is_hidden_as_long_as_one_owner_has_it(monkeypatch: pytest.Monk
     known.remember("d", [])
     assert known.hide("kanarienvogel") == "kanarienvogel"
     assert "2 owners" in repr(known)
+
+
+def test_the_service_s_own_secrets_are_always_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after many connections, and after many changes of one of any name."""
+    monkeypatch.setattr(redaction, "OWNERS", 2)
+    known = SecretRedactor()
+    known.remember_own(["kanarienvogel"])
+    for number in range(REMEMBERED + 1):
+        for owner in ("settings", "keys", "own key"):
+            known.remember(owner, [f"nachtigall-{number}"])
+    assert known.hide("a kanarienvogel") == f"a {MASK}"
 
 
 def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:

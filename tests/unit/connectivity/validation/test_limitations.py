@@ -45,6 +45,13 @@ def test_a_document_without_unsupported_parts_has_no_refusal_and_no_comment() ->
     assert list(ignored_parts(document(asking, targets=[LIVE, TARGET, ANNOUNCED]))) == []
 
 
+def test_a_pool_of_processors_has_no_effect() -> None:
+    assert list(ignored_parts(document(processorPoolSize=1))) == []
+    assert list(ignored_parts(document(processorPoolSize=5))) == [
+        "processorPoolSize: a connection maps its payloads one after the other"
+    ]
+
+
 def test_a_tunnel_is_not_gone_around() -> None:
     assert "sshTunnel" in (refusal(document(sshTunnel=TUNNEL)) or "")
     assert refusal(document(sshTunnel={**TUNNEL, "enabled": False})) is None
@@ -99,6 +106,8 @@ def test_8_13_8_24_the_status_of_a_connection_lists_its_limitations() -> None:
         {},
         {"address": "{{ header:reply-to }}"},
         {"address": "{{header:reply-to | fn:lower()}}/answers"},
+        {"address": "${ header:reply-to }"},
+        {"address": "/${header.reply-to}"},
         {"address": "/{{ header:reply-to }}"},
         {"address": "answers", "headerMapping": {"mqtt.topic": "{{ header:reply-to }}"}},
     ],
@@ -154,3 +163,17 @@ def test_an_address_pattern_that_allows_nothing_clear_is_a_problem(
     assert problem.path == "sources[0].replyTarget.addressPattern"
     assert found in problem.found
     assert expected in problem.expected
+
+
+@pytest.mark.parametrize("address", ["{{ header:reply-to }}", "${header:reply-to}", "${header.reply-to}/answers"])
+def test_an_address_pattern_is_compared_with_addresses_without_placeholders_alone(address: str) -> None:
+    document({"replyTarget": {"address": address, "addressPattern": "clients/*"}})
+
+
+@pytest.mark.parametrize("address", ["{{ header:reply-to }}", "${header:reply-to}"])
+def test_clients_of_a_session_protocol_cannot_name_their_address_in_a_header_without_headers(address: str) -> None:
+    source = {**SOURCE, "payloadMapping": ["rsio"], "replyTarget": {"address": address}}
+    rsio = {"rsio": {"mappingEngine": "ReactiveStreamsIo", "options": {}}}
+    document = {"id": "site", "connectionType": "mqtt", "connectionStatus": "open", "uri": "tcp://127.0.0.1:1883"}
+    (problem,) = validate({**document, "sources": [source], "mappingDefinitions": rsio})
+    assert problem.path == "sources[0].replyTarget.address"

@@ -130,6 +130,15 @@ def test_a_problem_of_one_field_does_not_hide_another_in_the_same_part(document:
     }
 
 
+def test_names_in_options_are_texts_at_every_level(document: dict[str, Any]) -> None:
+    """YAML reads some names as numbers or dates, which no JSON has."""
+    thing = {"thingId": "acme:lamp", "attributes": {"rooms": [{1: "hall", "b": "attic"}]}}
+    document["mappingDefinitions"] = {"lamps": {"mappingEngine": "ImplicitThingCreation", "options": {"thing": thing}}}
+    found = only(validate(document))
+    assert (found.path, found.found) == ("mappingDefinitions.lamps.options", "an object")
+    assert found.expected.startswith("an object whose names are texts")
+
+
 def test_a_problem_names_no_more_mappings_than_a_line_can_show(document: dict[str, Any]) -> None:
     names = ["a" * 5_000, *(f"m{number:03}" for number in range(300))]
     document["mappingDefinitions"] = {name: {"mappingEngine": "Ditto", "options": {}} for name in names}

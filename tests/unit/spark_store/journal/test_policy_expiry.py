@@ -24,7 +24,7 @@ def test_an_erased_policy_leaves_no_subject_to_announce(tmp_path: Path) -> None:
     journal.append([Change((created,), (Snapshot(POLICY, 1, timestamp(1), timestamp(1), state, None),))])
     journal.within(lambda it: policy_expiry.reschedule(it, POLICY, 1, timestamp(2), SUBJECT))
     journal.commit()
-    assert due(journal, timestamp(2), 10) == [PolicyDue(POLICY, SUBJECT)]
+    assert due(journal, timestamp(2), 10) == [PolicyDue(POLICY, 1, SUBJECT)]
     journal.within(lambda it: erasure.begin(it, "policy", POLICY.id, timestamp(99), "operator"))
     journal.commit()
     assert due(journal, timestamp(99), 10) == []
@@ -39,13 +39,13 @@ def test_every_write_of_a_policy_state_makes_the_policy_due(tmp_path: Path) -> N
     entity = "INSERT INTO entities (type, id, revision, created, modified, state) VALUES ('policy', ?, 1, '', '', ?)"
     journal.within(lambda it: it.execute(entity, (POLICY.id, b'{"subjects":{"a:b":{"expiry":"x"}}}')))
     journal.commit()
-    assert due(journal, "", 10) == [PolicyDue(POLICY, None)]
+    assert due(journal, "", 10) == [PolicyDue(POLICY, 1, None)]
     journal.within(lambda it: policy_expiry.reschedule(it, POLICY, 1, timestamp(5), None))
     journal.commit()
     assert due(journal, "", 10) == []
     journal.within(lambda it: it.execute("UPDATE entities SET state = state, policy = 'a:p'"))
     journal.commit()
-    assert due(journal, "", 10) == [PolicyDue(POLICY, None)]
+    assert due(journal, "", 10) == [PolicyDue(POLICY, 1, None)]
     journal.close()
 
 
@@ -66,15 +66,15 @@ def test_a_policy_with_an_expiry_is_due_until_it_was_checked() -> None:
     write(1, {"entries": {}})
     assert due(journal, LATER, 10) == []
     write(2, expiring)
-    assert due(journal, "", 10) == [PolicyDue(POLICY, None)]
+    assert due(journal, "", 10) == [PolicyDue(POLICY, 2, None)]
     reschedule(2, "2030-01-15T07:00:00.000000Z", b"notified")
     assert due(journal, "2030-01-15T06:59:59.999999Z", 10) == []
-    assert due(journal, "2030-01-15T07:00:00.000000Z", 10) == [PolicyDue(POLICY, b"notified")]
+    assert due(journal, "2030-01-15T07:00:00.000000Z", 10) == [PolicyDue(POLICY, 2, b"notified")]
     assert due(journal, LATER, 0) == []
     write(3, expiring)
-    assert due(journal, "", 10) == [PolicyDue(POLICY, b"notified")]
+    assert due(journal, "", 10) == [PolicyDue(POLICY, 3, b"notified")]
     reschedule(2, "2030-01-15T07:00:00.000000Z", b"too late")
-    assert due(journal, "", 10) == [PolicyDue(POLICY, b"too late")]
+    assert due(journal, "", 10) == [PolicyDue(POLICY, 3, b"too late")]
     reschedule(2, None)
     assert due(journal, LATER, 10) != []
     reschedule(3, None)
