@@ -176,37 +176,6 @@ async def test_a_connection_can_be_closed_at_any_time(moment: str, monkeypatch: 
     assert running.supervisor.status is Status.CLOSED
 
 
-async def test_a_client_that_connects_while_its_connection_closes_leaves_the_broker_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The other client still waits for a confirmation."""
-    may_connect, wanted = asyncio.Event(), list[int]()
-
-    async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
-        assert CONNECTION_TYPE.connect is not None
-        wanted.append(client)
-        if client == 1:
-            await may_connect.wait()
-        return await CONNECTION_TYPE.connect(connection, client, consume)
-
-    with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))
-    running = Running(clientCount=2)
-    running.supervisor.open()
-    await until(lambda: len(running.broker.links) == 1 and 1 in wanted)
-    running.broker.withheld_confirms = 1
-    running.send(*numbered(1))
-    await until(running.answers)
-    closing = asyncio.create_task(running.supervisor.close(600))
-    await until(lambda: running.supervisor.clients[1].lifecycle.state is ConnectionState.CLOSING)
-    may_connect.set()
-    await until(lambda: len(running.broker.links) != 1 or not running.supervisor.clients[1].is_running)
-    await pause()
-    running.broker.cut("the cable was cut")
-    await asyncio.wait_for(closing, PATIENCE)
-    assert running.broker.links == []
-    assert running.supervisor.status is Status.CLOSED
-
-
 async def test_closing_twice_is_closing_once() -> None:
     running = await Running.opened()
     await running.supervisor.close(1)
