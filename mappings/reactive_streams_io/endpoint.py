@@ -121,11 +121,11 @@ class Endpoint:
         self._next_sent = self._next_received = 1
         self._begun = self._last_received = self._last_ping = now
         self._incomplete_since: float | None = None
-        self._hello_is_queued = False
         self._goodbye_is_queued = False
         self._may_resume = role is EndpointRole.SERVER
         self._is_unconfirmed = False
-        if role is EndpointRole.CLIENT or self._is_connected:
+        self._speaks_first = role is EndpointRole.CLIENT or self._is_connected
+        if self._speaks_first:
             self._send_hello()
 
     # The transport.
@@ -229,8 +229,7 @@ class Endpoint:
         """When to call `tick`; None if nothing is waited for."""
         limits = self._limits
         if self.state is EndpointState.OPENING:
-            answers = not self._is_connected and self.role is EndpointRole.SERVER
-            return None if answers else self._begun + limits.hello_timeout
+            return self._begun + limits.hello_timeout if self._speaks_first else None
         if self.state in (EndpointState.RESUMING, EndpointState.RESUMED):
             return self._begun + limits.hello_timeout
         if self.state is EndpointState.CLOSING:
@@ -392,7 +391,7 @@ class Endpoint:
     def _hello(self, hello: ClientHello | ServerHello, now: float) -> None:
         self._decoder.allowed = self._allowed(hello)
         self.state = EndpointState.OPEN
-        if not self._hello_is_queued:
+        if not self._speaks_first:
             self._send_hello()
         self._events.append(SessionOpened(self.in_force))
         if self._ticket is not None:
@@ -574,7 +573,6 @@ class Endpoint:
         self._control_bytes += len(raw)
 
     def _send_hello(self) -> None:
-        self._hello_is_queued = True
         extensions = tuple(sorted(self._ours))
         self._queue_frame(
             ClientHello(VERSION, extensions) if self.role is EndpointRole.CLIENT else ServerHello(VERSION, extensions)
