@@ -138,7 +138,7 @@ class Endpoint:
     @property
     def is_drained(self) -> bool:
         """Whether the connection has ended and `take` returns nothing."""
-        return self.is_closed and not self._control
+        return self.is_closed and not self._control and not self._carried_over
 
     def receive(self, raw: bytes, now: float) -> list[EndpointEvent]:
         """Process received bytes of a stream, or one message. Errors end the connection, as an event."""
@@ -511,6 +511,7 @@ class Endpoint:
         elif self.ticket() is None:
             return False
         self._control.clear()
+        self._carried_over = b""
         self.state = EndpointState.CLOSED
         self._events.append(Interrupted(reason))
         return True
@@ -549,6 +550,10 @@ class Endpoint:
     def _next_frame(self) -> bytes | None:
         if self.state is EndpointState.RESUMED:
             return None
+        if self._carried_over:
+            # In any state: it may be the goodbye.
+            frame, self._carried_over = self._carried_over, b""
+            return frame
         if self._control:
             frame = self._control.popleft()
             self._control_bytes -= len(frame)
@@ -558,9 +563,6 @@ class Endpoint:
         )
         if self.state is not EndpointState.OPEN and not is_optimistic:
             return None
-        if self._carried_over:
-            frame, self._carried_over = self._carried_over, b""
-            return frame
         if self._afterwards and not self.session.is_repeating:
             return self._afterwards.popleft()
         return self.session.next_frame()
