@@ -82,7 +82,7 @@ def parse_pointers(text: str) -> list[Segments]:
                     raise InvalidSelector("found ')' without '(' before it")
         else:
             item = prefixes[-1] + _segments(piece)
-            if len(item) > _MAX_DEPTH or len(pointers) > _MAX_SELECTORS:
+            if len(item) > _MAX_DEPTH or len(pointers) >= _MAX_SELECTORS:
                 raise InvalidSelector(f"found more than {_MAX_SELECTORS} selectors or {_MAX_DEPTH} levels")
     if len(prefixes) > 1:
         raise InvalidSelector("found '(' without ')' after it")
