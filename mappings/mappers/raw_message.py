@@ -19,7 +19,7 @@ from mappings.ditto import errors
 from mappings.ditto.document import NOT_JSON, is_storable
 from mappings.ditto.live import validate_payload, validate_subject
 from mappings.ditto.messages import MESSAGE, json_bytes
-from mappings.errors import DecodeError, mapping_failed
+from mappings.errors import DecodeError, EncodeError, mapping_failed
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.json_values import MAX_NESTING, nesting, parse_json
 from mappings.mappers.base import HONO_NOTIFICATIONS, Answers, Codec, TemplateMapper, blocklist
@@ -187,7 +187,7 @@ def _value(payload: bytes, content_type: ContentType) -> bytes | None:
         return json_bytes(base64.b64encode(payload).decode("ascii"))
     try:
         return json_bytes(payload.decode(content_type.charset))
-    except (UnicodeError, LookupError) as error:
+    except (UnicodeError, LookupError, EncodeError) as error:
         message = f"The payload cannot be read as text in {content_type.charset}."
         raise DecodeError(mapping_failed(message)) from error
 

@@ -83,6 +83,13 @@ def test_a_json_value_is_nested_no_deeper_than_the_ditto_protocol_has_it() -> No
     assert caught.value.fault.error == "json.invalid"
 
 
+def test_text_with_half_of_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(DecodeError) as caught:
+        read(mapper("RawMessage"), b"+2AA-", {**HEADERS, "content-type": "text/plain; charset=utf-7"})
+    assert caught.value.fault.error == "connectivity:message.mapping.failed"
+    assert caught.value.entity == LAMP
+
+
 def test_an_error_is_about_the_thing_that_the_headers_name() -> None:
     with pytest.raises(DecodeError) as caught:
         read(mapper("RawMessage"), b"on", {"ditto-message-thing-id": "acme.site:lamp-7"})
