@@ -11,14 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from mappings.ditto import errors
 from mappings.ditto.document import DittoMessage as Document
-from mappings.ditto.document import compact, parse_value
+from mappings.ditto.document import compact
 from mappings.ditto.paths import RESOURCES
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import MAX_ID_LENGTH, EntityId, is_label, utf16_length
+from mappings.json_values import decode_value, encode_value
 from mappings.model.headers import readable
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.model.signals import (
@@ -42,8 +41,6 @@ _DIRECTIONS = {"inbox": "to", "outbox": "from"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TWIN_ACTIONS = {"created": "create", "modified": "modify", "merged": "merge", "deleted": "delete"}
 """Event action → the action that its path must allow."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 def read_live(document: Document, topic: TopicPath, entity: EntityId, headers: Headers) -> Sequence[Inbound]:
@@ -72,7 +69,7 @@ def read_acknowledgements(
     if topic.subject is None:
         return [
             Acknowledgement(entity, *part, channel=channel)
-            for part in _members(parse_value(document.value), dict(headers))
+            for part in _members(decode_value(bytes(document.value)) if document.value else None, headers)
         ]
     status = status_of(document)
     if status is None:
@@ -128,7 +125,7 @@ def _place(path: str, subject: str) -> tuple[str, str]:
     raise UnknownPath(errors.unknown_path(path))
 
 
-def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes | None, Headers]]:
+def _members(value: Any, headers: Headers) -> list[tuple[str, int, bytes | None, Headers]]:
     """Label, status, value and headers of each of several acknowledgements. Raises DecodeError."""
     if not isinstance(value, dict):
         raise DecodeError(errors.not_convertible(value, "an object"))
@@ -140,9 +137,11 @@ def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes 
             status, own = member.get("status"), member.get("headers")
             if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
                 raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", status, "Integer"))
-            payload = _encode(member["payload"]) if "payload" in member else None
+            payload = encode_value(member["payload"]) if "payload" in member else None
+            merged = headers
             # Further ones are not read with their own headers: the message is refused, and each copy may be large.
-            merged = {**headers, **readable(own)} if isinstance(own, dict) and len(found) < MAX_SIGNALS else headers
+            if isinstance(own, dict) and len(found) < MAX_SIGNALS:
+                merged = readable({**headers, **readable(own)})
             found.append((_validate_label(label), status, payload, merged))
     return found
 
