@@ -143,7 +143,7 @@ def _topic(name: str) -> Reader | None:
 
     def read(context: PlaceholderContext) -> tuple[str, ...]:
         value = part(context.topic) if context.topic is not None else None
-        return (value,) if value else ()
+        return (value,) if value is not None else ()
 
     return read
 
