@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mappings.ditto import errors
-from mappings.ditto.document import DittoMessage, compact, parse_value, read_message, read_topic, reject_nul
+from mappings.ditto.document import DittoMessage, compact, read_message, read_topic, reject_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.messages import MESSAGE, written_message_schema
 from mappings.ditto.paths import RESOURCES
@@ -85,7 +85,7 @@ def _signals(message: DittoMessage, topic: TopicPath, entity: EntityId | None, h
         if topic.criterion == "commands" and topic.channel != "live":
             return (_command(message, topic, entity, headers),)
         if topic.criterion == "streaming" and topic.action in HISTORY_COMMANDS:
-            return (HISTORY_COMMANDS[topic.action](entity, message.path, parse_value(message.value), headers),)
+            return (HISTORY_COMMANDS[topic.action](message, headers, entity),)
         if topic.criterion == "acks":
             return read_acknowledgements(message, topic, entity, headers)
         if topic.channel == "live":
