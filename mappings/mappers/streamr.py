@@ -19,9 +19,7 @@ from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMess
 from mappings.streamr.errors import RequestRejected
 from mappings.streamr.frames import (
     CONTENT_TYPE,
-    CONTROL,
     HEADER,
-    MESSAGE,
     FrameType,
     envelope,
     fault_frame,
@@ -60,7 +58,8 @@ class StreamrCodec(Codec):
         return made
 
     def negotiate(self, query: Mapping[str, str]) -> str | None:
-        return str(message_version(query)) if {CONTROL, MESSAGE} <= query.keys() else None
+        version = message_version(query)
+        return None if version is None else str(version)
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """Return the request of a message.
