@@ -56,7 +56,7 @@ def read_live(document: Document, topic: TopicPath, entity: EntityId, headers: H
     value = compact(document.value) if document.value else None
     if is_event:
         return (LiveEvent(entity, topic.action, place.path, value, headers),)
-    if (status := status_of(document)) is not None:
+    if (status := status_of(document.status)) is not None:
         return (LiveResponse(entity, topic.action, place.path, status, value, headers),)
     return (LiveCommand(entity, topic.action, place.path, value, headers, document.fields),)
 
@@ -71,18 +71,17 @@ def read_acknowledgements(
             Acknowledgement(entity, *part, channel=channel)
             for part in _members(decode_value(bytes(document.value)) if document.value else None, headers)
         ]
-    status = status_of(document)
+    status = status_of(document.status)
     if status is None:
         raise DecodeError(errors.field_missing("status"))
     value = compact(document.value) if document.value else None
     return (Acknowledgement(entity, _validate_label(topic.subject), status, value, headers, channel),)
 
 
-def status_of(document: Document) -> int | None:
-    """Return the status of a response; None for other messages."""
-    status = document.status
-    is_status = isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599
-    return status if is_status else None
+def status_of(value: Any) -> int | None:
+    """Return the status of a response; None for a value that is no status."""
+    is_status = isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599
+    return value if is_status else None
 
 
 def validate_subject(subject: str) -> str:
@@ -103,7 +102,7 @@ def _message(document: Document, topic: TopicPath, entity: EntityId, headers: He
     subject = validate_subject(topic.subject or "")
     direction, path = _place(document.path, subject)
     value = validate_payload(compact(document.value) if document.value else None)
-    status = status_of(document)
+    status = status_of(document.status)
     if status is None:
         return Message(entity, direction, subject, path, value, headers)
     return MessageResponse(entity, direction, subject, path, status, value, headers)
@@ -134,9 +133,9 @@ def _members(value: Any, headers: Headers) -> list[tuple[str, int, bytes | None,
         for member in members if isinstance(members, list) else [members]:
             if not isinstance(member, dict):
                 raise DecodeError(errors.not_convertible(member, "an object"))
-            status, own = member.get("status"), member.get("headers")
-            if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
-                raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", status, "Integer"))
+            status, own = status_of(member.get("status")), member.get("headers")
+            if status is None:
+                raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", member.get("status"), "Integer"))
             payload = encode_value(member["payload"]) if "payload" in member else None
             merged = headers
             # Further ones are not read with their own headers: the message is refused, and each copy may be large.

@@ -100,7 +100,7 @@ def _command(message: DittoMessage, topic: TopicPath, entity: EntityId, headers:
     action = topic.action
     if action is None or action not in place.actions:
         raise unknown_topic(message.topic)
-    if message.status is not None and (status := status_of(message)) is not None:
+    if message.status is not None and (status := status_of(message.status)) is not None:
         raise DecodeError(errors.looks_like_response(status))
     value = compact(message.value) if message.value else None
     return Command(entity, action, place.path, value, headers, message.fields)
