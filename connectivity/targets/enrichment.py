@@ -98,4 +98,4 @@ def covers(selection: FieldSelection, field: Field) -> bool:
 
 def extra_of(document: Mapping[str, Any], selection: FieldSelection) -> dict[str, Any]:
     """Return the readable selected fields of a thing; empty if none exists."""
-    return dict(select(document, selection))
+    return select(document, selection)
