@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mappings.ditto import errors
-from mappings.ditto.document import DittoMessage, compact, read_message, read_topic, reject_nul
+from mappings.ditto.document import DittoMessage, add_topic, compact, read_message, read_topic, reject_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.messages import MESSAGE, written_message_schema
 from mappings.ditto.paths import RESOURCES
@@ -51,11 +51,8 @@ class DittoCodec(PayloadMapper):
         except DecodeError as error:
             error.headers = readable(error.headers)
             raise
-        entity: EntityId | None = None
-        group, channel = "things", "twin"
         try:
             topic, entity = read_topic(message.topic)
-            group, channel = topic.group, "live" if topic.channel == "live" else "twin"
             if topic.criterion == "errors":
                 return ()
             if payload.find(b"\\u0000") >= 0:
@@ -63,11 +60,7 @@ class DittoCodec(PayloadMapper):
             headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)
         except DecodeError as error:
-            if error.entity is None:
-                error.entity = entity
-            if group != "things":
-                error.group = group
-            error.channel = channel
+            add_topic(error, message.topic)
             error.headers = readable(message.headers) if message.headers else {}
             raise
 
