@@ -21,6 +21,7 @@ from mappings.reactive_streams_io.frames import (
     OnNextPacked,
     OnNextPart,
     OnSubscribe,
+    Ping,
     SubscribeFrame,
     encode,
 )
@@ -445,3 +446,16 @@ def test_streams_of_a_publisher_end_with_the_connection() -> None:
     peer, (stream,) = subscriber("a")
     peer.react(peer.endpoint.lose(peer.clock.now(), "gone"))
     assert peer.reported(StreamFailed) == [StreamFailed(stream, "gone")]
+
+
+def test_elements_stay_in_order_if_a_pong_is_due_between_two_batches() -> None:
+    """The first element without room in a batch waits for the next one; the pong comes before it or after it."""
+    peer = EndpointClient()
+    peer.expect("01 00 01 02")
+    peer.react(peer.endpoint.receive(encode(SubscribeFrame("tck/never", 1, 200)), peer.clock.now()))
+    (stream,) = peer.endpoint.session.by_stream
+    elements = [bytes([number]) * 1000 for number in range(200)]
+    assert peer.endpoint.session.offer(stream, elements)
+    sent = peer.endpoint.take()
+    sent += peer.expect(encode(Ping(b"")))
+    assert [frame.element for frame in frames(sent) if isinstance(frame, OnNext)] == elements
