@@ -160,7 +160,7 @@ def parse(text: str, scope: Scope = Scope.COMMON) -> Template:
 
 def _header(expression: Expression) -> str | None:
     prefix, _, name = expression.text.partition(":")
-    return name if prefix == "header" and not expression.stages and expression.start is not None else None
+    return name if prefix == "header" and not expression.stages else None
 
 
 @lru_cache(maxsize=4096)
