@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.events import (
     Cancelled,
     Completed,
@@ -26,6 +29,7 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
+from tests.support.dice import examples
 from tests.support.reactive_streams_io.conversation import EndpointClient, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import decoder, raw
 
@@ -459,3 +463,27 @@ def test_elements_stay_in_order_if_a_pong_is_due_between_two_batches() -> None:
     sent = peer.endpoint.take()
     sent += peer.expect(encode(Ping(b"")))
     assert [frame.element for frame in frames(sent) if isinstance(frame, OnNext)] == elements
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    steps=st.lists(st.sampled_from([b"a", b"b" * 8, b"c" * 40, "ping", "take"]), min_size=40, max_size=80),
+    batch=st.integers(20, 100),
+)
+def test_elements_stay_in_order_whenever_the_transport_takes_a_batch(steps: list[bytes | str], batch: int) -> None:
+    client = EndpointClient(EndpointRole.CLIENT)
+    stream = client.endpoint.subscribe("tck/never", UNBOUNDED)
+    server = EndpointClient(limits=EndpointLimits(batch=batch, part=7, split_above=9))
+    server.react(server.endpoint.receive(client.sends(), server.clock.now()))
+    (served,) = server.endpoint.session.by_stream
+    sent, offered = b"", []
+    for number, step in enumerate(steps):
+        if step == "take":
+            sent += server.endpoint.take()
+        elif isinstance(step, bytes):
+            offered.append(b"%d%b" % (number, step))
+            server.endpoint.session.offer(served, offered[-1:])
+        else:
+            server.react(server.endpoint.receive(encode(Ping(b"x")), server.clock.now()))
+    client.expect(sent + server.sends())
+    assert client.elements(stream) == offered
