@@ -53,13 +53,15 @@ def read_topic(text: str) -> EntityTopic:
     return EntityTopic(topic, entity)
 
 
-def entity_of(text: str) -> tuple[EntityId | None, str]:
-    """Return the readable entity and group of a topic, for an error response."""
+def add_topic(error: DecodeError, text: str) -> None:
+    """Note the readable parts of a topic in the error of its message: they address the response."""
     try:
-        topic, entity = read_topic(text)
-    except DecodeError as error:
-        return error.entity, error.group
-    return entity, topic.group
+        topic, error.entity = read_topic(text)
+    except DecodeError as unreadable:
+        error.entity, error.group = unreadable.entity, unreadable.group
+    else:
+        error.group = topic.group
+        error.channel = "live" if topic.channel == "live" else "twin"
 
 
 _LONG = 1 << 63
@@ -133,8 +135,10 @@ def _refusal(payload: bytes) -> DecodeError:
 
 def _error(fault: Fault, topic: Any, headers: Any) -> DecodeError:
     """Return an error with the readable parts of its message."""
-    entity, group = entity_of(topic) if isinstance(topic, str) else (None, "things")
-    return DecodeError(fault, entity=entity, group=group, headers=headers if isinstance(headers, dict) else None)
+    error = DecodeError(fault, headers=headers if isinstance(headers, dict) else None)
+    if isinstance(topic, str):
+        add_topic(error, topic)
+    return error
 
 
 def find_invalid_member(document: dict[str, Any]) -> Fault | None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from mappings.errors import Fault
-from mappings.json_values import MAX_NESTING
+from mappings.json_values import MAX_NESTING, encode_value
 from mappings.texts import MAX_QUOTE_LENGTH, shorten
 
 JSON_HINT = "Expected a JSON object."
@@ -32,12 +32,11 @@ _EXPECTED_TYPES = {
 """The protocol's names of types → how a description says them."""
 
 _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"
-_encode = msgspec.json.Encoder().encode
 
 
 def quote(value: Any) -> str:
     """A parsed value in JSON notation, cut where it is long."""
-    return shorten(_encode(value).decode())
+    return shorten(encode_value(value).decode())
 
 
 def field_missing(name: str) -> Fault:

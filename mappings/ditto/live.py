@@ -11,14 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from mappings.ditto import errors
 from mappings.ditto.document import DittoMessage as Document
-from mappings.ditto.document import compact, parse_value
+from mappings.ditto.document import compact
 from mappings.ditto.paths import RESOURCES
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import MAX_ID_LENGTH, EntityId, is_label, utf16_length
+from mappings.json_values import decode_value, encode_value
 from mappings.model.headers import readable
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.model.signals import (
@@ -43,8 +42,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TWIN_ACTIONS = {"created": "create", "modified": "modify", "merged": "merge", "deleted": "delete"}
 """Event action → the action that its path must allow."""
 
-_encode = msgspec.json.Encoder().encode
-
 
 def read_live(document: Document, topic: TopicPath, entity: EntityId, headers: Headers) -> Sequence[Inbound]:
     """The signal of a message on the live channel. Raises DecodeError."""
@@ -59,7 +56,7 @@ def read_live(document: Document, topic: TopicPath, entity: EntityId, headers: H
     value = compact(document.value) if document.value else None
     if is_event:
         return (LiveEvent(entity, topic.action, place.path, value, headers),)
-    if (status := status_of(document)) is not None:
+    if (status := status_of(document.status)) is not None:
         return (LiveResponse(entity, topic.action, place.path, status, value, headers),)
     return (LiveCommand(entity, topic.action, place.path, value, headers, document.fields),)
 
@@ -72,20 +69,19 @@ def read_acknowledgements(
     if topic.subject is None:
         return [
             Acknowledgement(entity, *part, channel=channel)
-            for part in _members(parse_value(document.value), dict(headers))
+            for part in _members(decode_value(bytes(document.value)) if document.value else None, headers)
         ]
-    status = status_of(document)
+    status = status_of(document.status)
     if status is None:
         raise DecodeError(errors.field_missing("status"))
     value = compact(document.value) if document.value else None
     return (Acknowledgement(entity, _validate_label(topic.subject), status, value, headers, channel),)
 
 
-def status_of(document: Document) -> int | None:
-    """Return the status of a response; None for other messages."""
-    status = document.status
-    is_status = isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599
-    return status if is_status else None
+def status_of(value: Any) -> int | None:
+    """Return the status of a response; None for a value that is no status."""
+    is_status = isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599
+    return value if is_status else None
 
 
 def validate_subject(subject: str) -> str:
@@ -106,7 +102,7 @@ def _message(document: Document, topic: TopicPath, entity: EntityId, headers: He
     subject = validate_subject(topic.subject or "")
     direction, path = _place(document.path, subject)
     value = validate_payload(compact(document.value) if document.value else None)
-    status = status_of(document)
+    status = status_of(document.status)
     if status is None:
         return Message(entity, direction, subject, path, value, headers)
     return MessageResponse(entity, direction, subject, path, status, value, headers)
@@ -128,7 +124,7 @@ def _place(path: str, subject: str) -> tuple[str, str]:
     raise UnknownPath(errors.unknown_path(path))
 
 
-def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes | None, Headers]]:
+def _members(value: Any, headers: Headers) -> list[tuple[str, int, bytes | None, Headers]]:
     """Label, status, value and headers of each of several acknowledgements. Raises DecodeError."""
     if not isinstance(value, dict):
         raise DecodeError(errors.not_convertible(value, "an object"))
@@ -137,12 +133,14 @@ def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes 
         for member in members if isinstance(members, list) else [members]:
             if not isinstance(member, dict):
                 raise DecodeError(errors.not_convertible(member, "an object"))
-            status, own = member.get("status"), member.get("headers")
-            if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
-                raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", status, "Integer"))
-            payload = _encode(member["payload"]) if "payload" in member else None
+            status, own = status_of(member.get("status")), member.get("headers")
+            if status is None:
+                raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", member.get("status"), "Integer"))
+            payload = encode_value(member["payload"]) if "payload" in member else None
+            merged = headers
             # Further ones are not read with their own headers: the message is refused, and each copy may be large.
-            merged = {**headers, **readable(own)} if isinstance(own, dict) and len(found) < MAX_SIGNALS else headers
+            if isinstance(own, dict) and len(found) < MAX_SIGNALS:
+                merged = readable({**headers, **readable(own)})
             found.append((_validate_label(label), status, payload, merged))
     return found
 

@@ -19,7 +19,6 @@ _CHANGE = frozenset({"modify", "retrieve"})
 _CHANGE_AND_DELETE = _CHANGE | {"delete"}
 _EVERY = _CHANGE_AND_DELETE | {"merge"}
 
-_FEATURE_PARTS = frozenset({"definition", "properties", "desiredProperties"})
 _ENTRY_PARTS = {
     "subjects": _CHANGE,
     "resources": _CHANGE,
@@ -69,11 +68,9 @@ def _thing_actions(segments: Sequence[str]) -> frozenset[str] | None:
             return _EVERY | {"create"}
         case ("policyId",):
             return _EVERY - {"delete"}
-        case ("definition" | "attributes" | "features",) | ("attributes", *_) | ("features", _):
+        case ("definition" | "features",) | ("attributes", *_) | ("features", _):
             return _EVERY
-        case ("features", _, part) if part in _FEATURE_PARTS:
-            return _EVERY
-        case ("features", _, "properties" | "desiredProperties", *_):
+        case ("features", _, "definition") | ("features", _, "properties" | "desiredProperties", *_):
             return _EVERY
         case _:
             return None

@@ -1,4 +1,4 @@
-"""The values of commands on search subscriptions (Ditto protocol, search).
+"""The commands on subscriptions to searches and histories (Ditto protocol, search and streaming).
 
 A search has no entity, and its path has no meaning. All members of a subscribe are optional; request and cancel need the
 subscription's ID. A wrong type is an error of the message; errors in filters and options are reported at the first request.
@@ -7,7 +7,8 @@ subscription's ID. A wrong type is an error of the message; errors in filters an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 from mappings.ditto import errors
 from mappings.ditto.document import (
@@ -30,8 +31,7 @@ from mappings.model.signals import Cancel, Headers, HistoryQuery, Request, Searc
 from mappings.timestamps import parse_instant
 
 
-def subscribe_to_search(message: DittoMessage, headers: Headers) -> Subscribe:
-    """The subscribe of this message. Raises DecodeError."""
+def _subscribe_to_search(message: DittoMessage, headers: Headers) -> Subscribe:
     value = parse_value(message.value)
     members = {} if value is None else as_object(value)
     query = SearchQuery(
@@ -42,27 +42,6 @@ def subscribe_to_search(message: DittoMessage, headers: Headers) -> Subscribe:
         aggregation=_raw(message, "aggregation") if members.get("aggregation") is not None else None,
     )
     return Subscribe(SubscriptionKind.SEARCH, query, headers)
-
-
-def request_search(message: DittoMessage, headers: Headers) -> Request:
-    """The request of this message. Raises DecodeError."""
-    members = require_value(parse_value(message.value))
-    return Request(SubscriptionKind.SEARCH, subscription_id(members), long(members, "demand") or 0, headers)
-
-
-def cancel_search(message: DittoMessage, headers: Headers) -> Cancel:
-    """The cancel of this message. Raises DecodeError."""
-    return Cancel(SubscriptionKind.SEARCH, subscription_id(require_value(parse_value(message.value))), headers)
-
-
-_Read: TypeAlias = Callable[[DittoMessage, Headers], Subscribe | Request | Cancel]
-
-SEARCH_COMMANDS: dict[str, _Read] = {
-    "subscribe": subscribe_to_search,
-    "request": request_search,
-    "cancel": cancel_search,
-}
-"""The actions that clients may send."""
 
 
 def _selector(fields: str | None) -> str | None:
@@ -81,13 +60,11 @@ def _raw(message: DittoMessage, name: str) -> bytes:
     return compact(parse_members(message.value)[name])
 
 
-def subscribe_to_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Subscribe:
-    """The subscribe with this parsed value.
-
-    Raises DecodeError for values of wrong types, UnknownPath for parts.
-    """
-    if path not in ("", "/"):
-        raise UnknownPath(errors.unknown_path(path))
+def _subscribe_to_history(message: DittoMessage, headers: Headers, entity: EntityId) -> Subscribe:
+    """Raises UnknownPath for a part of the entity."""
+    if message.path not in ("", "/"):
+        raise UnknownPath(errors.unknown_path(message.path))
+    value = parse_value(message.value)
     if not value and value in (None, {}):
         return Subscribe(SubscriptionKind.HISTORY, HistoryQuery(entity), headers)
     members = as_object(value)
@@ -102,25 +79,6 @@ def subscribe_to_history(entity: EntityId, path: str, value: Any, headers: Heade
     return Subscribe(SubscriptionKind.HISTORY, query, headers)
 
 
-def request_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Request:  # noqa: ARG001
-    """The request with this parsed value. Raises DecodeError."""
-    members = require_value(value)
-    return Request(SubscriptionKind.HISTORY, subscription_id(members), long(members, "demand") or 0, headers, entity)
-
-
-def cancel_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Cancel:  # noqa: ARG001
-    """The cancel with this parsed value. Raises DecodeError."""
-    return Cancel(SubscriptionKind.HISTORY, subscription_id(require_value(value)), headers, entity)
-
-
-HISTORY_COMMANDS: dict[str, Callable[[EntityId, str, Any, Headers], Subscribe | Request | Cancel]] = {
-    "subscribeForPersistedEvents": subscribe_to_history,
-    "request": request_history,
-    "cancel": cancel_history,
-}
-"""The actions that clients may send."""
-
-
 def _instant(members: Value, name: str) -> int | None:
     written = text(members, name)
     if written is None:
@@ -129,3 +87,31 @@ def _instant(members: Value, name: str) -> int | None:
     if instant is None:
         raise DecodeError(errors.wrong_type(name, written, "Instant"))
     return instant
+
+
+def _request(
+    kind: SubscriptionKind, message: DittoMessage, headers: Headers, entity: EntityId | None = None
+) -> Request:
+    members = require_value(parse_value(message.value))
+    return Request(kind, subscription_id(members), long(members, "demand") or 0, headers, entity)
+
+
+def _cancel(kind: SubscriptionKind, message: DittoMessage, headers: Headers, entity: EntityId | None = None) -> Cancel:
+    return Cancel(kind, subscription_id(require_value(parse_value(message.value))), headers, entity)
+
+
+_Command: TypeAlias = Subscribe | Request | Cancel
+
+SEARCH_COMMANDS: dict[str, Callable[[DittoMessage, Headers], _Command]] = {
+    "subscribe": _subscribe_to_search,
+    "request": partial(_request, SubscriptionKind.SEARCH),
+    "cancel": partial(_cancel, SubscriptionKind.SEARCH),
+}
+"""The actions that clients may send → the command of a message. They raise DecodeError."""
+
+HISTORY_COMMANDS: dict[str, Callable[[DittoMessage, Headers, EntityId], _Command]] = {
+    "subscribeForPersistedEvents": _subscribe_to_history,
+    "request": partial(_request, SubscriptionKind.HISTORY),
+    "cancel": partial(_cancel, SubscriptionKind.HISTORY),
+}
+"""The same for the history of an entity."""

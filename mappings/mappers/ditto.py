@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mappings.ditto import errors
-from mappings.ditto.document import DittoMessage, compact, parse_value, read_message, read_topic, reject_nul
+from mappings.ditto.document import DittoMessage, add_topic, compact, read_message, read_topic, reject_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.messages import MESSAGE, written_message_schema
 from mappings.ditto.paths import RESOURCES
@@ -51,11 +51,8 @@ class DittoCodec(PayloadMapper):
         except DecodeError as error:
             error.headers = readable(error.headers)
             raise
-        entity: EntityId | None = None
-        group, channel = "things", "twin"
         try:
             topic, entity = read_topic(message.topic)
-            group, channel = topic.group, "live" if topic.channel == "live" else "twin"
             if topic.criterion == "errors":
                 return ()
             if payload.find(b"\\u0000") >= 0:
@@ -63,11 +60,7 @@ class DittoCodec(PayloadMapper):
             headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)
         except DecodeError as error:
-            if error.entity is None:
-                error.entity = entity
-            if group != "things":
-                error.group = group
-            error.channel = channel
+            add_topic(error, message.topic)
             error.headers = readable(message.headers) if message.headers else {}
             raise
 
@@ -85,7 +78,7 @@ def _signals(message: DittoMessage, topic: TopicPath, entity: EntityId | None, h
         if topic.criterion == "commands" and topic.channel != "live":
             return (_command(message, topic, entity, headers),)
         if topic.criterion == "streaming" and topic.action in HISTORY_COMMANDS:
-            return (HISTORY_COMMANDS[topic.action](entity, message.path, parse_value(message.value), headers),)
+            return (HISTORY_COMMANDS[topic.action](message, headers, entity),)
         if topic.criterion == "acks":
             return read_acknowledgements(message, topic, entity, headers)
         if topic.channel == "live":
@@ -100,7 +93,7 @@ def _command(message: DittoMessage, topic: TopicPath, entity: EntityId, headers:
     action = topic.action
     if action is None or action not in place.actions:
         raise unknown_topic(message.topic)
-    if message.status is not None and (status := status_of(message)) is not None:
+    if message.status is not None and (status := status_of(message.status)) is not None:
         raise DecodeError(errors.looks_like_response(status))
     value = compact(message.value) if message.value else None
     return Command(entity, action, place.path, value, headers, message.fields)

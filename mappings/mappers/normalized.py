@@ -29,10 +29,10 @@ class NormalizedCodec(PayloadMapper):
     """Events of things as plain JSON, shaped like the thing.
 
     A message has the changed values at their place in the thing, with `thingId`, `_modified` and `_revision`. The rest of
-    the event is under `_context`. Live events have neither revision nor time: `_revision` and `_modified` are null. The
-    message of a deleted thing has `thingId` and `_deleted`. The mapper merges extra fields into the message, and leaves out
-    members that a merge deletes. The mapper writes no other signals (responses, messages, subscriptions), and reads no
-    deliveries.
+    the event is under `_context`. Live events have neither revision nor time: `_revision` and `_modified` are null, and
+    absent if the event is a merge. The message of a deleted thing has `thingId` and `_deleted`. The mapper merges extra
+    fields into the message, and leaves out members that a merge deletes. The mapper writes no other signals (responses,
+    messages, subscriptions), and reads no deliveries.
     """
 
     options = (

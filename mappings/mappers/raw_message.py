@@ -19,9 +19,9 @@ from mappings.ditto import errors
 from mappings.ditto.document import NOT_JSON, is_storable
 from mappings.ditto.live import validate_payload, validate_subject
 from mappings.ditto.messages import MESSAGE, json_bytes
-from mappings.errors import DecodeError, mapping_failed
+from mappings.errors import DecodeError, EncodeError, mapping_failed
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.json_values import parse_json
+from mappings.json_values import MAX_NESTING, nesting, parse_json
 from mappings.mappers.base import HONO_NOTIFICATIONS, Answers, Codec, TemplateMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import ContentType, Envelope, from_utf8, parse_content_type, to_utf8
@@ -187,7 +187,7 @@ def _value(payload: bytes, content_type: ContentType) -> bytes | None:
         return json_bytes(base64.b64encode(payload).decode("ascii"))
     try:
         return json_bytes(payload.decode(content_type.charset))
-    except (UnicodeError, LookupError) as error:
+    except (UnicodeError, LookupError, EncodeError) as error:
         message = f"The payload cannot be read as text in {content_type.charset}."
         raise DecodeError(mapping_failed(message)) from error
 
@@ -198,7 +198,8 @@ def _json(payload: bytes) -> bytes:
         parse_json(value)
     except NOT_JSON:
         raise DecodeError(errors.not_json(payload)) from None
-    if not is_storable(payload):
+    # A whole message has one level more than its value.
+    if not is_storable(payload) or nesting(payload) > MAX_NESTING:
         raise DecodeError(errors.not_json(payload))
     return bytes(value)
 

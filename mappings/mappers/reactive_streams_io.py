@@ -11,7 +11,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from mappings.errors import EncodeError, Fault
+from mappings.errors import EncodeError, mapping_failed
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
@@ -59,7 +59,7 @@ class ReactiveStreamsIoCodec(Codec):
         """
         if not isinstance(signal, ErrorResponse):
             message = f"The reactive-streams-io protocol cannot express a {type(signal).__name__} outside a session."
-            raise EncodeError(Fault(400, "connectivity:message.mapping.failed", message))
+            raise EncodeError(mapping_failed(message))
         return (envelope(encode(Goodbye(errors.write(signal.fault)))),)
 
 

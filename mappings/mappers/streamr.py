@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from mappings.errors import DecodeError, EncodeError, Fault
+from mappings.errors import DecodeError, EncodeError, mapping_failed
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
 from mappings.streamr.errors import RequestRejected
 from mappings.streamr.frames import (
     CONTENT_TYPE,
-    CONTROL,
     HEADER,
-    MESSAGE,
     FrameType,
     envelope,
     fault_frame,
@@ -60,7 +58,8 @@ class StreamrCodec(Codec):
         return made
 
     def negotiate(self, query: Mapping[str, str]) -> str | None:
-        return str(message_version(query)) if {CONTROL, MESSAGE} <= query.keys() else None
+        version = message_version(query)
+        return None if version is None else str(version)
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """Return the request of a message.
@@ -78,7 +77,7 @@ class StreamrCodec(Codec):
         """Return the frame of an error. Raises EncodeError for other signals: the session handler sends those."""
         if not isinstance(signal, ErrorResponse):
             message = f"The Streamr protocol cannot express a {type(signal).__name__}."
-            raise EncodeError(Fault(400, "connectivity:message.mapping.failed", message))
+            raise EncodeError(mapping_failed(message))
         correlation_id = signal.headers.get("correlation-id")
         frame = fault_frame(signal.fault, correlation_id)
         return (envelope(write_frame(frame, self.terms.style), FrameType.ERROR, correlation_id=correlation_id),)

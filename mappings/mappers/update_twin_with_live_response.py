@@ -16,7 +16,7 @@ from mappings.mappers.base import HONO_NOTIFICATIONS, Codec, TemplateMapper, blo
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import Envelope
 from mappings.model.headers import normalize
-from mappings.model.signals import Command, Inbound, LiveResponse
+from mappings.model.signals import Command, Inbound, LiveResponse, is_success
 from mappings.options import Option, templates
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.values import PlaceholderContext
@@ -68,7 +68,7 @@ def _is_retrieved(signal: Inbound) -> bool:
         isinstance(signal, LiveResponse)
         and signal.entity.type is EntityType.THING
         and signal.action == "retrieve"
-        and 200 <= signal.status < 300
+        and is_success(signal.status)
         and signal.value is not None
     )
 

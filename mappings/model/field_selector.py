@@ -82,7 +82,7 @@ def parse_pointers(text: str) -> list[Segments]:
                     raise InvalidSelector("found ')' without '(' before it")
         else:
             item = prefixes[-1] + _segments(piece)
-            if len(item) > _MAX_DEPTH or len(pointers) > _MAX_SELECTORS:
+            if len(item) > _MAX_DEPTH or len(pointers) >= _MAX_SELECTORS:
                 raise InvalidSelector(f"found more than {_MAX_SELECTORS} selectors or {_MAX_DEPTH} levels")
     if len(prefixes) > 1:
         raise InvalidSelector("found '(' without ')' after it")
@@ -103,21 +103,17 @@ def _segments(text: str) -> Segments:
     return segments
 
 
-def select(value: Any, selection: FieldSelection, path: Segments = ()) -> Any:
+def select(value: Mapping[str, Any], selection: FieldSelection, path: Segments = ()) -> dict[str, Any]:
     """Return the selected members of the JSON object `value` at `path` of a thing.
 
     Below `features`, also in the metadata, `*` selects every feature.
     """
-    return _select(value, selection, path)
-
-
-def _select(value: Mapping[str, Any], selection: FieldSelection, path: Segments) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for name, below in _expand(value, selection, path):
         member = value[name]
         if not below:
             chosen[name] = member
-        elif (type(member) is dict or isinstance(member, Mapping)) and (inner := _select(member, below, (*path, name))):
+        elif (type(member) is dict or isinstance(member, Mapping)) and (inner := select(member, below, (*path, name))):
             chosen[name] = _add(chosen[name], inner) if name in chosen else inner
     return chosen
 

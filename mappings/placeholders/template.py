@@ -18,7 +18,7 @@ from functools import lru_cache
 from mappings.errors import Fault, InvalidSignature, PlaceholderError, UnknownFunction, UnknownPlaceholder
 from mappings.placeholders.functions import FUNCTIONS, Argument, Stage, build_stage
 from mappings.placeholders.resolution import DELETED, UNRESOLVED, Resolution, ResolutionState, combine
-from mappings.placeholders.values import PLACEHOLDERS, PlaceholderContext, Reader, Topic
+from mappings.placeholders.values import PLACEHOLDERS, PlaceholderContext, Reader
 from mappings.texts import shorten
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Resolution",
     "Scope",
     "Template",
-    "Topic",
     "is_operand",
     "parse",
     "parse_operand",
@@ -161,7 +160,7 @@ def parse(text: str, scope: Scope = Scope.COMMON) -> Template:
 
 def _header(expression: Expression) -> str | None:
     prefix, _, name = expression.text.partition(":")
-    return name if prefix == "header" and not expression.stages and expression.start is not None else None
+    return name if prefix == "header" and not expression.stages else None
 
 
 @lru_cache(maxsize=4096)

@@ -9,40 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from enum import Enum
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
 from mappings.model.json_pointer import MISSING, get, parse_pointer
+from mappings.model.topic_path import TopicPath
 from mappings.placeholders.resolution import texts
 from mappings.placeholders.time import NAMES as TIME_NAMES
 from mappings.placeholders.time import parse_time
-
-
-class Topic(Protocol):
-    """The readable parts of a topic path.
-
-    `str(topic)` is the whole path; missing parts are None or empty.
-    """
-
-    @property
-    def namespace(self) -> str | None: ...
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def group(self) -> str | None: ...
-    @property
-    def channel(self) -> str | None: ...
-    @property
-    def criterion(self) -> str | None: ...
-    @property
-    def action(self) -> str | None: ...
-    @property
-    def subject(self) -> str | None: ...
 
 
 def utc_now() -> datetime:
@@ -59,7 +37,7 @@ class PlaceholderContext(msgspec.Struct, frozen=True):
 
     headers: Mapping[str, object] = {}
     entity: EntityId | None = None
-    topic: Topic | None = None
+    topic: TopicPath | None = None
     resource_path: str | None = None
     resource_type: str | None = None
     feature_ids: tuple[str, ...] = ()
@@ -145,21 +123,16 @@ def _feature(name: str) -> Reader | None:
 _FEATURE_ID: Reader = attrgetter("feature_ids")
 
 
-def _topic_part(topic: Topic, part: str) -> str | None:
-    value = getattr(topic, part)
-    return str(value.value) if isinstance(value, Enum) else value
-
-
-_TOPIC_PARTS: dict[str, Callable[[Topic], str | None]] = {
+_TOPIC_PARTS: dict[str, Callable[[TopicPath], str | None]] = {
     "full": str,
-    "namespace": lambda topic: _topic_part(topic, "namespace"),
-    "entityName": lambda topic: _topic_part(topic, "name"),
-    "group": lambda topic: _topic_part(topic, "group"),
-    "channel": lambda topic: _topic_part(topic, "channel"),
-    "criterion": lambda topic: _topic_part(topic, "criterion"),
-    "action": lambda topic: _topic_part(topic, "action"),
-    "subject": lambda topic: _topic_part(topic, "subject"),
-    "action-subject": lambda topic: _topic_part(topic, "subject") or _topic_part(topic, "action"),
+    "namespace": attrgetter("namespace"),
+    "entityName": attrgetter("name"),
+    "group": attrgetter("group"),
+    "channel": attrgetter("channel"),
+    "criterion": attrgetter("criterion"),
+    "action": attrgetter("action"),
+    "subject": attrgetter("subject"),
+    "action-subject": lambda topic: topic.subject or topic.action,
 }
 
 
@@ -170,7 +143,7 @@ def _topic(name: str) -> Reader | None:
 
     def read(context: PlaceholderContext) -> tuple[str, ...]:
         value = part(context.topic) if context.topic is not None else None
-        return (value,) if value else ()
+        return (value,) if value is not None else ()
 
     return read
 

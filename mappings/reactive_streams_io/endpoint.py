@@ -121,11 +121,11 @@ class Endpoint:
         self._next_sent = self._next_received = 1
         self._begun = self._last_received = self._last_ping = now
         self._incomplete_since: float | None = None
-        self._hello_is_queued = False
         self._goodbye_is_queued = False
         self._may_resume = role is EndpointRole.SERVER
         self._is_unconfirmed = False
-        if role is EndpointRole.CLIENT or self._is_connected:
+        self._speaks_first = role is EndpointRole.CLIENT or self._is_connected
+        if self._speaks_first:
             self._send_hello()
 
     # The transport.
@@ -138,7 +138,7 @@ class Endpoint:
     @property
     def is_drained(self) -> bool:
         """Whether the connection has ended and `take` returns nothing."""
-        return self.is_closed and not self._control
+        return self.is_closed and not self._control and not self._carried_over
 
     def receive(self, raw: bytes, now: float) -> list[EndpointEvent]:
         """Process received bytes of a stream, or one message. Errors end the connection, as an event."""
@@ -229,8 +229,7 @@ class Endpoint:
         """When to call `tick`; None if nothing is waited for."""
         limits = self._limits
         if self.state is EndpointState.OPENING:
-            answers = not self._is_connected and self.role is EndpointRole.SERVER
-            return None if answers else self._begun + limits.hello_timeout
+            return self._begun + limits.hello_timeout if self._speaks_first else None
         if self.state in (EndpointState.RESUMING, EndpointState.RESUMED):
             return self._begun + limits.hello_timeout
         if self.state is EndpointState.CLOSING:
@@ -392,7 +391,7 @@ class Endpoint:
     def _hello(self, hello: ClientHello | ServerHello, now: float) -> None:
         self._decoder.allowed = self._allowed(hello)
         self.state = EndpointState.OPEN
-        if not self._hello_is_queued:
+        if not self._speaks_first:
             self._send_hello()
         self._events.append(SessionOpened(self.in_force))
         if self._ticket is not None:
@@ -512,6 +511,7 @@ class Endpoint:
         elif self.ticket() is None:
             return False
         self._control.clear()
+        self._carried_over = b""
         self.state = EndpointState.CLOSED
         self._events.append(Interrupted(reason))
         return True
@@ -550,6 +550,10 @@ class Endpoint:
     def _next_frame(self) -> bytes | None:
         if self.state is EndpointState.RESUMED:
             return None
+        if self._carried_over:
+            # In any state: it may be the goodbye.
+            frame, self._carried_over = self._carried_over, b""
+            return frame
         if self._control:
             frame = self._control.popleft()
             self._control_bytes -= len(frame)
@@ -559,9 +563,6 @@ class Endpoint:
         )
         if self.state is not EndpointState.OPEN and not is_optimistic:
             return None
-        if self._carried_over:
-            frame, self._carried_over = self._carried_over, b""
-            return frame
         if self._afterwards and not self.session.is_repeating:
             return self._afterwards.popleft()
         return self.session.next_frame()
@@ -574,7 +575,6 @@ class Endpoint:
         self._control_bytes += len(raw)
 
     def _send_hello(self) -> None:
-        self._hello_is_queued = True
         extensions = tuple(sorted(self._ours))
         self._queue_frame(
             ClientHello(VERSION, extensions) if self.role is EndpointRole.CLIENT else ServerHello(VERSION, extensions)

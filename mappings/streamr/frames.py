@@ -229,13 +229,13 @@ HEADER = "streamr-version"
 _DIGITS = 4
 
 
-def message_version(query: Mapping[str, str]) -> int:
+def message_version(query: Mapping[str, str]) -> int | None:
     """Return the version of messages that a client requests with the parameters of its opening request.
 
-    Raises UnknownVersion for an unsupported pair.
+    None unless it names both versions. Raises UnknownVersion for an unsupported pair.
     """
     if CONTROL not in query or MESSAGE not in query:
-        return VERSIONS[0]
+        return None
     if _number(query[CONTROL]) != CONTROL_LAYER or (version := _number(query[MESSAGE])) not in VERSIONS:
         raise _unknown(f"{quote(query[CONTROL])} and {quote(query[MESSAGE])}")
     return version

@@ -21,7 +21,6 @@ from mappings.streams.options import (
     SESSION_IDLE_TIMEOUT,
     STREAMS,
     StreamDefinition,
-    option_problem,
     whole_number,
 )
 from mappings.streams.stream_id import KeyHash
@@ -65,16 +64,16 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
 def _auth_keys(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise InvalidMapperOption(
-            option_problem(value, "an object that maps each key's name to the SHA-256 of the key")
+            OptionProblem((), value, "an object that maps each key's name to the SHA-256 of the key")
         )
     problems: list[OptionProblem] = []
     for name, digest in value.items():
         if _NAME.fullmatch(name) is None or name == ANONYMOUS:
             expected = f"a name of up to 100 letters, digits or the characters _ . - that is not '{ANONYMOUS}'"
-            problems.append(option_problem(name, expected, name))
+            problems.append(OptionProblem((name,), name, expected))
         elif not isinstance(digest, str) or _SHA_256.fullmatch(digest) is None:
             # The value may be the key itself, so it is not quoted.
-            problems.append(option_problem("***", "the SHA-256 of the key, as 64 hexadecimal digits", name))
+            problems.append(OptionProblem((name,), "***", "the SHA-256 of the key, as 64 hexadecimal digits"))
     if problems:
         raise InvalidMapperOption(*problems)
     return {name: digest.lower() for name, digest in value.items()}
@@ -82,7 +81,7 @@ def _auth_keys(value: object) -> dict[str, str]:
 
 def _catch_up(value: object) -> int:
     if (messages := whole_number(value, 0, MAX_CATCH_UP)) is None:
-        raise InvalidMapperOption(option_problem(value, f"a whole number from 0 to {MAX_CATCH_UP}"))
+        raise InvalidMapperOption(OptionProblem((), value, f"a whole number from 0 to {MAX_CATCH_UP}"))
     return messages
 
 
@@ -92,14 +91,14 @@ def _one_of(kinds: type[Enum]) -> Callable[[object], Enum]:
             return kinds(value)
         except ValueError:
             known = ", ".join(str(kind.value) for kind in kinds)
-            raise InvalidMapperOption(option_problem(value, f"one of: {known}")) from None
+            raise InvalidMapperOption(OptionProblem((), value, f"one of: {known}")) from None
 
     return read
 
 
 def _filler(value: object) -> str:
     if value != "":
-        raise InvalidMapperOption(option_problem(value, "an empty string, or null"))
+        raise InvalidMapperOption(OptionProblem((), value, "an empty string, or null"))
     return ""
 
 

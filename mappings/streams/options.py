@@ -26,10 +26,6 @@ class StreamDefinition:
     policy: EntityId
 
 
-def option_problem(value: object, expected: str, *steps: str) -> OptionProblem:
-    return OptionProblem(steps, value, expected)
-
-
 def whole_number(value: object, least: int, most: int) -> int | None:
     """Return the value if it is a whole number from `least` to `most`; else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
@@ -38,7 +34,7 @@ def whole_number(value: object, least: int, most: int) -> int | None:
 def _streams(value: object) -> dict[str, StreamDefinition]:
     if not isinstance(value, dict):
         raise InvalidMapperOption(
-            option_problem(value, "an object that maps each stream ID to an object with policyId and partitions")
+            OptionProblem((), value, "an object that maps each stream ID to an object with policyId and partitions")
         )
     problems: list[OptionProblem] = []
     found: dict[str, StreamDefinition] = {}
@@ -48,9 +44,9 @@ def _streams(value: object) -> dict[str, StreamDefinition]:
                 f"an ID of 1 to {LONGEST_STREAM_ID} bytes that does not begin with '{THINGS}' or '{POLICIES}', without"
                 " control characters and without empty parts between slashes"
             )
-            problems.append(option_problem(name, expected, name))
+            problems.append(OptionProblem((name,), name, expected))
         elif not isinstance(about, dict):
-            problems.append(option_problem(about, "an object with policyId and partitions", name))
+            problems.append(OptionProblem((name,), about, "an object with policyId and partitions"))
         else:
             found[name] = _stream(name, about, problems)
     if problems:
@@ -67,21 +63,21 @@ def _is_stream(name: str) -> bool:
 def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) -> StreamDefinition:
     """Read a stream; problems are added to `problems`."""
     unknown = about.keys() - {"partitions", "policyId"}
-    problems += [option_problem(about[member], "partitions or policyId", name, member) for member in sorted(unknown)]
+    problems += [OptionProblem((name, member), about[member], "partitions or policyId") for member in sorted(unknown)]
     written = about.get("partitions", 1)
     if (partitions := whole_number(written, 1, LAST_PARTITION + 1)) is None:
-        problems.append(option_problem(written, f"a whole number from 1 to {LAST_PARTITION + 1}", name, "partitions"))
+        problems.append(OptionProblem((name, "partitions"), written, f"a whole number from 1 to {LAST_PARTITION + 1}"))
     written = about.get("policyId")
     policy = parse_entity_id(EntityType.POLICY, written) if isinstance(written, str) else None
     if policy is None:
-        problems.append(option_problem(written, "the id of a policy, 'namespace:name'", name, "policyId"))
+        problems.append(OptionProblem((name, "policyId"), written, "the id of a policy, 'namespace:name'"))
         policy = EntityId(EntityType.POLICY, "", "")
     return StreamDefinition(partitions or 1, policy)
 
 
 def _pattern(value: object) -> AddressPattern:
     if not isinstance(value, str) or not value:
-        raise InvalidMapperOption(option_problem(value, "an address pattern, such as streamr/*/res"))
+        raise InvalidMapperOption(OptionProblem((), value, "an address pattern, such as streamr/*/res"))
     try:
         return AddressPattern(value)
     except InvalidPattern as error:
@@ -96,7 +92,7 @@ def _duration(value: object) -> float:
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)) is not None:
         return float(int(found["count"]) * _SECONDS[found["unit"]])
     raise InvalidMapperOption(
-        option_problem(value, "a number of seconds, or a number with a unit of s, m, h or d, such as '90m'")
+        OptionProblem((), value, "a number of seconds, or a number with a unit of s, m, h or d, such as '90m'")
     )
 
 

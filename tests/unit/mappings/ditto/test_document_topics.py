@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.ditto.document import entity_of, read_topic
-from mappings.errors import DecodeError, UnknownTopic
+from mappings.ditto.document import add_topic, read_topic
+from mappings.errors import DecodeError, Fault, UnknownTopic
 from mappings.ids import EntityId, EntityType
 from tests.support.table import each_row
 
@@ -55,7 +55,13 @@ def test_connections_are_no_entities() -> None:
 
 def test_an_answer_learns_as_much_as_can_be_understood() -> None:
     lamp = EntityId(EntityType.THING, "a", "lamp")
-    assert entity_of("a/lamp/things/twin/commands/modify") == (lamp, "things")
-    assert entity_of("a/lamp/things/live/streaming/request") == (lamp, "things")
-    assert entity_of("a.7/rules/policies/commands/modify") == (None, "policies")
-    assert entity_of("hello") == (None, "things")
+    for topic, expected in (
+        ("a/lamp/things/twin/commands/modify", (lamp, "things", "twin")),
+        ("a/lamp/things/live/messages/ring", (lamp, "things", "live")),
+        ("a/lamp/things/live/streaming/request", (lamp, "things", "twin")),
+        ("a.7/rules/policies/commands/modify", (None, "policies", "twin")),
+        ("hello", (None, "things", "twin")),
+    ):
+        error = DecodeError(Fault(400, "json.invalid", ""))
+        add_topic(error, topic)
+        assert (error.entity, error.group, error.channel) == expected

@@ -111,6 +111,20 @@ def test_a_message_is_refused(row: dict[str, Any]) -> None:
     assert error.headers == expected["headers"]
 
 
+@each_row(
+    ("members", "code"),
+    [
+        ('"value":1', "json.field.missing"),
+        ('"path":"/outbox/messages/ring","value":1e999', "json.invalid"),
+        ('"path":"/outbox/messages/ring","headers":{"timeout":"-1s"}', "timeout.invalid"),
+        ('"path":"/outbox/messages/knock"', "protocoladapter:unknown.path"),
+    ],
+)
+def test_an_error_is_on_the_channel_of_its_message(members: str, code: str) -> None:
+    error = refused(f'{{"topic":"acme.site/lamp-7/things/live/messages/ring",{members}}}'.encode())
+    assert (error.fault.error, error.entity, error.group, error.channel) == (code, LAMP, "things", "live")
+
+
 @pytest.mark.parametrize("row", vectors.load("ignored"), ids=vectors.about)
 def test_an_error_that_comes_in_means_nothing(row: dict[str, Any]) -> None:
     """Otherwise two services that respond to each other would never stop."""

@@ -90,6 +90,8 @@ def test_a_live_event_has_no_revision() -> None:
     (envelope,) = write(mapper("Normalized", {}), event)
     written = json.loads(envelope.payload)
     assert (written["attributes"], written["_revision"], written["_modified"]) == ({"on": True}, None, None)
+    (envelope,) = write(mapper("Normalized", {}), LiveEvent(LAMP, "merged", "/attributes/on", b"true", {}))
+    assert json.loads(envelope.payload).keys() == {"thingId", "attributes", "_context"}
 
 
 def test_a_selector_that_cannot_be_read_is_refused() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mappings.ditto.live import MAX_MESSAGE_PAYLOAD
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
+from mappings.json_values import MAX_NESTING
 from mappings.model.signals import Message
 from tests.contract.codec import FEW
 from tests.contract.payload_mapper import MapperBehaviors, mapper, read, write
@@ -69,6 +70,24 @@ def test_a_value_may_be_as_large_as_the_ditto_protocol_has_it() -> None:
     (message,) = read(mapper("RawMessage"), b"x" * (MAX_MESSAGE_PAYLOAD - 2), {**HEADERS, "content-type": "text/plain"})
     assert isinstance(message, Message)
     assert len(message.value or b"") == MAX_MESSAGE_PAYLOAD
+
+
+def test_a_json_value_is_nested_no_deeper_than_the_ditto_protocol_has_it() -> None:
+    headers = {**HEADERS, "content-type": "application/json"}
+    deepest = b"[" * MAX_NESTING + b"]" * MAX_NESTING
+    (message,) = read(mapper("RawMessage"), deepest, headers)
+    assert isinstance(message, Message)
+    assert message.value == deepest
+    with pytest.raises(DecodeError) as caught:
+        read(mapper("RawMessage"), b"[%b]" % deepest, headers)
+    assert caught.value.fault.error == "json.invalid"
+
+
+def test_text_with_half_of_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(DecodeError) as caught:
+        read(mapper("RawMessage"), b"+2AA-", {**HEADERS, "content-type": "text/plain; charset=utf-7"})
+    assert caught.value.fault.error == "connectivity:message.mapping.failed"
+    assert caught.value.entity == LAMP
 
 
 def test_an_error_is_about_the_thing_that_the_headers_name() -> None:

@@ -63,6 +63,14 @@ def test_an_invalid_selector_is_refused(fields: str) -> None:
         parse_fields(fields)
 
 
+def test_a_field_selector_has_at_most_1000_members_and_200_levels() -> None:
+    assert len(parse_fields(",".join(f"a{number}" for number in range(1000)))) == 1000
+    assert parse_fields("/".join("a" * 200))
+    for fields in (",".join(f"a{number}" for number in range(1001)), "/".join("a" * 201)):
+        with pytest.raises(InvalidSelector, match="found more than 1000 selectors or 200 levels"):
+            parse_fields(fields)
+
+
 @each_row("fields", ["a//" + "b" * 5000, "a(b)" + "c" * 5000])
 def test_an_error_quotes_the_beginning_of_a_long_selector(fields: str) -> None:
     with pytest.raises(InvalidSelector) as caught:

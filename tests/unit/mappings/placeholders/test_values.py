@@ -76,6 +76,12 @@ def test_a_policy_topic_has_no_channel() -> None:
     assert values("topic", "group", context) == ("policies",)
 
 
+def test_an_empty_namespace_is_a_value_of_the_topic_as_of_the_thing() -> None:
+    topic = parse_topic("/lamp-7/things/twin/events/modified")
+    context = PlaceholderContext(topic=topic, entity=EntityId(EntityType.THING, topic.namespace, topic.name))
+    assert values("topic", "namespace", context) == values("thing", "namespace", context) == ("",)
+
+
 def test_every_feature_and_every_subject_is_a_value() -> None:
     context = PlaceholderContext(feature_ids=("a", "b"), subjects=("x:1", "y:2"))
     assert values("feature", "id", context) == ("a", "b")

@@ -178,6 +178,20 @@ def test_case_k02_a_ping_with_too_much_data_is_fatal() -> None:
     assert is_goodbye(alive().expect(encode(Ping(bytes(65)))))
 
 
+def test_a_goodbye_that_does_not_fit_into_a_batch_of_pongs_is_sent_with_the_next_one() -> None:
+    """993 pongs leave one byte of a batch of 64 KiB."""
+    pings = encode(Ping(bytes(64))) * 992 + encode(Ping(bytes(61)))
+    peer = alive()
+    sent = peer.expect(pings + raw("03 00"))
+    assert len(sent) == (1 << 16) - 1 + 4
+    assert sent.endswith(raw("03 02 6f 6b"))
+    closing = alive()
+    closing.react(closing.endpoint.receive(pings, closing.clock.now()))
+    closing.react(closing.endpoint.close(closing.clock.now(), "shutdown"))
+    assert is_goodbye(closing.sends()[(1 << 16) - 1 :], "shutdown")
+    assert not closing.endpoint.is_closed
+
+
 def test_silence_is_met_with_pings_and_at_last_with_a_goodbye() -> None:
     peer = alive()
     assert peer.waits(29) == b""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.events import (
     Cancelled,
     Completed,
@@ -21,10 +24,12 @@ from mappings.reactive_streams_io.frames import (
     OnNextPacked,
     OnNextPart,
     OnSubscribe,
+    Ping,
     SubscribeFrame,
     encode,
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
+from tests.support.dice import examples
 from tests.support.reactive_streams_io.conversation import EndpointClient, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import decoder, raw
 
@@ -445,3 +450,40 @@ def test_streams_of_a_publisher_end_with_the_connection() -> None:
     peer, (stream,) = subscriber("a")
     peer.react(peer.endpoint.lose(peer.clock.now(), "gone"))
     assert peer.reported(StreamFailed) == [StreamFailed(stream, "gone")]
+
+
+def test_elements_stay_in_order_if_a_pong_is_due_between_two_batches() -> None:
+    """The first element without room in a batch waits for the next one; the pong comes before it or after it."""
+    peer = EndpointClient()
+    peer.expect("01 00 01 02")
+    peer.react(peer.endpoint.receive(encode(SubscribeFrame("tck/never", 1, 200)), peer.clock.now()))
+    (stream,) = peer.endpoint.session.by_stream
+    elements = [bytes([number]) * 1000 for number in range(200)]
+    assert peer.endpoint.session.offer(stream, elements)
+    sent = peer.endpoint.take()
+    sent += peer.expect(encode(Ping(b"")))
+    assert [frame.element for frame in frames(sent) if isinstance(frame, OnNext)] == elements
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    steps=st.lists(st.sampled_from([b"a", b"b" * 8, b"c" * 40, "ping", "take"]), min_size=40, max_size=80),
+    batch=st.integers(20, 100),
+)
+def test_elements_stay_in_order_whenever_the_transport_takes_a_batch(steps: list[bytes | str], batch: int) -> None:
+    client = EndpointClient(EndpointRole.CLIENT)
+    stream = client.endpoint.subscribe("tck/never", UNBOUNDED)
+    server = EndpointClient(limits=EndpointLimits(batch=batch, part=7, split_above=9))
+    server.react(server.endpoint.receive(client.sends(), server.clock.now()))
+    (served,) = server.endpoint.session.by_stream
+    sent, offered = b"", []
+    for number, step in enumerate(steps):
+        if step == "take":
+            sent += server.endpoint.take()
+        elif isinstance(step, bytes):
+            offered.append(b"%d%b" % (number, step))
+            server.endpoint.session.offer(served, offered[-1:])
+        else:
+            server.react(server.endpoint.receive(encode(Ping(b"x")), server.clock.now()))
+    client.expect(sent + server.sends())
+    assert client.elements(stream) == offered
