@@ -24,7 +24,7 @@ from connectivity.validation.limitations import refusal
 log = structlog.get_logger(__name__)
 
 SECONDS = 10.0
-"""How long clients that will not come back may take to settle what the broker has kept for them."""
+"""How long a new client may take to subscribe, and leaving ones to settle what the broker has kept."""
 
 _PAUSE = 0.05
 """Seconds between two looks for the next link of a client that has lost its link."""
@@ -49,7 +49,7 @@ async def hand_over(
             async with asyncio.timeout(SECONDS):
                 await _replace(leaving, before, after)
         except TimeoutError:
-            failure = f"not all was settled within {SECONDS:g} s"
+            failure = f"it took more than {SECONDS:g} s"
         except LinkError as error:
             failure = f"the new client did not connect: {error}"
     for name in leaving:
@@ -97,7 +97,7 @@ async def _connect(after: Connection, before: Connection, leaving: dict[str, Con
 
 
 async def _end(name: str, leaving: dict[str, ConnectionClient]) -> None:
-    """End a session and remove it from `leaving`; if the link of its client is lost, by the next one."""
+    """End a session, on the next link if the client loses its link, and remove it from `leaving`."""
     client = leaving[name]
     while client.is_running:
         if isinstance(link := client.link, SessionLink):
