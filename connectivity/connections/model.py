@@ -86,7 +86,7 @@ def _as_text(value: object) -> object:
 
 
 def _with_text_names(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options, whose names are texts as JSON has them; YAML reads `1: a` otherwise. Raises ValueError."""
+    """Return the options if all names are texts, as in JSON; in YAML, `1` is a number. Raises ValueError."""
     if not all(isinstance(name, str) for name in _names(options)):
         raise ValueError('an object whose names are texts at every level, such as "1" in quotes')
     return options

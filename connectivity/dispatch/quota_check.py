@@ -48,7 +48,7 @@ _EXISTING = {EntityType.THING: Quantity.THINGS, EntityType.POLICY: Quantity.POLI
 
 
 def free_space(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder, or no bound if it is gone, which the store reports."""
+    """Return the free bytes on the disk of a folder; unlimited if it is gone, which the store reports."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:

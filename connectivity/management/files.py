@@ -118,7 +118,7 @@ def read_file(file: Path, *, for_remote_service: bool = False, references: Refer
         if isinstance(member, dict):
             has_id = member.get("id") is not None
             written = member if has_id else {**member, "id": file.stem}
-            # The earliest stamp counts: a connection before this one may have its secret from then.
+            # Keep the earliest stamp: a connection before this one may have its secret from then.
             secrets = {secret: stamp(secret) for secret in referenced_files(written, file.parent)} | secrets
             entries.append(_entry(file, path, written, for_remote_service, references))
         else:

@@ -72,7 +72,7 @@ class ConnectionRegistry:
         self.folder_problem = ""
         """The folder and why it cannot be read, as long as that is so."""
         self._is_stale = False
-        """Whether unchanged files may mean something else than at the last reading, such as own an ID."""
+        """Whether to look at unchanged files again: an ID may have become free since the last reading."""
         self._may_hide = True
         """Whether there may be connections in unreadable files."""
         self._removed: set[str] = set()

@@ -99,7 +99,7 @@ class PrometheusRegistry:
         return meter
 
     def find_meter(self, connection_id: str) -> Meter:
-        """Return the meter of a connection for reading, whether it runs or not; an empty one if it never ran."""
+        """Return the meter of a connection, whether it runs or not; one that is not kept if it never ran."""
         known = self._meters.get(connection_id) or self._closed.get(connection_id)
         return known or Meter(connection_id, self._clock, time.time)
 

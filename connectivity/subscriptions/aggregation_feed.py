@@ -93,7 +93,7 @@ def open_search(
 class FullScan:
     """A scan of all matches of a query, ordered by ID, a slice at a time."""
 
-    __slots__ = ("_budget", "_is_over", "_place", "_question", "_searching", "_seconds", "_seconds_left", "subjects")
+    __slots__ = ("_is_over", "_place", "_question", "_searching", "_seconds", "_seconds_left", "subjects")
 
     def __init__(self, searching: SearchService, question: ThingQuery, subjects: Sequence[str], seconds: float) -> None:
         self._searching = searching

@@ -140,7 +140,7 @@ def split_address(address: str) -> RecordAddress:
 
 
 def read_partition(text: str) -> int | None:
-    """Return the number of a partition; None if the text is none."""
+    """Return the number of a partition; None for any other text."""
     number = int(text) if re.fullmatch(r"[0-9]{1,20}", text) else -1
     return number if 0 <= number <= HIGHEST_PARTITION else None
 

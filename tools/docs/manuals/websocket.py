@@ -60,7 +60,7 @@ messages contain, not the peer's token. Peers that must not see the same message
 Each message of a peer has the headers of the peer's opening request. The service keeps only the headers that the
 connection's document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, and {
         ", ".join(f"`{name}`" for name in sorted(KEPT_HEADERS))
-    }. It never keeps headers of HTTP and WebSocket themselves, such as `host` and `upgrade`, cookies or `authorization`.
+    }. It never keeps cookies, `authorization`, or headers of HTTP and WebSocket themselves, such as `host` and `upgrade`.
 The service sends a message without a content type as text if the message is UTF-8.
 """,
     outcomes=Outcomes(
