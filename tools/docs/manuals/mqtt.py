@@ -80,8 +80,8 @@ that arrives at that moment.
 This requires a link; if it is lost meanwhile, or renewed so that the broker redelivers what was requeued, the client
 continues with the next one. If there is no link, if the new client cannot connect, or if 10 s are not enough, the session
 remains at the broker, with its messages; the service logs `session not ended` with the client ID. The session also remains,
-without such a line, if the connection is closed or the service stopped when the document is changed or deleted, or if the
-service is killed meanwhile. If the client ID is used again, the service handles the messages.
+without such a log entry, if the document is changed or deleted while the connection is closed or the service is stopped, or
+if the service is killed meanwhile. If the client ID is used again, the service handles the messages.
 """,
         ),
         Note(
