@@ -83,7 +83,11 @@ class PendingPublish(msgspec.Struct, eq=False):
             return
         # The callback may know this posting: together they would wait for the garbage collector.
         self.ended = None
-        ended(self.error)
+        try:
+            ended(self.error)
+        except Exception:
+            # The link reads on, and the messages behind these are sent all the same.
+            log.exception("outcome of messages not processed")
 
 
 class _QueueEntry:
@@ -388,19 +392,7 @@ class OrderedQueue:
         self._failed_links = 0
         if self._suspects:
             self._suspects -= 1
-        message, posting = entry
-        try:
-            if error is None and posting.confirmed + 1 >= posting.count and posting.error is None:
-                # As in `confirm`, without a call.
-                posting.confirmed += 1
-                ended, posting.ended = posting.ended, None
-                if ended is not None:
-                    ended(None)
-            else:
-                posting.confirm(error)
-        except Exception:
-            # The link reads on, and the messages behind this one are sent all the same.
-            log.exception("confirmed message not processed", address=message.address)
+        entry[1].confirm(error)
         if self._empty is not None:
             self._end_drain()
         if self._next_link_window is not link_window and not self._in_flight:

@@ -82,7 +82,7 @@ def test_a_posting_ends_once_with_its_first_failure() -> None:
     assert ended == [refused]
 
 
-async def test_an_internal_error_after_a_confirm_does_not_stop_the_messages_behind_it() -> None:
+async def test_an_internal_error_at_the_end_of_a_message_does_not_stop_the_messages_behind_it() -> None:
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
 
@@ -91,14 +91,18 @@ async def test_an_internal_error_after_a_confirm_does_not_stop_the_messages_behi
 
     outbox.post(messages("a"), fail)
     outbox.post(messages("b"), fail)
+    outbox.post(messages("withdrawn"), fail).withdrawn = True
+    outbox.post(messages("c"))
     draining = asyncio.ensure_future(outbox.drain())
     await asyncio.sleep(0)
     with capture_logs() as lines:
         link.confirm(1)
         assert sent(link) == ["a", "b"]
         link.confirm(1, PublishFailed("not authorized"))
+        assert sent(link) == ["a", "b", "c"]
+    link.confirm(1)
     await asyncio.wait_for(draining, PATIENCE)
-    assert [(line["event"], line["address"]) for line in lines] == [("confirmed message not processed", "out")] * 2
+    assert [line["event"] for line in lines] == ["outcome of messages not processed"] * 3
 
 
 def test_posting_nothing_ends_at_once() -> None:
