@@ -28,6 +28,8 @@ from connectivity.transports.base import Done, Link, OutboundMessage
 
 log = structlog.get_logger(__name__)
 
+_NOT_PROCESSED = "outcome of messages not processed"
+
 MAX_FAILED_LINKS = 5
 """Links that may die upon the same message."""
 
@@ -87,7 +89,7 @@ class PendingPublish(msgspec.Struct, eq=False):
             ended(self.error)
         except Exception:
             # The link reads on, and the messages behind these are sent all the same.
-            log.exception("outcome of messages not processed")
+            log.exception(_NOT_PROCESSED)
 
 
 class _QueueEntry:
@@ -392,7 +394,18 @@ class OrderedQueue:
         self._failed_links = 0
         if self._suspects:
             self._suspects -= 1
-        entry[1].confirm(error)
+        posting = entry[1]
+        if error is None and posting.confirmed + 1 >= posting.count and posting.error is None:
+            # As in `confirm`, without a call.
+            posting.confirmed += 1
+            ended, posting.ended = posting.ended, None
+            try:
+                if ended is not None:
+                    ended(None)
+            except Exception:
+                log.exception(_NOT_PROCESSED)
+        else:
+            posting.confirm(error)
         if self._empty is not None:
             self._end_drain()
         if self._next_link_window is not link_window and not self._in_flight:
