@@ -130,10 +130,10 @@ class _Bounds(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file of a table, its number of rows, and its bounds."""
+    """A file of a table, its number of rows (None if unknown), and its bounds."""
 
     path: str
-    rows: int
+    rows: int | None
     bounds: _Bounds
     least_time: datetime | None
     most_time: datetime | None
@@ -179,7 +179,7 @@ class Version(NamedTuple):
     @property
     def without_row(self) -> int:
         """How many of the journal's numbers have no row: only deletions, and holes of the journal, add some."""
-        return self.reaches - sum(file.rows for file in self.files)
+        return self.reaches - sum(file.rows or 0 for file in self.files)
 
 
 class DeltaTableReader:
