@@ -229,7 +229,7 @@ def test_a_missing_table_is_reported(lake: Lake) -> None:
 # states
 
 
-def test_the_oldest_event_of_a_range_is_found_for_any_start(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_event_of_a_range_is_found_for_any_start(lake: Lake) -> None:
     fill(lake, 1, 40)
     opened = LakeHistory(lake)
     assert [opened.oldest(LAMP, *bounds) for bounds in ((1, 40), (7, 9), (41, 50), (9, 7))] == [1, 7, 0, 0]
