@@ -107,7 +107,7 @@ SEARCH_COMMANDS: dict[str, Callable[[DittoMessage, Headers], _Command]] = {
     "request": partial(_request, SubscriptionKind.SEARCH),
     "cancel": partial(_cancel, SubscriptionKind.SEARCH),
 }
-"""The actions that clients may send → the command of a message. They raise DecodeError."""
+"""The actions that clients may send → the function that reads a message. It raises DecodeError."""
 
 HISTORY_COMMANDS: dict[str, Callable[[DittoMessage, Headers, EntityId], _Command]] = {
     "subscribeForPersistedEvents": _subscribe_to_history,

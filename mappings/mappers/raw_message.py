@@ -100,6 +100,7 @@ class RawMessageCodec(TemplateMapper):
         except DecodeError as error:
             if error.entity is None:
                 error.entity = parse_entity_id(EntityType.THING, found.get(THING, ""))
+            error.channel = "live"
             raise
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002

@@ -34,7 +34,7 @@ def reschedule(
 ) -> None:
     """Store the note of a check, and when the policy is due again.
 
-    If it has changed since `revision`, it stays due at once.
+    A policy that has changed since `revision` remains due at once.
     """
     named = (policy.type.value, policy.id)
     if at is None:

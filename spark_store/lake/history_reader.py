@@ -34,6 +34,7 @@ from spark_store.lake.table_scan import (
     nothing,
     parts_of,
     rows_of,
+    values,
 )
 from spark_store.lake.table_scan import instant as as_datetime
 from spark_store.lake.tables import EVENTS, SNAPSHOTS, Lake
@@ -43,7 +44,7 @@ AHEAD: Final = 2000
 """How many events are read at once, if they are not large: the rest is kept for the next page."""
 
 AHEAD_BYTES: Final = 4 << 20
-"""How many bytes are read at once, and one row group."""
+"""About how many bytes are read at once. Up to twice as many, and a row group, are held meanwhile."""
 
 WAITING_BYTES: Final = 32 << 20
 """How many bytes are kept for next pages, in all."""
@@ -282,25 +283,33 @@ def _oldest(
     `known` that it has, needs what follows: it gets `AHEAD`. Another reader may need only one page.
     """
     wanted = limit if known is None else max(limit, AHEAD)
-    parts, rows, size = ([], 0, 0) if known is None else ([known], known.num_rows, 0)
-    begin = first + rows
+    parts, rows, size = ([], 0, 0) if known is None else ([known], known.num_rows, known.nbytes)
+    begin, end = first + rows, last + 1
     for part, upcoming in parts_of(version, asked, begin, last, _COLUMNS):
         parts.append(part)
         rows, size = rows + part.num_rows, size + part.nbytes
-        if upcoming == begin or (rows < wanted and size < AHEAD_BYTES and asked.before is None):
+        if size > 2 * AHEAD_BYTES:
+            # Row groups with many entities may all have the next revision: only the first rows are kept.
+            found = pa.concat_tables(parts)
+            end = sorted(values(found["revision"]))[max(1, rows * AHEAD_BYTES // size) - 1] + 1
+            found = found.filter(pc.less(found["revision"], end))
+            parts, rows, size = [found], found.num_rows, found.nbytes
+        complete_before = min(upcoming, end)
+        is_enough = rows >= wanted or size >= AHEAD_BYTES or asked.before is not None
+        if upcoming < end and (upcoming == begin or not is_enough):
             continue
         # Pages are slices, and slow ones of a table in parts.
         found = pa.concat_tables(parts).combine_chunks()
-        found = _in_order(asked, found.filter(pc.less(found["revision"], upcoming)))
+        found = _in_order(asked, found.filter(pc.less(found["revision"], complete_before)))
         if not found.num_rows:
             continue
         newest = found["revision"][-1].as_py()
-        if newest + 1 < upcoming:
+        if newest + 1 < complete_before:
             # The next one is not there, or is too late.
-            return _Run(found, asked.before is not None or upcoming > last)
-        if found.num_rows >= wanted or size >= AHEAD_BYTES:
+            return _Run(found, asked.before is not None or complete_before > last)
+        if found.num_rows >= wanted or found.nbytes >= AHEAD_BYTES or upcoming >= end:
             return _Run(found, newest == last)
-    return _Run(_in_order(asked, pa.concat_tables(parts or [nothing(_COLUMNS)]).combine_chunks()), is_all=True)
+    return _Run(nothing(_COLUMNS) if known is None else known, is_all=True)
 
 
 def _in_order(asked: ScanFilter, rows: pa.Table) -> pa.Table:

@@ -130,10 +130,10 @@ class _Bounds(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file of a table, its number of rows, and its bounds."""
+    """A file of a table, its number of rows (None if unknown), and its bounds."""
 
     path: str
-    rows: int
+    rows: int | None
     bounds: _Bounds
     least_time: datetime | None
     most_time: datetime | None
@@ -178,8 +178,8 @@ class Version(NamedTuple):
 
     @property
     def without_row(self) -> int:
-        """How many of the journal's numbers have no row: only deletions, and holes of the journal, add some."""
-        return self.reaches - sum(file.rows for file in self.files)
+        """How many of the journal's numbers have no row: deletions and holes of the journal add some."""
+        return self.reaches - sum(file.rows or 0 for file in self.files)
 
 
 class DeltaTableReader:
@@ -194,7 +194,10 @@ class DeltaTableReader:
         self._looked = float("-inf")
         self._former: deque[Version] = deque(maxlen=FORMER)
         self.deletions = 0
-        """How many deletions may have happened since this table, which has rows with numbers, was opened."""
+        """How often rows may have been deleted since the table was opened.
+
+        It applies only to a table with a row for each of the journal's numbers.
+        """
 
     def is_there(self) -> bool:
         return self._version is not None or is_table(self._path)
@@ -204,9 +207,9 @@ class DeltaTableReader:
         return self.read(lambda version: version, 0, is_newest=True)
 
     def read(self, of: Callable[[Version], Found], reaching: int, *, is_newest: bool = False) -> Found:
-        """Return what `of` finds in a version that reaches so far, or in the newest one.
+        """Return what `of` finds in a version that reaches so far; with `is_newest`, in the newest one.
 
-        Also in the newest one if a file of another one, or a part of the log, is gone. Raises HistoryUnavailable.
+        If a file or a part of the log is gone meanwhile, the newest version is read. Raises HistoryUnavailable.
         """
         known = self._version
         for attempt in range(_TRIES):

@@ -90,10 +90,11 @@ def test_text_with_half_of_a_surrogate_pair_is_refused() -> None:
     assert caught.value.entity == LAMP
 
 
-def test_an_error_is_about_the_thing_that_the_headers_name() -> None:
+def test_an_error_is_about_a_live_message_of_the_thing_that_the_headers_name() -> None:
     with pytest.raises(DecodeError) as caught:
         read(mapper("RawMessage"), b"on", {"ditto-message-thing-id": "acme.site:lamp-7"})
     assert caught.value.entity == LAMP
+    assert caught.value.channel == "live"
 
 
 def test_json_is_read_and_written_in_the_charset_of_its_content_type() -> None:

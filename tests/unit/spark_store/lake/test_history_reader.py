@@ -151,6 +151,23 @@ def test_large_events_are_read_a_few_at_a_time(lake: Lake, monkeypatch: pytest.M
     assert revisions(opened.events(LAMP, len(events) + 1, 29, 1, MUCH).events) == [len(events) + 1]
 
 
+def test_the_read_ahead_of_a_long_history_among_young_entities_is_kept_for_the_next_pages(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, read_row_groups: list[tuple[str, int]]
+) -> None:
+    """Each row group has the first event of an entity: by its bounds, it may have any event of the history."""
+    monkeypatch.setattr(history_reader, "AHEAD_BYTES", 20_000)
+    monkeypatch.setattr(history_reader, "WAITING_BYTES", 50_000)
+    for start in range(1, 91, 10):
+        large = [(n, event(LAMP, n, b'"' + b"x" * 1000 + b'"')) for n in range(start, start + 10)]
+        append_events(lake, [*large, (start, event(EntityId(EntityType.THING, "acme.site", f"new-{start}"), 1))])
+    opened = LakeHistory(lake, clock=lambda: 0.0)
+    found: list[int] = []
+    while len(found) < 90:
+        found += read(opened, len(found) + 1, 90, limit=2)
+    assert found == span(1, 90)
+    assert len(read_row_groups) < 90
+
+
 def test_same_ids_of_another_type_are_another_entity(lake: Lake) -> None:
     fill(lake, 1, 5, (LAMP, POLICY))
     assert {found.entity for found in LakeHistory(lake).events(POLICY, 1, 9, 10, MUCH).events} == {POLICY}
@@ -212,7 +229,7 @@ def test_a_missing_table_is_reported(lake: Lake) -> None:
 # states
 
 
-def test_the_oldest_event_of_a_range_is_found_for_any_start(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_event_of_a_range_is_found_for_any_start(lake: Lake) -> None:
     fill(lake, 1, 40)
     opened = LakeHistory(lake)
     assert [opened.oldest(LAMP, *bounds) for bounds in ((1, 40), (7, 9), (41, 50), (9, 7))] == [1, 7, 0, 0]

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -45,6 +46,19 @@ def test_a_table_that_does_not_reach_so_far_is_reported(lake: Lake) -> None:
     assert opened.reaches() == 20
     with pytest.raises(HistoryUnavailable, match="expected every event up to 21, found events up to 20"):
         read(opened, 1, 30, reaching=21)
+
+
+def test_a_log_without_statistics_of_a_file_is_read_again_when_it_has_grown(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    (commit,) = Path(lake.path(EVENTS), "_delta_log").glob("*.json")
+    actions = [msgspec.json.decode(line) for line in commit.read_bytes().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    commit.write_bytes(b"\n".join(map(msgspec.json.encode, actions)))
+    opened = LakeHistory(lake)
+    assert read(opened, 1, 20) == span(1, 10)
+    fill(lake, 11, 20)
+    assert read(opened, 1, 20, reaching=40) == span(1, 20)
 
 
 def test_a_table_version_with_removed_files_is_still_readable(lake: Lake) -> None:
