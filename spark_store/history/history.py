@@ -127,11 +127,32 @@ def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
             return HistoryPage([], position, False)
         first, last, times = _resolve_times(journal, range.entity, range.first, range.last, range.times)
         range = HistoryRange(range.entity, first, last, range.predicate, times)
-    # One match more than requested is read, so that the end is known with the last match.
-    scan = _Scan(range.predicate, limit, max_bytes)
-    while (start := max(position + 1, range.first)) <= range.last:
-        if not scan.goes_on:
-            return HistoryPage(scan.found, position, False, has_more=range.predicate is None and limit < 1)
+    if range.predicate is None:
+        return _unfiltered_page(journal, range, position, limit, max_bytes)
+    return _filtered_page(journal, range, range.predicate, position, limit, max_bytes)
+
+
+def _unfiltered_page(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
+    start = max(position + 1, range.first)
+    if start > range.last:
+        return HistoryPage([], position, True)
+    if limit < 1:
+        return HistoryPage([], position, False, has_more=True)
+    if (events := _events(journal, range, start, limit, max_bytes)) is None:
+        return HistoryPage([], position, False)
+    if not events or events[0].revision != start:
+        end = events[0].revision - 1 if events else range.last
+        return _missing_beginning(journal, range, position, start, end, limit, max_bytes)
+    position = events[-1].revision
+    return HistoryPage(events, position, position == range.last)
+
+
+def _filtered_page(
+    journal: Journal, range: HistoryRange, predicate: rql.Predicate, position: int, limit: int, max_bytes: int
+) -> HistoryPage:
+    """Read one match more than requested, so that the end is known with the last match."""
+    scan = _Scan(predicate, limit, max_bytes)
+    while scan.goes_on and (start := max(position + 1, range.first)) <= range.last:
         if (events := _events(journal, range, start, scan.rows, scan.max_bytes)) is None:
             return HistoryPage(scan.found, position, False)
         if not events or events[0].revision != start:
@@ -142,7 +163,7 @@ def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
         if (cut := scan.take(events)) is not None:
             return HistoryPage(scan.found, cut, False, has_more=True)
         position = events[-1].revision
-    return HistoryPage(scan.found, position, True)
+    return HistoryPage(scan.found, position, max(position + 1, range.first) > range.last)
 
 
 def _missing_beginning(
@@ -157,18 +178,16 @@ def _missing_beginning(
 
 
 class _Scan:
-    """The results of a page, and its remaining cost: without a filter, one read."""
+    """The results of a page with a filter, and its remaining cost."""
 
     __slots__ = ("_left", "_limit", "_predicate", "_size", "found", "max_bytes")
 
-    def __init__(self, predicate: rql.Predicate | None, limit: int, max_bytes: int, times_as_much: int = 1) -> None:
-        self.found: list[Event] = []
-        self._predicate, self._limit = predicate, limit
-        if predicate is None:
-            self.max_bytes, self._left, self._size = max(1, max_bytes), limit, limit
-            return
+    def __init__(self, predicate: rql.Predicate, limit: int, max_bytes: int, times_as_much: int = 1) -> None:
         comparisons = rql.weight(predicate)
+        self.found: list[Event] = []
         self.max_bytes = min(max_bytes, max(1, times_as_much * SCAN_WORK // comparisons))
+        self._predicate = predicate
+        self._limit = limit
         self._left = times_as_much * min(SCAN_ROWS, max(1, SCAN_COMPARISONS // comparisons))
         self._size = max(_SMALLEST_SCAN, limit + 1) * times_as_much
 
@@ -183,9 +202,6 @@ class _Scan:
 
     def take(self, events: list[Event]) -> int | None:
         """Add the events that match; return the position before the first one beyond the limit, if any."""
-        if self._predicate is None:
-            self.found, self._left = events, 0
-            return None
         for event in events:
             if rql.evaluate(self._predicate, partial_thing(event)):
                 if len(self.found) >= self._limit:
@@ -232,6 +248,10 @@ def cold_page(
             cold.events(range.entity, revision, revision, 1, 1, reaching=reaching).events
         )
 
+    if range.predicate is None:
+        events, is_all = read(trimmed.first, limit, max_bytes)
+        last = trimmed.last if is_all else events[-1].revision
+        return HistoryPage(events, last, is_all and trimmed.is_end)
     scan = _Scan(range.predicate, limit, max_bytes, COLD_SCANS)
     start = trimmed.first
     while scan.goes_on and start <= trimmed.last:
