@@ -82,7 +82,7 @@ def _run(arguments: list[str], environment: dict[str, str], log: str, wrapper: s
     with open(log, "ab") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
-    from connectivity.cli.main import main
+    from connectivity.__main__ import main
 
     if wrapper:
         importlib.import_module(wrapper).install(arguments)

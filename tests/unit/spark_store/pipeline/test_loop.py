@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -101,12 +102,15 @@ def test_files_are_removed_only_after_their_replacement_is_durable(
     tables = len(TABLES)
     monkeypatch.setattr(erasure, "_clean", lambda *_: done.append("clean"))
     monkeypatch.setattr(erasure, "drop_shuffles", lambda _: done.append("shuffles"))
-    monkeypatch.setattr(erasure, "_note", lambda _, table, number: done.append(f"note {number} in {table.name}"))
+    monkeypatch.setattr(LakeWriter, "read", lambda *_: SimpleNamespace(where=lambda _: "no rows"))
+    monkeypatch.setattr(
+        erasure, "append_once", lambda _, table, rows, *its: done.append(f"{rows}, {its} in {table.name}")
+    )
     monkeypatch.setattr(erasure, "shorten_log", lambda *_: None)
     monkeypatch.setattr(erasure, "delete_rows", lambda *_: done.append("delete"))
     monkeypatch.setattr(erasure, "write_checkpoint", lambda *_: done.append("checkpoint"))
     erasure.erase(target, [Erasure(4, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
-    noted = [f"note 4 in {table.name}" for table in TABLES]
+    noted = [f"no rows, {(ERASURES, 4)} in {table.name}" for table in TABLES]
     deleted = [*["delete"] * tables, *["checkpoint"] * tables]
     assert done == [*deleted, "sync True", *["clean"] * tables, "shuffles", *noted]
     done.clear()
