@@ -37,9 +37,11 @@ _EVENT = "An event of a subscription."
 
 def asyncapi_document(connections: Iterable[Connection]) -> Document:
     """Return the AsyncAPI document of valid connections."""
-    parts: list[_Part] = []
+    by_key: dict[str, _Part] = {}
     for connection in connections:
-        parts.append(_Part(connection, _free_key(connection.id, {part.key for part in parts})))
+        key = _free_key(connection.id, by_key)
+        by_key[key] = _Part(connection, key)
+    parts = by_key.values()
     names = ", ".join(part.connection.name or part.connection.id for part in parts)
     return {
         "asyncapi": ASYNCAPI,
@@ -252,5 +254,8 @@ def _slug(text: str) -> str:
 
 def _free_key(text: str, taken: Container[str]) -> str:
     """Return a key like the text that is not taken."""
-    slug = _slug(text)
-    return next(key for number in count(1) if (key := slug if number == 1 else f"{slug}-{number}") not in taken)
+    key = slug = _slug(text)
+    numbers = count(2)
+    while key in taken:
+        key = f"{slug}-{next(numbers)}"
+    return key
