@@ -174,10 +174,6 @@ class QueryTimeout(LimitExceeded):
     """It took longer than it may."""
 
 
-class ResultTooLarge(LimitExceeded):
-    """It found rows that are too large to be read at once."""
-
-
 class HistoryUnavailable(StoreError):
     """Events that the journal has trimmed cannot be read in the lake now. `fault` says so to the client.
 

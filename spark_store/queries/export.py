@@ -29,7 +29,7 @@ from spark_store.lake import reader as lakes
 from spark_store.lake.arrow_rows import EVENTS as ENTRIES
 from spark_store.lake.arrow_rows import arrow
 from spark_store.lake.reader import CUT
-from spark_store.lake.rows import SORT, Check, TableRows, in_parts, key_at
+from spark_store.lake.rows import SORT, Check, TableRows, key_at
 from spark_store.lake.table_scan import journal_rows, schema_of, values
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
@@ -87,7 +87,7 @@ class Export:
             # First of all: later erasures of the lake are left out here.
             erased = lakes.pending_erasures(self.lake)
             version, waiting = newest(self.lake, selection, erased, check)
-            files = [] if version is None else in_parts(lake_rows(self.lake, version, selection, erased, check))
+            files = [] if version is None else lake_rows(self.lake, version, selection, erased, check).in_parts()
             for table in merge_ordered(filter_rows(files, selection, check), waiting):
                 check()
                 rows += table.num_rows

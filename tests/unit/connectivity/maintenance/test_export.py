@@ -14,7 +14,6 @@ from spark_store.errors import (
     OutputUnusable,
     QueryCancelled,
     QueryTimeout,
-    ResultTooLarge,
     StoreError,
     StoreUnavailable,
 )
@@ -109,7 +108,6 @@ def test_white_space_in_front_of_a_filter_is_read_once() -> None:
         (QueryTimeout("late"), 1),
         (OutputUnusable("there"), 2),
         (LimitExceeded("many"), 2),
-        (ResultTooLarge("large"), 2),
         (QueryCancelled("stopped"), 130),
     ],
 )

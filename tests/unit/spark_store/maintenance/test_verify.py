@@ -312,15 +312,14 @@ def test_the_memory_limit_does_not_change_the_report(data_folder: DataFolder, mo
     expected = verify(data_folder.lake)
     assert expected.count == 4
     held: list[int] = []
-    read = TableRows.read
+    in_parts = TableRows.in_parts
 
     def measured(*of: Any) -> Iterator[pa.Table]:
-        for table in read(*of):
+        for table in in_parts(*of):
             held.append(table.nbytes)
             yield table
 
-    monkeypatch.setattr(TableRows, "read", measured)
-    monkeypatch.setattr(lake_rows, "_SMALLEST_PART", 1)
+    monkeypatch.setattr(TableRows, "in_parts", measured)
     for bytes in (600, 2_000):
         held.clear()
         monkeypatch.setattr(lake_rows, "MOST_BYTES", bytes)

@@ -20,13 +20,11 @@ from spark_store.errors import (
     OutputUnusable,
     QueryCancelled,
     QueryTimeout,
-    ResultTooLarge,
     StoreUnavailable,
 )
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
-from spark_store.lake import rows
 from spark_store.lake.rows import RowKey
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
@@ -184,13 +182,6 @@ def test_an_export_has_its_limits(lake: Lake, tmp_path: Path) -> None:
     assert not (tmp_path / "it.parquet").exists()
     with pytest.raises(OutputUnusable):
         Export(lake).run(EventSelection(), tmp_path)
-
-
-def test_rows_that_are_too_large_write_no_file(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MOST_BYTES", 1)
-    with pytest.raises(ResultTooLarge):
-        Export(lake).run(EventSelection(), tmp_path / "it.parquet")
-    assert not list(tmp_path.glob("*it*"))
 
 
 def test_an_export_that_is_cancelled_after_its_last_part_writes_nothing(lake: Lake, tmp_path: Path) -> None:

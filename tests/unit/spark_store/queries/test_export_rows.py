@@ -14,10 +14,10 @@ import pytest
 
 from mappings.ids import namespace_of
 from spark_store import rql
-from spark_store.errors import QueryCancelled, ResultTooLarge, StoreUnavailable
+from spark_store.errors import QueryCancelled, StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.lake import rows as module
-from spark_store.lake.rows import ORDER, RowKey, in_parts
+from spark_store.lake.rows import ORDER
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.queries.export import SCHEMA, filter_rows, lake_rows
 from spark_store.queries.selection import EventSelection
@@ -82,9 +82,9 @@ def everything(lake: Lake) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda it: [it[name] for name in ORDER])
 
 
-def read(lake: Lake, selection: EventSelection, *erased: Erasure, part_bytes: int = 1 << 20) -> list[dict[str, Any]]:
+def read(lake: Lake, selection: EventSelection, *erased: Erasure) -> list[dict[str, Any]]:
     files = lake_rows(lake, deltalake.DeltaTable(lake.path(EVENTS)).version(), selection, erased)
-    tables = filter_rows(in_parts(files, part_bytes), selection, lambda: None)
+    tables = filter_rows(files.in_parts(), selection, lambda: None)
     return [row for table in tables for row in table.to_pylist()]
 
 
@@ -103,7 +103,7 @@ def selects(event: dict[str, Any], name: str, value: Any) -> bool:
             return bool(event[name] == value)
 
 
-def test_every_selection_finds_the_events_that_it_selects_in_order(lake: Lake) -> None:
+def test_every_selection_finds_the_events_that_it_selects_in_order(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, random_source = everything(lake), dice("selections")
     for _ in range(20 if THOROUGH else 4):
         entity, since, until = (
@@ -122,16 +122,18 @@ def test_every_selection_finds_the_events_that_it_selects_in_order(lake: Lake) -
         chosen = {name: options[name] for name in random_source.sample(sorted(options), random_source.randint(0, 3))}
         selection = EventSelection(**chosen)
         expected = [it for it in rows if all(selects(it, name, value) for name, value in chosen.items())]
-        assert read(lake, selection, part_bytes=random_source.choice([512, 4096, 1 << 20])) == expected, selection
+        monkeypatch.setattr(module, "MOST_BYTES", random_source.choice([512, 4096, 1 << 20]))
+        assert read(lake, selection) == expected, selection
 
 
 def test_conditions_that_a_filter_implies_leave_files_out(lake: Lake) -> None:
     write(lake, [row(1000, "thing", "z:z", 1)])
+    (others, last) = (deltalake.DeltaTable(lake.path(EVENTS), version).file_uris() for version in (4, 5))
+    assert len(last) == 6
+    for file in others:
+        Path(file).unlink()
     chosen = EventSelection(predicate=rql.parse('and(in(thingId,"z:z","z:y"),eq(_revision,1))'))
-    files = lake_rows(lake, 5, chosen)
-    assert files.rows == 1
     assert [it["entity"] for it in read(lake, chosen)] == ["z:z"]
-    assert lake_rows(lake, 5, EventSelection()).rows == 151
 
 
 def test_erased_events_are_left_out(lake: Lake) -> None:
@@ -147,34 +149,33 @@ def test_the_first_time_of_all_is_a_bound_like_any_other(lake: Lake) -> None:
     assert len(read(lake, EventSelection(since=datetime.min.replace(tzinfo=UTC)))) == 150
 
 
-def test_large_events_are_read_in_parts_within_the_bound(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(lake, [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 201)])
-    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(module, "_SMALLEST_PART", 100)
-    whole, held = everything(lake), []
-
-    def tables() -> Iterator[pa.Table]:
-        files = lake_rows(lake, 5, EventSelection())
-        for table in in_parts(files, 10_000):
-            held.append(table.nbytes)
-            yield table
-
-    assert [it for table in tables() for it in table.to_pylist()] == whole
-    assert max(held) <= 20_000
-    with pytest.raises(ResultTooLarge, match="found rows of more than"):
-        list(lake_rows(lake, 5, EventSelection()).read(None, RowKey("z", "z", 1)))
-
-
-def test_a_table_with_far_more_rows_than_samples_is_read_in_parts_that_fit(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("groups", [1, 20])
+def test_large_events_are_read_in_parts_within_the_bound(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, groups: int
 ) -> None:
-    write(lake, [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 501)])
+    events = [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 201)]
+    for begin in range(0, 200, 200 // groups):
+        write(lake, events[begin : begin + 200 // groups])
     monkeypatch.setattr(module, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(module, "_SMALLEST_PART", 100)
-    monkeypatch.setattr(module, "_SAMPLES", 5)
-    parts = list(in_parts(lake_rows(lake, 5, EventSelection()), 10_000))
+    parts = list(lake_rows(lake, 4 + groups, EventSelection()).in_parts())
     assert [it for table in parts for it in table.to_pylist()] == everything(lake)
     assert max(table.nbytes for table in parts) <= 20_000
+
+
+def test_rows_of_a_compacted_table_are_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.Table.from_pylist(everything(lake), SCHEMA)
+    deltalake.write_deltalake(
+        lake.path(EVENTS),
+        table,
+        mode="overwrite",
+        writer_properties=deltalake.WriterProperties(max_row_group_size=10, write_batch_size=10),
+    )
+    monkeypatch.setattr(module, "MOST_BYTES", 10_000)
+    reads = list[None]()
+    rows = lake_rows(lake, 5, EventSelection(), (), lambda: reads.append(None))
+    parts = list(rows.in_parts())
+    assert pa.concat_tables(parts).to_pylist() == table.to_pylist()
+    assert len(reads) == -(-15 // module.AT_ONCE)
 
 
 def test_an_export_is_stopped_between_two_slices(lake: Lake) -> None:
@@ -182,11 +183,11 @@ def test_an_export_is_stopped_between_two_slices(lake: Lake) -> None:
         raise QueryCancelled("the query was cancelled")
 
     with pytest.raises(QueryCancelled):
-        list(lake_rows(lake, 4, EventSelection(), (), stop).read(None, None))
+        list(lake_rows(lake, 4, EventSelection(), (), stop).in_parts())
 
 
 def test_a_file_that_is_gone_is_an_error(lake: Lake) -> None:
     files = lake_rows(lake, 4, EventSelection())
     next(Path(lake.path(EVENTS)).glob("*.parquet")).unlink()
     with pytest.raises(StoreUnavailable):
-        list(files.read(None, None))
+        list(files.in_parts())
