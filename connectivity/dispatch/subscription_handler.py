@@ -18,6 +18,7 @@ class SubscriptionHandler(ConnectionComponent):
     """Handles the signals of subscriptions."""
 
     signals = (Subscribe, Request, Cancel)
+    acts_at_once = True
 
     def __init__(self, subscriptions: SubscriptionManager) -> None:
         self._subscriptions = subscriptions

@@ -55,6 +55,7 @@ class InboundDelivery:
         "counters",
         "delivery",
         "is_again",
+        "is_single",
         "key",
         "ledger",
         "number",
@@ -79,17 +80,13 @@ class InboundDelivery:
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
+        self.is_single = len(received.signals) == 1 and received.error is None
         self.results: Any = None
         self.redeliveries: list[Delivery] = []
         self.about: SignalReference | None = received.signals[0].signal if received.signals else received.error
         """The first signal of the delivery, or its error, for the log."""
         self.key: _DeliveryKey | None = (route.index, delivery.name) if delivery.name is not None else None
         """None if the broker gives it no name."""
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the delivery is one signal and nothing else."""
-        return len(self.received.signals) == 1 and self.received.error is None
 
     def respond(self) -> Done:
         """Note that a response is under way, and return the callback that finishes it.
@@ -300,7 +297,7 @@ def _count_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: boo
     plain: dict[SourceCounters, list[SignalReference]] = {}
     for inbound in inbound_deliveries:
         received = inbound.received
-        if len(received.signals) == 1 and received.error is None and not (received.dropped or is_enforcing):
+        if inbound.is_single and not (received.dropped or is_enforcing):
             plain.setdefault(inbound.counters, []).append(received.signals[0].signal)
         else:
             _note(inbound, is_enforcing)
