@@ -303,6 +303,18 @@ async def test_a_subscribe_after_a_modify_in_the_same_batch_includes_its_event(h
     assert actions(harness).count("next") == 2
 
 
+async def test_the_id_alone_identifies_a_subscription_whatever_thing_the_topic_names(
+    harness: ConnectionHarness,
+) -> None:
+    key = (await harness.ask(streaming("subscribeForPersistedEvents", {})))["value"]["subscriptionId"]
+    harness.deliver(streaming("request", {"subscriptionId": key, "demand": 5}, name="lamp-8"))
+    await until(lambda: len(harness.answers()) == 3)
+    assert [answer["topic"] for answer in harness.answers()[1:]] == [
+        "acme.site/lamp-7/things/twin/streaming/next",
+        "acme.site/lamp-7/things/twin/streaming/complete",
+    ]
+
+
 async def test_a_redelivered_request_never_doubles_demand(harness: ConnectionHarness) -> None:
     harness.deliver(*[turn(number) for number in range(5)])
     await harness.settled(5)
