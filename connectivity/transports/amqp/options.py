@@ -32,6 +32,9 @@ def _read_switch(value: object) -> object:
 Digits = Annotated[str, Field(pattern="^[0-9]{1,18}$")]
 Milliseconds = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
+
+MAX_HEARTBEAT = 65_534
+"""The field has 16 bits; the library takes its highest value for no heartbeats."""
 Switch = Annotated[bool, BeforeValidator(_read_switch, json_schema_input_type=Literal["true", "false"])]
 
 
@@ -68,8 +71,10 @@ class Options(SpecificConfig):
     requested_frame_max: Count = Field(
         default=0, description="Maximum frame size in bytes to request; 0: the broker's limit.", examples=["131072"]
     )
-    requested_heartbeat: Count = Field(
-        default=60, description="Heartbeat interval in seconds to request; 0: no heartbeats.", examples=["30"]
+    requested_heartbeat: Annotated[Count, Field(le=MAX_HEARTBEAT)] = Field(
+        default=60,
+        description=f"Heartbeat interval in seconds to request, at most {MAX_HEARTBEAT:,}; 0: no heartbeats.",
+        examples=["30"],
     )
     topology_recovery_enabled: Switch = Field(
         default=True,
