@@ -24,6 +24,7 @@ from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import Preparation, SourceReader
 from connectivity.sources.turns import MOST_DELIVERIES, SourceTurns, UserTurns
+from connectivity.store.answer_repository import forget_answers
 from connectivity.store.store import Store
 from connectivity.transports.base import Delivery, KnownNames, Link
 from spark_store.errors import StoreUnavailable
@@ -69,6 +70,14 @@ class RetryBuffer:
         except StoreUnavailable as error:
             log.warning("redeliveries not compared with the journal", connection=connection, reason=str(error))
             return known
+
+    async def forget_names(self, connection: str, prefix: str) -> None:
+        """Forget the deliveries whose names have a prefix: the broker does not deliver them again."""
+        self.ledger.forget_names(prefix)
+        try:
+            await forget_answers(self._store, connection, prefix)
+        except StoreUnavailable as error:
+            log.warning("deliveries of an earlier session not forgotten", connection=connection, reason=str(error))
 
     def enter(self, consumer: SourceConsumer) -> None:
         self._consumers.add(consumer)

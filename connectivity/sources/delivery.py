@@ -244,6 +244,14 @@ class DeliveryLedger:
         )
         return KnownNames(requeued, carried_out)
 
+    def forget_names(self, prefix: str) -> None:
+        """Forget the deliveries whose names have a prefix: they do not come again."""
+        for names in (self.pending, self.failed):
+            for key in [key for key in names if key[1].startswith(prefix)]:
+                del names[key]
+        for name in [name for name in self.requests if name.name.startswith(prefix)]:
+            del self.requests[name]
+
     def reject(self, delivery: Delivery) -> None:
         """Reject a delivery that nothing has settled, with what waits for its responses."""
         for inbound in tuple(self.pending.values()):

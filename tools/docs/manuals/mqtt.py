@@ -40,8 +40,12 @@ MANUAL = Manual(
 The service acknowledges deliveries in the order of arrival. So a delivery that waits also delays the acknowledgements of
 later deliveries. When the number of unacknowledged deliveries reaches the broker's limit, the broker sends no more messages
 to this connection. After {MAX_UNACKNOWLEDGED} requeued deliveries, the service reconnects, even without
-`reconnectForRedelivery`. The packet identifier identifies a delivery. With QoS 0, there are no acknowledgements and no
-redeliveries.
+`reconnectForRedelivery`. With QoS 0, there are no acknowledgements and no redeliveries.
+
+Packet identifier and payload identify a delivery within a session. If the broker has not kept the session, all deliveries
+are new. Within a session, a broker can use an identifier again. If it uses it for a command with the same payload as the
+last change with this identifier, and the link is lost before this command arrives, the service takes it for a redelivery
+of that change. To prevent this, give each command its own `correlation-id`.
 
 With QoS 2 the service sends PUBREC only when it settles the delivery: until then, the broker delivers the message again
 after a lost link. For `journal.redelivery_window`, the service recognizes a redelivered change: it answers the command, but
