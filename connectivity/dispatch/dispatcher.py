@@ -110,7 +110,7 @@ class Dispatcher:
                 self._process(arrival, batch)
             except StoreUnavailable as error:
                 log.error("the store cannot be read", connection=arrival.route.connection_id, reason=str(error))
-                arrival.is_again = True
+                _note_attempt([arrival], batch)
                 return arrivals[position:]
         return ()
 
@@ -174,8 +174,7 @@ class Dispatcher:
         elif isinstance(error, StoreUnavailable):
             self._drop_pending(effects)
             retries = list(dict.fromkeys(step.arrival for step in effects))
-            for arrival in retries:
-                arrival.is_again = True
+            _note_attempt(retries, batch)
         else:
             retries = self._handle_store_error(error, effects)
         if retries:
@@ -201,6 +200,14 @@ class Dispatcher:
         """Drop the pending requests of effects that are not carried out."""
         for step in effects:
             self._responder.drop(step)
+
+
+def _note_attempt(arrivals: Iterable[InboundDelivery], batch: Batch) -> None:
+    """Note that deliveries may have been processed, and what was stored then."""
+    tried = frozenset(change.answer.answer for change in batch.changes if change.answer is not None)
+    for arrival in arrivals:
+        arrival.is_again = True
+        arrival.tried |= tried
 
 
 def _internal_error(received_signal: ReceivedSignal, arrival: InboundDelivery) -> RespondEffect:

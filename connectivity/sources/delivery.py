@@ -44,10 +44,11 @@ _DeliveryKey: TypeAlias = tuple[int, str]
 class InboundDelivery:
     """One delivery while it is processed: its signals, and how many of its responses are not finished.
 
-    `is_again`: it may have been processed before, by a transaction that seemed to fail. `number` is the order of arrival,
-    `tries` the number of attempts to store it that failed for reasons of its own, `outcome` how the delivery ends after
-    its last response. `route` is the source's first one. `results` of session handlers are kept for a retry. Further
-    `redeliveries` that have arrived meanwhile end as this one.
+    `is_again`: it may have been processed before, by a transaction that seemed to fail, which may have stored the answers
+    `tried`. `number` is the order of arrival, `tries` the number of attempts to store it that failed for reasons of its own,
+    `outcome` how the delivery ends after its last response. `route` is the source's first one. `is_single`: it is one signal
+    and nothing else. `results` of session handlers are kept for a retry. Further `redeliveries` that have arrived meanwhile
+    end as this one.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class InboundDelivery:
         "redeliveries",
         "results",
         "route",
+        "tried",
         "tries",
     )
 
@@ -80,6 +82,7 @@ class InboundDelivery:
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
+        self.tried: frozenset[bytes] = frozenset()
         self.is_single = len(received.signals) == 1 and received.error is None
         self.results: Any = None
         self.redeliveries: list[Delivery] = []
