@@ -70,7 +70,7 @@ def assemble(
         CommandHandler(store, decider, executor, request_reply, responder),
         subscription_handler,
         LiveHandler(request_reply),
-        ReplyHandler(request_reply, responder),
+        ReplyHandler(request_reply),
         SessionRequestHandler(session_handlers, executor, responder),
     )
     components = (

@@ -103,7 +103,7 @@ class CommandExecutor:
     def execute(self, command: Command, sender: Sender, batch: Batch) -> CommandResponse:
         """Return a command's response; stage its change and add it to the batch. Raises StoreUnavailable."""
         arrival, subjects, name = sender.arrival, sender.subjects, sender.key.name
-        if name is not None and sender.key.may_be_repeated and (stored := self._store.stored_answer(name)) is not None:
+        if sender.key.may_be_repeated and (stored := sender.key.stored_answer(self._store)) is not None:
             arrival.route.meter.inbound("answered_again")
             return decode_response(stored, command)
         answer: StoredAnswer | None = None

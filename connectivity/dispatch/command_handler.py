@@ -60,6 +60,7 @@ class CommandHandler:
     """Handles commands."""
 
     signals = (Command,)
+    acts_at_once = False
 
     def __init__(
         self,

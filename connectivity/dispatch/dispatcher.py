@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import structlog
 
@@ -27,6 +28,7 @@ from connectivity.dispatch.effects import (
 )
 from connectivity.dispatch.responder import Responder
 from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.reader import ReceivedSignal
 from connectivity.store.store import Store
 from connectivity.transports.base import Outcome
 from spark_store.errors import RevisionConflict, StoreUnavailable
@@ -108,7 +110,7 @@ class Dispatcher:
                 self._process(arrival, batch)
             except StoreUnavailable as error:
                 log.error("the store cannot be read", connection=arrival.route.connection_id, reason=str(error))
-                arrival.is_again = True
+                _note_attempt([arrival], batch)
                 return arrivals[position:]
         return ()
 
@@ -123,14 +125,18 @@ class Dispatcher:
             arrival.route.meter.inbound("unread")
         for each in received.signals:
             signal = each.signal
+            handler = self._handlers[type(signal)]
+            if handler.acts_at_once and not arrival.is_single:
+                # In its place among the effects of the other signals, and not again if these are retried.
+                steps.append(ForwardEffect(arrival, partial(self._act, handler, each, arrival), signal.headers))
+                continue
             try:
-                steps += self._handlers[type(signal)].handle(signal, each, arrival, batch)
+                steps += handler.handle(signal, each, arrival, batch)
             except StoreUnavailable:
                 self._drop_pending(steps)
                 raise
             except Exception:
-                log.exception("signal not processed", **log_fields(arrival, signal.headers))
-                steps.append(RespondEffect(arrival, internal_error_of(signal), each.route))
+                steps.append(_internal_error(each, arrival))
         arrival.open = len(steps) or 1
         if not steps:
             # Subscriptions send on their own; acknowledge when the link has taken what was sent before.
@@ -140,6 +146,17 @@ class Dispatcher:
             self._responder.carry_out(steps[0])
         else:
             batch.effects += steps
+
+    def _act(self, handler: SignalHandler, received_signal: ReceivedSignal, arrival: InboundDelivery) -> None:
+        """Have a handler that acts at once process one of several signals."""
+        try:
+            steps = handler.handle(received_signal.signal, received_signal, arrival, Batch())
+        except Exception:
+            steps = [_internal_error(received_signal, arrival)]
+        for step in steps:
+            self._responder.carry_out(step)
+        if not steps:
+            arrival.route.outbox.behind(arrival.respond(), arrival.route.source_key)
 
     def _on_stored(self, stored: asyncio.Future[None], batch: Batch, postponed: Postponed) -> None:
         self._submitted.discard(stored)
@@ -157,8 +174,7 @@ class Dispatcher:
         elif isinstance(error, StoreUnavailable):
             self._drop_pending(effects)
             retries = list(dict.fromkeys(step.arrival for step in effects))
-            for arrival in retries:
-                arrival.is_again = True
+            _note_attempt(retries, batch)
         else:
             retries = self._handle_store_error(error, effects)
         if retries:
@@ -184,6 +200,21 @@ class Dispatcher:
         """Drop the pending requests of effects that are not carried out."""
         for step in effects:
             self._responder.drop(step)
+
+
+def _note_attempt(arrivals: Iterable[InboundDelivery], batch: Batch) -> None:
+    """Note that deliveries may have been processed, and what was stored then."""
+    tried = frozenset(change.answer.answer for change in batch.changes if change.answer is not None)
+    for arrival in arrivals:
+        arrival.is_again = True
+        arrival.tried |= tried
+
+
+def _internal_error(received_signal: ReceivedSignal, arrival: InboundDelivery) -> RespondEffect:
+    """Log the current exception, and return the response to the signal that could not be processed."""
+    signal = received_signal.signal
+    log.exception("signal not processed", **log_fields(arrival, signal.headers))
+    return RespondEffect(arrival, internal_error_of(signal), received_signal.route)
 
 
 def _has_failed(stored: asyncio.Future[None]) -> bool:

@@ -86,6 +86,13 @@ class SignalHandler(Protocol):
     def signals(self) -> tuple[type, ...]:
         """The types, exactly."""
 
+    @property
+    def acts_at_once(self) -> bool:
+        """Whether `handle` does not only return effects, but has some, which a retry would repeat.
+
+        For one of several signals in a delivery, the call itself is then an effect.
+        """
+
     def handle(
         self, signal: Any, received_signal: ReceivedSignal, arrival: InboundDelivery, batch: Batch
     ) -> Sequence[Effect]:

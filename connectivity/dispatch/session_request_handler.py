@@ -22,6 +22,7 @@ class SessionRequestHandler:
     """Handles messages of sessions."""
 
     signals = (SessionMessage,)
+    acts_at_once = False
 
     def __init__(
         self, session_handlers: Mapping[str, SessionHandler], executor: CommandExecutor, responder: Responder

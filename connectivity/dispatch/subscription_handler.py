@@ -18,6 +18,7 @@ class SubscriptionHandler(ConnectionComponent):
     """Handles the signals of subscriptions."""
 
     signals = (Subscribe, Request, Cancel)
+    acts_at_once = True
 
     def __init__(self, subscriptions: SubscriptionManager) -> None:
         self._subscriptions = subscriptions
@@ -42,7 +43,9 @@ class SubscriptionHandler(ConnectionComponent):
             self._subscriptions.subscribe(signal, subscriber)
             return ()
         key = name_of_signal(signal, received_signal, arrival)
-        if key.name is not None and arrival.ledger.is_executed(key.name, may_be_repeated=key.may_be_repeated):
+        # A retry does not repeat it.
+        is_marked = key.may_be_repeated and key.own is None
+        if key.name is not None and arrival.ledger.is_executed(key.name, may_be_repeated=is_marked):
             arrival.route.meter.inbound("answered_again")
         elif isinstance(signal, Request):
             self._subscriptions.request(signal, subscriber)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from connectivity.sessions.base import FOREVER, RetentionTimes
+from connectivity.sources.deduplication import DeduplicationKey
 from connectivity.store.past_state import first_published
 from connectivity.store.store import Store
 from mappings.errors import Fault
@@ -47,16 +48,13 @@ class StreamSource:
         self._lifetimes = lifetimes
         self._now = now
 
-    def is_known(self, name: DeliveryName, *, is_chosen: bool) -> bool:
-        """Whether the entry with this name was appended before.
-
-        `is_chosen`: the client chose the name. Raises StoreUnavailable.
-        """
-        answer = self._store.stored_answer(name)
+    def is_known(self, key: DeduplicationKey) -> bool:
+        """Whether the entry with this key was appended before. Raises StoreUnavailable."""
+        answer = key.stored_answer(self._store)
         if answer is None:
             return False
         appended: float = msgspec.msgpack.decode(answer, type=float)
-        return not is_chosen or self._now().timestamp() - appended < CHOSEN_NAME_SECONDS
+        return not key.is_chosen or self._now().timestamp() - appended < CHOSEN_NAME_SECONDS
 
     def append(
         self,

@@ -24,6 +24,7 @@ from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import Preparation, SourceReader
 from connectivity.sources.turns import MOST_DELIVERIES, SourceTurns, UserTurns
+from connectivity.store.answer_repository import forget_answers
 from connectivity.store.store import Store
 from connectivity.transports.base import Delivery, KnownNames, Link
 from spark_store.errors import StoreUnavailable
@@ -70,6 +71,14 @@ class RetryBuffer:
             log.warning("redeliveries not compared with the journal", connection=connection, reason=str(error))
             return known
 
+    async def forget_names(self, connection: str, prefix: str) -> None:
+        """Forget the deliveries whose names have a prefix: the broker does not deliver them again."""
+        self.ledger.forget_names(prefix)
+        try:
+            await forget_answers(self._store, connection, prefix)
+        except StoreUnavailable as error:
+            log.warning("deliveries of an earlier session not forgotten", connection=connection, reason=str(error))
+
     def enter(self, consumer: SourceConsumer) -> None:
         self._consumers.add(consumer)
 
@@ -96,8 +105,7 @@ class RetryBuffer:
         """Return the age of the oldest unsettled delivery by source; 0 if all are settled."""
         ages: dict[int, float] = {}
         for consumer in self._consumers:
-            waiting = consumer.unsettled()
-            age = now - waiting[0].arrived if waiting else 0.0
+            age = max((now - delivery.arrived for delivery in consumer.unsettled()), default=0.0)
             ages[consumer.source] = max(age, ages.get(consumer.source, 0.0))
         return ages
 
@@ -112,9 +120,7 @@ class RetryBuffer:
                 consumer.working_since = now
             elif now - consumer.working_since > timeout:
                 for delivery in consumer.unsettled():
-                    if now - delivery.arrived <= timeout:
-                        break
-                    if now - delivery.ours_since > timeout:
+                    if now - max(delivery.arrived, delivery.ours_since) > timeout:
                         consumer.reject(delivery, now)
 
     def hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:
@@ -180,7 +186,7 @@ class SourceConsumer:
         self._error: Exception | None = None
         self._link: Link | None = None
         self._unsettled: deque[Delivery] = deque()
-        """In order of arrival; `unsettled` and the next part remove settled ones."""
+        """In order of arrival for each user; `unsettled` and the next part remove settled ones."""
         self._queues: dict[Hashable, deque[Delivery]] = {}
         """The waiting deliveries of each user of a listener, while a task processes them."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -200,7 +206,7 @@ class SourceConsumer:
         return condition is None or condition.startswith(Detail.CONNECTED.value)
 
     def unsettled(self) -> Sequence[Delivery]:
-        """Return the unsettled deliveries, the oldest first, and forget the settled ones."""
+        """Return the unsettled deliveries, in order of arrival for each user, and forget the settled ones."""
         found = [delivery for delivery in self._unsettled if delivery.outcome is None]
         self._unsettled = deque(found)
         return found

@@ -12,6 +12,7 @@ import msgspec
 
 from connectivity.sources.delivery import InboundDelivery, digest
 from connectivity.sources.reader import ReceivedSignal
+from connectivity.store.store import Store
 from mappings.model.signals import Cancel, Command, Headers, Request
 from spark_store.records import DeliveryName
 
@@ -21,12 +22,22 @@ IDEMPOTENCY_KEY = "idempotency-key"
 class DeduplicationKey(msgspec.Struct, frozen=True):
     """The deduplication key of a message, if any.
 
-    `may_be_repeated`: the message may have arrived before. `is_chosen`: a client has set the key.
+    `may_be_repeated`: the message may have been processed before. `is_chosen`: a client has set the key. `own`: the answers
+    that earlier attempts may have stored, if the broker has not marked the message; others are of another message with this
+    name.
     """
 
     name: DeliveryName | None
     may_be_repeated: bool = False
     is_chosen: bool = False
+    own: frozenset[bytes] | None = None
+
+    def stored_answer(self, store: Store) -> bytes | None:
+        """Return the answer if the message was carried out before. Raises StoreUnavailable."""
+        if self.name is None or not self.may_be_repeated:
+            return None
+        stored = store.stored_answer(self.name)
+        return stored if self.own is None or stored in self.own else None
 
 
 def name_of_signal(
@@ -78,7 +89,8 @@ def _name_of_delivery(received: ReceivedSignal, inbound: InboundDelivery) -> Ded
     name = DeliveryName(
         route.connection_id, route.index, delivery.name + received.name, digest(delivery), *delivery.position
     )
-    return DeduplicationKey(name, inbound.is_again)
+    own = None if delivery.redelivered else inbound.tried
+    return DeduplicationKey(name, inbound.is_again, own=own)
 
 
 def _key_of_idempotency(

@@ -44,10 +44,11 @@ _DeliveryKey: TypeAlias = tuple[int, str]
 class InboundDelivery:
     """One delivery while it is processed: its signals, and how many of its responses are not finished.
 
-    `is_again`: it may have been processed before, by a transaction that seemed to fail. `number` is the order of arrival,
-    `tries` the number of attempts to store it that failed for reasons of its own, `outcome` how the delivery ends after
-    its last response. `route` is the source's first one. `results` of session handlers are kept for a retry. Further
-    `redeliveries` that have arrived meanwhile end as this one.
+    `is_again`: it may have been processed before, by a transaction that seemed to fail, which may have stored the answers
+    `tried`. `number` is the order of arrival, `tries` the number of attempts to store it that failed for reasons of its own,
+    `outcome` how the delivery ends after its last response. `route` is the source's first one. `is_single`: it is one signal
+    and nothing else. `results` of session handlers are kept for a retry. Further `redeliveries` that have arrived meanwhile
+    end as this one.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class InboundDelivery:
         "counters",
         "delivery",
         "is_again",
+        "is_single",
         "key",
         "ledger",
         "number",
@@ -64,6 +66,7 @@ class InboundDelivery:
         "redeliveries",
         "results",
         "route",
+        "tried",
         "tries",
     )
 
@@ -79,17 +82,14 @@ class InboundDelivery:
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
+        self.tried: frozenset[bytes] = frozenset()
+        self.is_single = len(received.signals) == 1 and received.error is None
         self.results: Any = None
         self.redeliveries: list[Delivery] = []
         self.about: SignalReference | None = received.signals[0].signal if received.signals else received.error
         """The first signal of the delivery, or its error, for the log."""
         self.key: _DeliveryKey | None = (route.index, delivery.name) if delivery.name is not None else None
         """None if the broker gives it no name."""
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the delivery is one signal and nothing else."""
-        return len(self.received.signals) == 1 and self.received.error is None
 
     def respond(self) -> Done:
         """Note that a response is under way, and return the callback that finishes it.
@@ -247,6 +247,14 @@ class DeliveryLedger:
         )
         return KnownNames(requeued, carried_out)
 
+    def forget_names(self, prefix: str) -> None:
+        """Forget the deliveries whose names have a prefix: they do not come again."""
+        for names in (self.pending, self.failed):
+            for key in [key for key in names if key[1].startswith(prefix)]:
+                del names[key]
+        for name in [name for name in self.requests if name.name.startswith(prefix)]:
+            del self.requests[name]
+
     def reject(self, delivery: Delivery) -> None:
         """Reject a delivery that nothing has settled, with what waits for its responses."""
         for inbound in tuple(self.pending.values()):
@@ -300,7 +308,7 @@ def _count_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: boo
     plain: dict[SourceCounters, list[SignalReference]] = {}
     for inbound in inbound_deliveries:
         received = inbound.received
-        if len(received.signals) == 1 and received.error is None and not (received.dropped or is_enforcing):
+        if inbound.is_single and not (received.dropped or is_enforcing):
             plain.setdefault(inbound.counters, []).append(received.signals[0].signal)
         else:
             _note(inbound, is_enforcing)

@@ -56,8 +56,10 @@ class Feed(ABC):
     has_timeout: ClassVar[bool] = False
     """Whether its pages have a timeout of their own: waiting for one is not idleness."""
 
-    is_prompt: ClassVar[bool] = False
-    """Whether the first element is to come within `open_timeout`."""
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the first element is to come within `open_timeout`."""
+        return False
 
     @abstractmethod
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:

@@ -460,7 +460,7 @@ class SubscriptionManager(ConnectionComponent):
         if subscription.state is SubscriptionState.CLOSED:
             return PageEnd.MORE
         limit = min(subscription.demand, max(self._bounds.page_items, subscription.peer.page_items))
-        if feed.is_prompt and not subscription.sent:
+        if not subscription.sent and feed.is_prompt:
             page = await self._first_page(subscription, feed, limit, charge.size)
         else:
             page = await feed.page(subscription.position, limit, charge.size)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
@@ -199,18 +199,24 @@ class KnownNames(NamedTuple):
     carried_out: Sequence[str] = ()
 
 
+async def _ignore_session(_prefix: str) -> None:
+    """Do nothing when a session begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
     """Limits in bytes: of a payload that is kept, and of the unsettled deliveries of a client.
 
     `on_committed` is called with a partition and its committed offset. `names_of` returns the names with a prefix of a
-    source's deliveries that may come again.
+    source's deliveries that may come again. `on_new_session` is awaited before the first delivery of a new session, with the
+    prefix of its names: earlier deliveries of such names do not come again.
     """
 
     payload: int = 1 << 20
     unsettled_bytes: int = 16 << 20
     on_committed: Callable[[str, int], None] = lambda _partition, _offset: None
     names_of: Callable[[int, str], KnownNames] = lambda _source, _prefix: KnownNames()
+    on_new_session: Callable[[str], Awaitable[None]] = _ignore_session
 
 
 CONSUME_DEFAULTS: Final = ConsumeOptions()

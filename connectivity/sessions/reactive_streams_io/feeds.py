@@ -35,6 +35,13 @@ class _FeedOfFeed(Feed):
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
 
+    @property
+    def is_prompt(self) -> bool:
+        return self._feed.is_prompt
+
+    async def prepare(self) -> None:
+        await self._feed.prepare()
+
     def wake(self, ready: Callable[[], None]) -> None:
         self._feed.wake(ready)
 
@@ -128,7 +135,7 @@ class ConcatenatedFeed(_FeedOfFeed):
 
 
 class DeferredFeed(Feed):
-    """A feed that takes time to be found, which begins with the first page."""
+    """A feed that takes time to be found, which begins before the first page."""
 
     __slots__ = ("_feed", "_find", "_is_closed")
 
@@ -137,8 +144,20 @@ class DeferredFeed(Feed):
         self._feed: Feed | None = None
         self._is_closed = False
 
+    @property
+    def is_prompt(self) -> bool:
+        return self._feed is not None and self._feed.is_prompt
+
+    async def prepare(self) -> None:
+        """Raises FeedFailed if there is no feed."""
+        await self._found()
+
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
-        """Raises FeedFailed if there is none."""
+        """Raises FeedFailed if there is no feed."""
+        feed = await self._found()
+        return await feed.page(position, limit, max_bytes)
+
+    async def _found(self) -> Feed:
         if self._feed is None:
             found = await self._find()
             if isinstance(found, Fault):
@@ -146,7 +165,7 @@ class DeferredFeed(Feed):
             self._feed = found
             if self._is_closed:
                 found.close()
-        return await self._feed.page(position, limit, max_bytes)
+        return self._feed
 
     def wake(self, ready: Callable[[], None]) -> None:
         if self._feed is not None:

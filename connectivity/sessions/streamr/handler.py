@@ -166,8 +166,7 @@ class StreamrHandler(SessionHandler):
         named = name_in_session(context.received_signal, arrival, session, chosen)
         if not isinstance(permission.stream, ConfiguredStream):
             return twin_command(request, permission.stream.entity, permission, headers, named, context.channel)
-        name = named.name
-        if name is None or not named.may_be_repeated or not self._source.is_known(name, is_chosen=named.is_chosen):
+        if not self._source.is_known(named):
             self._check_quota(request, permission.subjects, batch)
             self._source.append(
                 request.stream,
@@ -176,7 +175,7 @@ class StreamrHandler(SessionHandler):
                 timestamp=request.timestamp,
                 partitions=permission.partitions,
                 hash=options.hash,
-                name=name,
+                name=named.name,
                 changes=batch.changes,
             )
         else:

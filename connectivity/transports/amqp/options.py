@@ -32,6 +32,12 @@ def _read_switch(value: object) -> object:
 Digits = Annotated[str, Field(pattern="^[0-9]{1,18}$")]
 Milliseconds = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
+
+MAX_CHANNELS, MAX_FRAME = (1 << 16) - 1, (1 << 32) - 1
+"""The highest values of the protocol's fields."""
+
+MAX_HEARTBEAT = 65_534
+"""The field has 16 bits; the library takes its highest value for no heartbeats."""
 Switch = Annotated[bool, BeforeValidator(_read_switch, json_schema_input_type=Literal["true", "false"])]
 
 
@@ -59,17 +65,19 @@ class Options(SpecificConfig):
         description="Accepted and ignored: the service reconnects with its own delays.",
         examples=["5000"],
     )
-    requested_channel_max: Count = Field(
+    requested_channel_max: Annotated[Count, Field(le=MAX_CHANNELS)] = Field(
         default=2_047,
         description="Maximum number of channels to request; 0: the broker's limit. The service needs one channel for "
         "each source, and two more.",
         examples=["100"],
     )
-    requested_frame_max: Count = Field(
+    requested_frame_max: Annotated[Count, Field(le=MAX_FRAME)] = Field(
         default=0, description="Maximum frame size in bytes to request; 0: the broker's limit.", examples=["131072"]
     )
-    requested_heartbeat: Count = Field(
-        default=60, description="Heartbeat interval in seconds to request; 0: no heartbeats.", examples=["30"]
+    requested_heartbeat: Annotated[Count, Field(le=MAX_HEARTBEAT)] = Field(
+        default=60,
+        description=f"Heartbeat interval in seconds to request, at most {MAX_HEARTBEAT:,}; 0: no heartbeats.",
+        examples=["30"],
     )
     topology_recovery_enabled: Switch = Field(
         default=True,

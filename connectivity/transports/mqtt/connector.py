@@ -56,7 +56,7 @@ async def connect(
     discard = partial(_discard_session, connection, options, mqtt_version, client)
     link = MqttLink(mqtt_version, filters, delay, discard, prefix, consume)
     try:
-        await _join(link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET))
+        await _join(link, connection, options, mqtt_version, client, consume)
     except BaseException:
         link.abandon()
         raise
@@ -89,8 +89,9 @@ async def _join(
     options: Options,
     mqtt_version: ProtocolVersion,
     client: int,
-    max_packet: int,
+    consume: ConsumeOptions,
 ) -> None:
+    max_packet = min(consume.payload + PACKET_ROOM, MAX_PACKET)
     consumer = SansIoPahoClient(
         _client_id(connection, options, client), mqtt_version.protocol, clean_session=options.clean_session
     )
@@ -102,6 +103,9 @@ async def _join(
     channel = link.make_channel(consumer)
     properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
     connack = await log_in(channel, connection, options, properties, clean=options.clean_session)
+    if not connack.session_present:
+        # The broker numbers its messages from the beginning.
+        await consume.on_new_session(link.prefix)
     limits = ServerLimits.of(connack.properties)
     is_shared = connection.client_count > 1 and limits.shared_subscriptions
     if connection.client_count > 1 and not is_shared:

@@ -90,7 +90,7 @@ class MqttLink:
         self.window = WINDOW
         self.condition: str | None = None
         self.limits = ServerLimits()
-        self._mqtt_version, self._prefix = dialect, prefix
+        self._mqtt_version, self.prefix = dialect, prefix
         self._sources = Sources(filters)
         self.groups = self._sources.groups
         """The filters of each subscription by its identifier."""
@@ -154,7 +154,7 @@ class MqttLink:
             return
         headers, subscriptions = self._mqtt_version.headers_of(arrival)
         sources = self._takers(arrival, subscriptions) if subscriptions else self._sources.of(arrival.topic)
-        name = f"{self._prefix}{arrival.mid}" if arrival.qos else None
+        name = f"{self.prefix}{arrival.mid}" if arrival.qos else None
         envelope = Envelope(arrival.payload, headers)
         size = len(arrival.payload) + len(arrival.properties)
         copies = []

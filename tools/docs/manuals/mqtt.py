@@ -40,8 +40,12 @@ MANUAL = Manual(
 The service acknowledges deliveries in the order of arrival. So a delivery that waits also delays the acknowledgements of
 later deliveries. When the number of unacknowledged deliveries reaches the broker's limit, the broker sends no more messages
 to this connection. After {MAX_UNACKNOWLEDGED} requeued deliveries, the service reconnects, even without
-`reconnectForRedelivery`. The packet identifier identifies a delivery. With QoS 0, there are no acknowledgements and no
-redeliveries.
+`reconnectForRedelivery`. With QoS 0, there are no acknowledgements and no redeliveries.
+
+Packet identifier and payload identify a delivery within a session. If the broker has not kept the session, all deliveries
+are new. Within a session, a broker can use an identifier again. If it uses it for a command with the same payload as the
+last change with this identifier, and the link is lost before this command arrives, the service takes it for a redelivery
+of that change. To prevent this, give each command its own `correlation-id`.
 
 With QoS 2 the service sends PUBREC only when it settles the delivery: until then, the broker delivers the message again
 after a lost link. For `journal.redelivery_window`, the service recognizes a redelivered change: it answers the command, but
@@ -72,10 +76,11 @@ Unless `cleanSession` is `true`, the broker keeps a session for each client: whi
 messages with QoS 1 and 2 for it.
 
 A client does not come back if the connection is deleted, or changed to another `clientId`, `clientCount` or broker, and no
-other connection has its client ID. It then unsubscribes, handles the messages that the broker has kept for it, and ends its
-session; this takes at most 10 s. Before that, a new client subscribes, so that no message is lost; at another address of
-the same broker, it takes over the session. If the two do not share a subscription, the service may handle twice a message
-that arrives at that moment.
+other connection to the same host and port has its client ID. It then unsubscribes, handles the messages that the broker has
+kept for it, and ends its session; this takes at most 10 s. Before that, a new client subscribes, so that no message is lost;
+at another address of the same broker, it takes over the session. If the two do not share a subscription, the service may
+handle twice a message that arrives at that moment. Give each connection its own client ID, even if two connections use
+different addresses of one broker: a broker knows a session by its client ID, so they would take the session from each other.
 
 This requires a link; if it is lost meanwhile, or renewed so that the broker redelivers what was requeued, the client
 continues with the next one. If there is no link, if the new client cannot connect, or if 10 s are not enough, the session

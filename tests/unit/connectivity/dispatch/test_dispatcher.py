@@ -158,7 +158,7 @@ async def test_b1_deliveries_processed_one_by_one_wait_behind_one_that_is_handed
             raise StoreUnavailable("a page cannot be read")
         return decide.handle(signal, *arguments)
 
-    monkeypatch.setitem(harness.dispatcher._handlers, Command, SimpleNamespace(handle=handle))
+    monkeypatch.setitem(harness.dispatcher._handlers, Command, SimpleNamespace(acts_at_once=False, handle=handle))
     batch = read(
         harness.readers[0], [harness.delivery(turn(number), str(number)) for number in range(3)], DeliveryLedger()
     )
@@ -301,6 +301,18 @@ async def test_a_subscribe_after_a_modify_in_the_same_batch_includes_its_event(h
     harness.deliver(streaming("request", {"subscriptionId": key, "demand": 5}))
     await until(lambda: "complete" in actions(harness))
     assert actions(harness).count("next") == 2
+
+
+async def test_the_id_alone_identifies_a_subscription_whatever_thing_the_topic_names(
+    harness: ConnectionHarness,
+) -> None:
+    key = (await harness.ask(streaming("subscribeForPersistedEvents", {})))["value"]["subscriptionId"]
+    harness.deliver(streaming("request", {"subscriptionId": key, "demand": 5}, name="lamp-8"))
+    await until(lambda: len(harness.answers()) == 3)
+    assert [answer["topic"] for answer in harness.answers()[1:]] == [
+        "acme.site/lamp-7/things/twin/streaming/next",
+        "acme.site/lamp-7/things/twin/streaming/complete",
+    ]
 
 
 async def test_a_redelivered_request_never_doubles_demand(harness: ConnectionHarness) -> None:

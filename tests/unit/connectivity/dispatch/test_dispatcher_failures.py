@@ -18,9 +18,11 @@ from tests.support.in_process.service import (
     OWNER,
     ConnectionHarness,
     command,
+    creation,
     document,
     pause,
     policy,
+    source,
     streaming,
     turn,
     until,
@@ -185,6 +187,45 @@ async def retry_until_ended(harness: ConnectionHarness, number: int) -> None:
         await harness.store.barrier()
         await pause()
         await retried(harness)
+
+
+@pytest.mark.parametrize("name", ["m-1", None], ids=["named", "without a name"])
+@pytest.mark.parametrize("is_full", [True, False], ids=["full disk", "change that cannot be stored"])
+async def test_demand_beside_a_command_is_added_once_although_the_delivery_is_retried(
+    name: str | None, is_full: bool
+) -> None:
+    harness = ConnectionHarness(
+        source(payloadMapping=["creating", "Ditto"]),
+        mappingDefinitions={
+            "creating": {
+                "mappingEngine": "ImplicitThingCreation",
+                "options": {"thing": {"thingId": "{{ header:device }}"}},
+            }
+        },
+    )
+    harness.deliver(creation(), turn(1), turn(2), device="acme.site:lamp-7")
+    await harness.ended(3)
+    key = (await harness.ask(streaming("subscribeForPersistedEvents", {}), device="acme.site:lamp-7"))["value"]
+    payload = streaming("request", {**key, "demand": 1})
+    # Brokers use names again.
+    harness.handle(harness.delivery(payload, name, device="acme.site:fan-0"))
+    await harness.ended(5)
+    await pause()
+    harness.forget()
+    harness.disk.full = is_full
+    if not is_full:
+        harness.disk.rejected.add(b'"bad"')
+    with capture_logs():
+        harness.handle(
+            harness.delivery(payload, name, device="acme.site:fan-1"),
+            harness.delivery(turn("bad"), device="acme.site:fan-2"),
+        )
+        await until(lambda: len(harness.postponed) == 2)
+        harness.disk.full = False
+        await retry_until_ended(harness, 2)
+    await pause()
+    values = [answer.get("value", {}) for answer in harness.answers()]
+    assert [value["item"]["revision"] for value in values if "item" in value] == [2]
 
 
 async def test_a_change_that_cannot_be_stored_is_answered_with_500(harness: ConnectionHarness) -> None:

@@ -235,6 +235,24 @@ async def test_a_first_delivery_is_a_new_command_even_with_a_reused_name(harness
     assert harness.values() == [True, True]
 
 
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_first_delivery_with_a_reused_name_is_a_new_command_although_its_commit_is_retried(
+    harness: ConnectionHarness, is_durable: bool
+) -> None:
+    """As when a broker uses a packet identifier again. The earlier response is not its own."""
+    harness.handle(harness.delivery(turn(True), "same"))
+    await harness.settled(1)
+    harness.disk.full, harness.disk.loses_answers = not is_durable, is_durable
+    harness.handle(harness.delivery(turn(True), "same"))
+    await until(lambda: harness.postponed)
+    harness.disk.full = False
+    await until(lambda: harness.store.is_available)
+    harness.dispatcher.handle(list(harness.postponed), harness.postponed.extend)
+    await harness.settled(2)
+    assert harness.values() == [True, True]
+    assert harness.statuses() == [201, 204]
+
+
 async def test_a_command_without_a_name_is_executed_at_each_delivery(harness: ConnectionHarness) -> None:
     harness.handle(harness.delivery(turn(True), None))
     harness.handle(harness.delivery(turn(True), None, redelivered=True))

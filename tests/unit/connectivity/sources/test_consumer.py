@@ -216,7 +216,7 @@ class User:
 
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, User]:
-    """Users of deliveries by the header `user`, as at a listener."""
+    """Users of deliveries by the header `user`, as at a listener; they arrived `age` seconds ago."""
     known: dict[str, User] = {}
     deliver = MemoryLink._deliver
 
@@ -224,6 +224,7 @@ def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, User]:
         delivery = deliver(self, queue)
         if (name := delivery.envelope.headers.get("user")) is not None:
             delivery.user = known.setdefault(name, User())
+        delivery.arrived -= float(delivery.envelope.headers.get("age", "0"))
         return delivery
 
     monkeypatch.setattr(MemoryLink, "_deliver", with_user)
@@ -272,6 +273,26 @@ async def test_deliveries_of_users_that_wait_when_their_link_ends_are_not_proces
         await pause()
     assert (running.answers(), running.harness.values()) == ([], [])
     assert running.unsettled() == 59
+
+
+async def test_the_oldest_unsettled_delivery_may_be_that_of_a_user_who_has_waited_for_a_turn(
+    monkeypatch: pytest.MonkeyPatch, users: dict[str, User]
+) -> None:
+    """Its age is measured, and it is rejected in time, although younger deliveries of others were processed before."""
+    running = await Running.opened()
+    deliveries = running.supervisor.deliveries
+    monkeypatch.setattr(deliveries, "process", lambda *_: None)
+    running.send(*numbered(1), user="one", age="5")
+    running.send(*numbered(2), user="other", age="50")
+    await pause()
+    now = time.monotonic()
+    assert deliveries.unsettled_seconds(now)[0] >= 50
+    for consumer in deliveries._consumers:
+        consumer.working_since -= 50
+    with capture_logs() as lines:
+        deliveries.reject_overdue(now, 40)
+    assert [line["seconds"] for line in lines] == [50]
+    assert (running.unsettled(), len(running.broker.dropped)) == (1, 1)
 
 
 async def test_an_internal_error_with_a_users_delivery_ends_the_link(

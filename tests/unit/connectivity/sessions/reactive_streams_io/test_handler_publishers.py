@@ -5,6 +5,7 @@ Also projections and permissions. Case numbers are those of the cases for reacti
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from datetime import timedelta
@@ -22,6 +23,7 @@ from connectivity.sessions.reactive_streams_io.feeds import (
     SyntheticFeed,
 )
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, Page, PageEnd
+from connectivity.subscriptions.limits import SubscriptionLimits
 from mappings.errors import Fault
 from mappings.reactive_streams_io.frames import (
     Frame,
@@ -33,6 +35,7 @@ from mappings.reactive_streams_io.frames import (
     RequestFrame,
 )
 from mappings.reactive_streams_io.publisher_names import SyntheticName
+from spark_store.history.history import HistoryPage
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
 from tests.support.in_process.streamr import StreamrHarness
@@ -372,6 +375,25 @@ async def test_a_flattened_feed_splits_pages_into_elements_and_loses_no_element(
         b"1",
         b"3",
     ]
+
+
+@pytest.mark.parametrize("parameters", ["", "?from=1", "?fields=value", "?follow=true", "?project=/value&pack=i32"])
+async def test_a_history_whose_first_page_does_not_come_in_time_fails(
+    parameters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the other protocols; such a stream has no idle timeout that would end it."""
+    rsio_harness = await RsioHarness.filled(revisions=2)
+    monkeypatch.setattr(rsio_harness.streams, "_bounds", SubscriptionLimits(open_timeout=0.01))
+
+    async def page(*_: object) -> HistoryPage:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets the event")
+
+    monkeypatch.setattr(rsio_harness.store, "page", page)
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}{parameters}", 1, 1))
+    error = (await rsio_harness.framed("a", 3))[-1]
+    assert isinstance(error, OnError)
+    assert error.error.startswith("500 internalerror")
 
 
 async def test_a_feed_that_has_to_be_found_is_found_once() -> None:

@@ -1,0 +1,16 @@
+"""The answers to deliveries, as the journal stores them; the store looks them up."""
+
+from __future__ import annotations
+
+from connectivity.store.store import Store
+from spark_store.journal import answers
+
+STEP_ROWS = 1000
+"""How many answers are deleted in one commit."""
+
+
+async def forget_answers(store: Store, connection_id: str, prefix: str) -> None:
+    """Forget the answers to deliveries whose names begin with a prefix. Raises StoreUnavailable."""
+    is_more = [True]
+    while is_more.pop():
+        await store.execute(lambda it: is_more.append(answers.forget(it, connection_id, prefix, STEP_ROWS)))

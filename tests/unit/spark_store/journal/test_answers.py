@@ -1,0 +1,29 @@
+"""Answers to deliveries that do not come again are deleted by the beginning of their names."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from spark_store.journal import answers
+from spark_store.records import DeliveryName, StoredAnswer
+from tests.support.journal_entries import LAMP, change
+from tests.support.temporary_journal import TemporaryJournal
+
+
+def test_answers_are_forgotten_by_connection_and_beginning_of_the_name() -> None:
+    journal = TemporaryJournal()
+    names = [
+        DeliveryName(connection, source, name, b"digest")
+        for connection, source, name in (
+            ("site", 0, "mqtt:1:1"),
+            ("site", 1, "mqtt:1:2#1"),
+            ("site", 0, "mqtt:2:1"),
+            ("site", 0, "key:mqtt:1:"),
+            ("desk", 0, "mqtt:1:1"),
+        )
+    ]
+    journal.append([change(LAMP, number, answer=StoredAnswer(name, b"done")) for number, name in enumerate(names, 1)])
+    forget = partial(answers.forget, owner="site", prefix="mqtt:1:", limit=1)
+    assert [journal.within(forget) for _ in range(3)] == [True, True, False]
+    journal.commit()
+    assert [journal.answer(name) for name in names] == [None, None, b"done", b"done", b"done"]
