@@ -280,6 +280,25 @@ def test_a_duration_beyond_all_measure_is_a_problem(tmp_path: Path, setting: str
     assert 'found "999999999999w", expected a shorter duration' in problems(written(tmp_path, setting + "\n"))[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("spark: {memory: 1\u0665m}", "spark.memory"),
+        ("spark: {master: 'local[\u0664]'}", "spark.master"),
+        ("limits: {payload: \u0665MiB}", "limits.payload"),
+        ("limits: {payload: '\u0665'}", "limits.payload"),
+        ("lake: {retention: {days: '\u0663'}}", "lake.retention.default.days"),
+        ("journal: {retention: \u0667d}", "journal.retention"),
+        ("api: {port: '\u0668\u0660'}", "api.port"),
+        ("tracing: {ratio: '\u0660'}", "tracing.ratio"),
+    ],
+)
+def test_numbers_have_the_digits_from_0_to_9(text: str, setting: str, tmp_path: Path) -> None:
+    file = written(tmp_path, text)
+    (problem,) = problems(file)
+    assert problem.startswith(f"{setting} ({file}): found ")
+
+
 @pytest.mark.parametrize("name", ["idle_timeout", "open_timeout"])
 def test_a_subscription_has_some_time(tmp_path: Path, name: str) -> None:
     file = written(tmp_path, f"subscriptions: {{{name}: 0}}\n")
