@@ -109,6 +109,24 @@ def test_any_namespace_of_things_or_streams_may_have_a_retention_rule(namespace:
     assert retention.of(namespace) == RetentionSetting(days=timedelta(days=1))
 
 
+@pytest.mark.parametrize("text", ["{days: 30, acme: forever}", "{acme: 1d, revisions: 5}", "{days: 0.5, default: 1d}"])
+def test_limits_of_one_retention_rule_beside_namespaces_are_refused(text: str, tmp_path: Path) -> None:
+    """A namespace can be called days, but no rule is 30 seconds."""
+    file = written(tmp_path, f"lake: {{retention: {text}}}\n")
+    (problem,) = problems(file)
+    assert problem.startswith(
+        f"lake.retention ({file}): found an object, expected a rule for each namespace and default"
+    )
+    assert problem.endswith("are the limits of one rule: {default: {days: 30}, acme: forever}")
+
+
+def test_variables_for_limits_and_namespaces_of_retention_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__DAYS", "30")
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME", "forever")
+    (problem,) = problems()
+    assert "expected a rule for each namespace and default" in problem
+
+
 def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__DAYS", "30")
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__REVISIONS", "7")
