@@ -391,8 +391,9 @@ class ConnectionManager:
             with refuse_secret_failures(str(document["id"])):
                 complete = self._vault.keep(document, None if former is None else former.document)
             # A short one is read in less time than a thread takes to have its turn beside a busy loop.
-            is_short = len(json.dumps(complete, default=str)) <= _SHORT
-            connection = self._parse(complete) if is_short else await asyncio.to_thread(self._parse, complete)
+            text = json.dumps(complete, default=str)
+            is_quick = len(text) <= _SHORT and "${file:" not in text
+            connection = self._parse(complete) if is_quick else await asyncio.to_thread(self._parse, complete)
         except DefinitionError as error:
             raise OperationRefused(faults.invalid(error.problems), error.problems) from None
         permit(connection, self._connections())
