@@ -411,8 +411,8 @@ class Connection(DocumentModel):
     """A link to one broker: the sources to consume commands from and the targets to publish signals to."""
 
     id: Annotated[StrictStr, CONNECTION_ID_FORM] = Field(
-        description="ID of the connection: up to 100 letters, digits, `-`, `_`, `:`. In a file it is optional; the "
-        "default is the file's name.",
+        description="ID of the connection: up to 100 letters, digits, `-`, `_`, `:`. It is optional in a file, where the "
+        "default is the file's name, and in a POST, where the service generates a missing one.",
         examples=["depot-7_rabbit"],
     )
     name: StrictStr | None = Field(default=None, description="Display name: any text.", examples=["Depot 7 commands"])
