@@ -197,6 +197,10 @@ class StoreUnavailable(StoreError):
     """
 
 
+class CommitFailed(StoreUnavailable):
+    """The commit of a batch failed: it is not known whether all of it is stored, or nothing."""
+
+
 INSTALL_EXTRA = "install it with: pip install 'broker-connectivity[{}]'"
 FULL = "the disk is full: free space; a running service then continues automatically"
 DAMAGED_JOURNAL = "the file is damaged: stop the service, and restore the file from a backup"

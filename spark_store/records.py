@@ -17,7 +17,7 @@ from mappings.ids import EntityId, EntityType, namespace_of, partition_entity
 from mappings.model.signals import Event
 from mappings.timestamps import utc_text
 
-LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\d+|\*)\])?")
+LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>[0-9]+|\*)\])?")
 """The Spark masters whose workers can open the journal."""
 
 JAVA_MEMORY: Final = "900m"

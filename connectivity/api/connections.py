@@ -33,7 +33,7 @@ from connectivity.api.schemas import (
     TEST_EXAMPLE,
     TEST_RESULT_EXAMPLE,
 )
-from connectivity.config.problems import show
+from connectivity.config.problems import ROOT, json_path, show
 from connectivity.connections.model import CONNECTION_ID_FORM, READ_ONLY
 from connectivity.errors import Problem
 from connectivity.management.definition import Definition, Permit, SampleMessage
@@ -332,20 +332,23 @@ def _connection_test(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMes
     Raises OperationRefused.
     """
     document, sample = sent.get("connection"), sent.get("sample")
-    if sent.keys() - {"connection", "sample"} or not isinstance(document, dict):
-        raise _unfit_connection_test("$", "another object", 'an object with "connection", and optionally "sample"')
+    if unknown := sent.keys() - {"connection", "sample"}:
+        raise _unfit_connection_test(ROOT, show(min(unknown)), 'an object with "connection", and optionally "sample"')
+    if not isinstance(document, dict):
+        raise _unfit_connection_test("connection", _shown(sent, "connection"), "a connection document")
     if sample is None:
         return document, None
     if not isinstance(sample, dict) or (unknown := sample.keys() - _SAMPLE.keys()):
-        found = show(sorted(unknown)[0]) if isinstance(sample, dict) else show(sample)
+        found = show(min(unknown)) if isinstance(sample, dict) else show(sample)
         raise _unfit_connection_test("sample", found, f"an object with {', '.join(_SAMPLE)}")
     sample = _DEFAULTS | sample
     for name, (kind, expected) in _SAMPLE.items():
         if not isinstance(value := sample.get(name), kind) or isinstance(value, bool):
-            raise _unfit_connection_test(f"sample.{name}", show(value), expected)
+            raise _unfit_connection_test(f"sample.{name}", _shown(sample, name), expected)
     headers, index = sample["headers"], sample["source"]
-    if not all(isinstance(value, str) for value in headers.values()):
-        raise _unfit_connection_test("sample.headers", "a value that is not a string", "an object of strings")
+    for name, value in headers.items():
+        if not isinstance(value, str):
+            raise _unfit_connection_test(json_path("sample", "headers", name), show(value), "a string")
     if not 0 <= index < 1_000:
         raise _unfit_connection_test("sample.source", show(index), "the index of a source")
     return document, SampleMessage(_payload(sample), headers, index, sample["address"])
@@ -359,6 +362,10 @@ _SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "address": ((str, type(None)), "an address"),
 }
 _DEFAULTS: dict[str, Any] = {"encoding": "text", "headers": {}, "source": 0, "address": None}
+
+
+def _shown(members: Mapping[str, Any], name: str) -> str:
+    return show(members[name]) if name in members else "nothing"
 
 
 def _payload(sample: Mapping[str, Any]) -> bytes:

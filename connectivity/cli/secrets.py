@@ -45,9 +45,9 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        with exit_on(SettingsError, code=2), exit_on(DataFolderLocked):
+        with exit_on(SettingsError, code=2), exit_on(DataFolderLocked, keyring.RotationFailed):
             done = keyring.rotate_offline(loaded, user())
-    except (SealError, keyring.RotationFailed) as error:
+    except SealError as error:
         print_error(f"{error}; nothing has changed")
         raise typer.Exit(1) from None
     if as_json:

@@ -24,7 +24,7 @@ _DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*+(?P<unit>ms|[s
 
 
 def read_memory(value: object) -> str:
-    if not isinstance(value, str) or re.fullmatch(r"[1-9]\d{0,5}[kmg]", value) is None:
+    if not isinstance(value, str) or re.fullmatch(r"[1-9][0-9]{0,5}[kmg]", value) is None:
         raise ValueError(_EXPECTED_MEMORY)
     return value
 
@@ -70,7 +70,7 @@ def read_days(value: object) -> object:
         found = timedelta(days=float(value) if isinstance(value, int | float | str) else -1)
     except (ValueError, OverflowError):
         found = timedelta(0)
-    if isinstance(value, bool) or found <= timedelta(0):
+    if _is_no_number(value) or found <= timedelta(0):
         raise ValueError(_EXPECTED_DAYS)
     return found
 
@@ -78,11 +78,16 @@ def read_days(value: object) -> object:
 _EXPECTED_DAYS = "a number of days above 0, such as 30"
 
 
-def _not_boolean(expected: str) -> BeforeValidator:
-    """Return a validator that refuses true and false, which pydantic reads as 1 and 0."""
+def _is_no_number(value: object) -> bool:
+    """Whether a value is true, false or a text beyond ASCII: the libraries read some of them as numbers."""
+    return isinstance(value, bool) or (isinstance(value, str) and not value.isascii())
+
+
+def _number(expected: str) -> BeforeValidator:
+    """Return a validator that refuses what only looks like a number to the library."""
 
     def check(value: object) -> object:
-        if isinstance(value, bool):
+        if _is_no_number(value):
             raise ValueError(expected)
         return value
 
@@ -148,11 +153,11 @@ DurationOrForever = Annotated[
 DaysForm = Annotated[float, Field(gt=0)] | str | None
 MemoryForm = Annotated[str, Field(pattern="^[1-9][0-9]{0,5}[kmg]$")]
 
-WHOLE = _not_boolean("a whole number")
+WHOLE = _number("a whole number")
 """For a number. This and `SIZE` come after the limits, which the JSON schema would lose otherwise."""
 
-SIZE = _not_boolean("a size such as 512KiB or 1MiB")
+SIZE = _number("a size such as 512KiB or 1MiB")
 """For a number of bytes."""
 
 Positive = Annotated[int, Field(ge=1), WHOLE]
-Ratio = Annotated[float, Field(ge=0, le=1), _not_boolean("a number")]
+Ratio = Annotated[float, Field(ge=0, le=1), _number("a number")]

@@ -8,6 +8,7 @@ where allowed, `forever`. Sizes are bytes or have a unit (`512KiB`, `1MiB`). Rel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum
@@ -120,10 +121,21 @@ Keeping = Annotated[
 def _read_retention(value: object) -> object:
     if isinstance(value, str):
         value = read_json_or_text(value)
-    is_one_rule = not isinstance(value, Mapping | RetentionSettings) or (
-        isinstance(value, Mapping) and bool(value) and set(value) <= set(RetentionSetting.model_fields)
-    )
-    return {"default": value} if is_one_rule else value
+    if isinstance(value, RetentionSettings):
+        return value
+    limits = RetentionSetting.model_fields.keys()
+    if not isinstance(value, Mapping) or (value and value.keys() <= limits):
+        return {"default": value}
+    # As durations, these numbers would be seconds.
+    if any(re.fullmatch(r"[0-9.]+", str(value[name])) for name in value.keys() & limits):
+        raise ValueError(_EXPECTED_RETENTION)
+    return value
+
+
+_EXPECTED_RETENTION = (
+    "a rule for each namespace and default; days and revisions with a number are the limits of one rule: "
+    "{default: {days: 30}, acme: forever}"
+)
 
 
 _NAMESPACE = "^[^:]*$"

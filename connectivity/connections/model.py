@@ -35,6 +35,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from connectivity.config.text_form import TextForm
+from connectivity.security.redaction import Redaction
 from connectivity.security.uri import MASK, BrokerUri, is_secret_option, mask_uri, parse_uri
 from mappings.texts import lower_text
 
@@ -410,8 +411,8 @@ class Connection(DocumentModel):
     """A link to one broker: the sources to consume commands from and the targets to publish signals to."""
 
     id: Annotated[StrictStr, CONNECTION_ID_FORM] = Field(
-        description="ID of the connection: up to 100 letters, digits, `-`, `_`, `:`. In a file it is optional; the "
-        "default is the file's name.",
+        description="ID of the connection: up to 100 letters, digits, `-`, `_`, `:`. It is optional in a file, where the "
+        "default is the file's name, and in a POST, where the service generates a missing one.",
         examples=["depot-7_rabbit"],
     )
     name: StrictStr | None = Field(default=None, description="Display name: any text.", examples=["Depot 7 commands"])
@@ -500,6 +501,7 @@ class Connection(DocumentModel):
     tags: Texts = Field(default=(), description="Tags for finding the connection.", examples=[["depot", "prod"]])
 
     _referenced: frozenset[str] = PrivateAttr(default=frozenset())
+    _redaction: Redaction | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -541,10 +543,14 @@ class Connection(DocumentModel):
         definition = self.mapping_definitions.get(mapper)
         return mapper if definition is None else definition.mapping_engine
 
-    def with_secret_options(self, names: Iterable[str]) -> Connection:
-        """Return this connection with the values of these `specificConfig` options masked as secrets."""
+    def with_secrets(self, options: Iterable[str], redaction: Redaction | None = None) -> Connection:
+        """Return this connection with the values of these `specificConfig` options masked as secrets.
+
+        `redaction` lasts as long as the connection and its copies.
+        """
         copy = self.model_copy()
-        copy._referenced = self._referenced | frozenset(names)
+        copy._referenced = self._referenced | frozenset(options)
+        copy._redaction = redaction
         return copy
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:

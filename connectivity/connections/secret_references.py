@@ -20,7 +20,7 @@ from urllib.parse import quote
 from connectivity.config.documents import is_encodable
 from connectivity.config.problems import json_path
 from connectivity.errors import Problem
-from connectivity.security.files import OWN_FILE, UnreadableFile, read_regular_file
+from connectivity.security.files import OWN_FILE, ForbiddenPlaces, UnreadableFile, read_regular_file
 
 PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
 """The fields of a connection in which references are replaced."""
@@ -143,6 +143,7 @@ class _Reader:
         self.paths: set[tuple[Any, ...]] = set()
         self.problems: list[Problem] = []
         self._left = MAX_CHARACTERS
+        self._own = ForbiddenPlaces(rules.own)
 
     def walk(self, value: Any, place: tuple[Any, ...]) -> Any:
         if isinstance(value, dict):
@@ -193,7 +194,7 @@ class _Reader:
         if (why := self._rules.file_refusal(path)) is not None:
             raise MissingSecret(f"{reference}, {why}", "a file in an allowed folder")
         try:
-            content = read_regular_file(path, most=MAX_FILE_BYTES, forbidden=self._rules.own)
+            content = read_regular_file(path, most=MAX_FILE_BYTES, forbidden=self._own)
             return content.decode().replace("\r\n", "\n").rstrip("\r\n")
         except UnreadableFile as error:
             raise MissingSecret(f"{reference}, {error}", expected) from None

@@ -28,7 +28,7 @@ from connectivity.security import redaction
 from connectivity.security.keys import KEY_BYTES, key_id, key_text, new_key, read_key
 from connectivity.store.folder_lock import open_journal
 from mappings.timestamps import utc_text
-from spark_store.errors import StoreError
+from spark_store.errors import CommitFailed, StoreError
 from spark_store.files import sync_path
 from spark_store.journal import connections
 from spark_store.journal.journal import Journal
@@ -145,7 +145,7 @@ ACTION = "rotate secrets"
 
 
 class RotationFailed(ConnectivityError):
-    """There is no key, or the store cannot be used now. Nothing has changed."""
+    """There is no key, or the store cannot be used now. The text says whether something may have changed."""
 
 
 class RotationResult(NamedTuple):
@@ -167,13 +167,17 @@ def rotate_offline(settings: Settings, by: str) -> RotationResult:
     vault = Vault(keys_of(settings))
     if not vault.key_ids:
         raise RotationFailed(
-            "found no key, expected secrets.key, secrets.key_file, or one that the service has created"
+            "found no key, expected secrets.key, secrets.key_file, or one that the service has created; nothing has changed"
         )
     try:
         with open_journal(data_dir) as journal:
             return _rotate(journal, vault, by)
+    except CommitFailed as error:
+        raise RotationFailed(
+            f"{error}; it is not known which key encrypts the secrets now: keep all keys, and repeat the rotation"
+        ) from error
     except StoreError as error:
-        raise RotationFailed(str(error)) from error
+        raise RotationFailed(f"{error}; nothing has changed") from error
 
 
 def _rotate(journal: Journal, vault: Vault, by: str) -> RotationResult:

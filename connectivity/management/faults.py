@@ -105,6 +105,12 @@ def not_opened(connection_id: str, details: str) -> Fault:
     )
 
 
-def unavailable(reason: str) -> Fault:
-    """Return the error for a store that cannot read or write."""
-    return Fault(503, "api:store.unavailable", f"The store is unavailable: {reason}.", "Nothing was changed.")
+def unavailable(reason: str, *, may_be_stored: bool = False) -> Fault:
+    """Return the error for a store that cannot read or write, although it may have stored the change."""
+    description = (
+        "It is not known whether the change is stored. If it is, it takes effect as soon as the store is available again. "
+        "Retrieve the connection then, before you repeat the request."
+        if may_be_stored
+        else "Nothing was changed."
+    )
+    return Fault(503, "api:store.unavailable", f"The store is unavailable: {reason}.", description)

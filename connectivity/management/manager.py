@@ -44,7 +44,7 @@ from connectivity.monitoring.meter import Meter
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.validation.validator import parse
-from spark_store.errors import StoreError
+from spark_store.errors import CommitFailed, StoreError
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 
 log = structlog.get_logger(__name__)
@@ -391,8 +391,9 @@ class ConnectionManager:
             with refuse_secret_failures(str(document["id"])):
                 complete = self._vault.keep(document, None if former is None else former.document)
             # A short one is read in less time than a thread takes to have its turn beside a busy loop.
-            is_short = len(json.dumps(complete, default=str)) <= _SHORT
-            connection = self._parse(complete) if is_short else await asyncio.to_thread(self._parse, complete)
+            text = json.dumps(complete, default=str)
+            is_quick = len(text) <= _SHORT and "${file:" not in text
+            connection = self._parse(complete) if is_quick else await asyncio.to_thread(self._parse, complete)
         except DefinitionError as error:
             raise OperationRefused(faults.invalid(error.problems), error.problems) from None
         permit(connection, self._connections())
@@ -430,12 +431,12 @@ class ConnectionManager:
     @contextlib.contextmanager
     def _stored_for(self, connection_id: str) -> Iterator[None]:
         """Refuse the operation if the store fails, and check its result later."""
-        with refuse_store_failures():
-            try:
-                yield
-            except StoreError:
-                self._doubtful.add(connection_id)
-                raise
+        try:
+            yield
+        except StoreError as error:
+            self._doubtful.add(connection_id)
+            may_be_stored = isinstance(error, CommitFailed)
+            raise OperationRefused(faults.unavailable(str(error), may_be_stored=may_be_stored)) from error
 
     async def recover(self) -> None:
         """Find changes that were stored although the store reported an error.

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,11 +27,35 @@ class UnreadableFile(ValueError):
     """The file cannot be read, or must not be. The text says why, and nothing of the content."""
 
 
-def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) -> bytes:
+class ForbiddenPlaces:
+    """Files and folders that must not be read: neither they nor what is in them, nor hard links to that.
+
+    An object lists the files in them at most once: a data folder may have very many.
+    """
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        self._paths = tuple(paths)
+
+    def contain(self, passed: set[Identity], has_other_names: bool) -> bool:
+        """Whether one of these files and folders is forbidden. Raises OSError."""
+        return not (passed.isdisjoint(self._places) and (not has_other_names or passed.isdisjoint(self._files)))
+
+    @cached_property
+    def _places(self) -> frozenset[Identity]:
+        return frozenset(_places(self._paths))
+
+    @cached_property
+    def _files(self) -> frozenset[Identity]:
+        return frozenset(_files(self._paths))
+
+
+NOTHING_FORBIDDEN = ForbiddenPlaces()
+
+
+def read_regular_file(path: Path, *, most: int, forbidden: ForbiddenPlaces = NOTHING_FORBIDDEN) -> bytes:
     """Return the content of a regular file of at most `most` bytes. Raises UnreadableFile.
 
     `path` is absolute and has no links: a folder that became a link after the path was checked is not followed.
-    `forbidden`: files and folders; the file must be none of them, in none of them, and no hard link to a file in them.
     """
     try:
         opened, passed = _open(path)
@@ -39,8 +64,12 @@ def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) 
     except OSError as error:
         raise UnreadableFile(f"a file that cannot be read: {error.strerror}") from None
     with open(opened, "rb") as file:
-        has_other_names = os.fstat(opened).st_nlink > 1
-        if not passed.isdisjoint(_identities(forbidden, with_files=has_other_names)):
+        try:
+            is_forbidden = forbidden.contain(passed, os.fstat(opened).st_nlink > 1)
+        except OSError as error:
+            # It may be one of them.
+            raise UnreadableFile(f"a file that cannot be told from those of the service: {error.strerror}") from None
+        if is_forbidden:
             raise UnreadableFile(OWN_FILE)
         content = file.read(most + 1)
     if len(content) > most:
@@ -67,15 +96,23 @@ def _open(path: Path) -> tuple[int, set[Identity]]:
     return held, passed
 
 
-def _identities(paths: Iterable[Path], *, with_files: bool) -> Iterator[Identity]:
-    """Yield the identities of files and folders; `with_files`: and of all files in these folders."""
+def _places(paths: Iterable[Path]) -> Iterator[Identity]:
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
             yield _identity(path.stat())
-        for folder, _, names in os.walk(path) if with_files else ():
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Identity]:
+    for path in paths:
+        for folder, _, names in os.walk(path, onerror=_raise_unless_absent):
             for name in names:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, NotADirectoryError):
                     yield _identity(os.lstat(os.path.join(folder, name)))
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -19,11 +19,8 @@ from urllib.parse import quote, quote_plus
 from connectivity.security.uri import MASK
 
 SHORTEST = 8
-REMEMBERED = 4
-"""How many former sets of secrets of a connection are redacted too: late messages may contain them."""
-
-OWNERS = 20_000
-"""Of how many connections secrets are redacted: those that were read last."""
+FORMER = 1000
+"""How many sets of secrets that are no longer in use are redacted too: late messages may contain them."""
 
 _HEAD = 4
 """Characters by which a text is looked up before it is compared."""
@@ -35,39 +32,53 @@ _ADDRESS = re.compile(
 )
 
 
+class Redaction:
+    """Keeps secrets redacted as long as it exists.
+
+    All are equal, since connections are compared by their fields.
+    """
+
+    __slots__ = ("_forms", "_released")
+
+    def __init__(self, forms: frozenset[str], released: deque[frozenset[str]]) -> None:
+        self._forms = forms
+        self._released = released
+
+    def __del__(self) -> None:
+        # It may run in the middle of anything, also where the lock is held.
+        self._released.append(self._forms)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Redaction)
+
+    def __hash__(self) -> int:
+        return hash(Redaction)
+
+
 class SecretRedactor:
     """The secrets in use, of the service and of its connections. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._owners: OrderedDict[str, deque[frozenset[str]]] = OrderedDict()
+        self._released: deque[frozenset[str]] = deque()
+        """Secrets whose use has ended since the last call of `remember`."""
+        self._former: OrderedDict[frozenset[str], None] = OrderedDict()
         self._uses: Counter[str] = Counter()
         self._by_head: dict[str, tuple[str, ...]] = {}
-
-    def __repr__(self) -> str:
-        return f"<SecretRedactor of {len(self._owners)} owners>"
 
     def remember_own(self, secrets: Iterable[str]) -> None:
         """Redact these secrets of the service itself as long as it runs."""
         with self._lock:
             self._add(_forms_of(secrets))
 
-    def remember(self, owner: str, secrets: Iterable[str]) -> None:
-        """Redact these secrets of a connection from now on."""
+    def remember(self, secrets: Iterable[str]) -> Redaction:
+        """Redact these secrets of a connection as long as the result exists, and some time longer."""
         forms = _forms_of(secrets)
         with self._lock:
-            known = self._owners.setdefault(owner, deque())
-            self._owners.move_to_end(owner)
-            if forms in known:
-                known.remove(forms)
-            else:
-                self._add(forms)
-            known.append(forms)
-            if len(known) > REMEMBERED:
-                self._drop(known.popleft())
-            if len(self._owners) > OWNERS:
-                for former in self._owners.popitem(last=False)[1]:
-                    self._drop(former)
+            self._add(forms)
+            while self._released:
+                self._retire(self._released.popleft())
+        return Redaction(forms, self._released)
 
     def hide(self, text: str) -> str:
         """Return the text with `*****` in the place of every secret."""
@@ -87,6 +98,15 @@ class SecretRedactor:
             else:
                 at += 1
         return "".join((*parts, text[done:])) if parts else text
+
+    def _retire(self, forms: frozenset[str]) -> None:
+        """Count secrets that are no longer in use as the newest former ones, each set once."""
+        if forms in self._former:
+            self._drop(forms)
+        self._former[forms] = None
+        self._former.move_to_end(forms)
+        if len(self._former) > FORMER:
+            self._drop(self._former.popitem(last=False)[0])
 
     def _add(self, forms: Iterable[str]) -> None:
         for form in forms:

@@ -42,7 +42,7 @@ from connectivity.store.retained_history import RetainedHistory
 from connectivity.store.snapshot_cache import SnapshotCache
 from mappings.ids import EntityId
 from mappings.model.signals import HistoryQuery
-from spark_store.errors import HistoryUnavailable, StoreUnavailable
+from spark_store.errors import CommitFailed, HistoryUnavailable, StoreUnavailable
 from spark_store.history import history
 from spark_store.history.history import HistoryPage, HistoryRange, TrimmedRange
 from spark_store.journal.journal import TRIM_EVENTS, Journal
@@ -180,8 +180,8 @@ class Store:
     def submit_staged(self, changes: Sequence[Change]) -> asyncio.Future[None]:
         """Queue staged changes, in order; they share one commit. The future resolves when they are durable.
 
-        It raises StoreUnavailable if none is stored and all may be stored later, or the error of one of them; then none is
-        stored either.
+        It raises StoreUnavailable if none is stored and all may be stored later, CommitFailed if they may be stored already,
+        or the error of one of them; then none is stored either.
         """
         submitted = PendingCommit(changes, asyncio.get_running_loop().create_future())
         if self._is_closed or not self.is_available:
@@ -243,10 +243,7 @@ class Store:
         return queued
 
     def read(self, query: Callable[[Any], T]) -> T:
-        """Return what a short query finds in the committed tables, given a connection.
-
-        Raises StoreUnavailable.
-        """
+        """Return what a short query finds in the committed tables. Raises StoreUnavailable."""
         return self._journal.read(query)
 
     def barrier(self) -> asyncio.Future[None]:
@@ -517,6 +514,9 @@ class Store:
         self.progress.notify()
         if result is None:
             assert error is not None
+            if isinstance(error, CommitFailed):
+                for submitted in self._written:
+                    submitted.fail(CommitFailed(str(error)))
             self._on_failure(error)
             return
         self._pause = self._options.probe_min

@@ -35,6 +35,7 @@ from connectivity.subscriptions.read_ahead import (
     read_ahead_metrics,
     size_of,
 )
+from connectivity.subscriptions.search_feed import STORE_UNAVAILABLE
 from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done, ReaderStatus
@@ -55,7 +56,7 @@ from mappings.model.signals import (
     Subscribe,
     SubscriptionKind,
 )
-from spark_store.errors import HistoryUnavailable, StoreError
+from spark_store.errors import HistoryUnavailable, StoreError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -407,6 +408,10 @@ class SubscriptionManager(ConnectionComponent):
         except HistoryUnavailable as error:
             log.error("history unavailable", reason=str(error), **_log_fields(subscription))
             self._end(subscription, subscription.fail(error.fault))
+        except StoreUnavailable as error:
+            log.error("feed ended early", reason=str(error), **_log_fields(subscription))
+            is_search = subscription.kind is SubscriptionKind.SEARCH
+            self._end(subscription, subscription.fail(STORE_UNAVAILABLE if is_search else INTERNAL_ERROR))
         except Exception:
             log.exception("feed failed", **_log_fields(subscription))
             self._end(subscription, subscription.fail(INTERNAL_ERROR))

@@ -127,6 +127,13 @@ AT_ONCE: Final = 500
 _STOPPED: Final = "searches are stopped: the service is shutting down"
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+STORE_UNAVAILABLE: Final = Fault(
+    503,
+    "thing-search:store.unavailable",
+    "The search cannot be answered now, because the store is unavailable.",
+    "Try again later. The log of the service has the reason.",
+)
+
 NO_PAST: Final = Fault(
     501,
     "thing-search:past.unavailable",

@@ -41,7 +41,7 @@ def parse(
 
     `environ` and `base` are where references to secrets are looked up: the process's environment and the folder that
     relative paths start from (the working folder) by default; `references` say what they may name. The document's secrets
-    are redacted everywhere from now on (`connectivity.security.redaction`).
+    are redacted everywhere as long as the connection or a copy of it exists (`connectivity.security.redaction`).
     """
     if not is_within_limits(document):
         expected = f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep"
@@ -71,8 +71,7 @@ def parse(
         problems = [replace(it, path=it.path.replace(_LEGACY_PATH, "mappingContext", 1)) for it in problems]
     if problems or shape.connection is None:
         raise DefinitionError(problems)
-    redaction.remember(shape.connection.id, hidden)
-    return shape.connection.with_secret_options(resolved.options)
+    return shape.connection.with_secrets(resolved.options, redaction.remember(hidden))
 
 
 def _secrets(resolved: ResolvedDocument, connection: Connection | None) -> list[str]:

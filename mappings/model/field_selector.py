@@ -21,7 +21,7 @@ FieldSelection: TypeAlias = Mapping[str, "FieldSelection"]
 
 _PIECE: Final = re.compile(r"[(),]|[^(),]+")
 _BLANKS: Final = " \t\n\r\f\v"
-"""Blanks around a selector are ignored. Other spaces of Unicode belong to the name."""
+"""Blanks around names, commas and parentheses are ignored. Other spaces of Unicode belong to the name."""
 _MAX_SELECTORS: Final = 1_000
 _MAX_DEPTH: Final = 200
 
@@ -31,7 +31,7 @@ WILDCARD_PARENTS: Final[frozenset[Segments]] = frozenset({("features",), ("_meta
 
 
 class InvalidSelector(ValueError):
-    """An invalid field selector; the message says what was found."""
+    """An invalid field selector; the message says what was found and expected."""
 
 
 @cached_if_short(256, longest=8192)
@@ -63,11 +63,13 @@ def parse_pointers(text: str) -> list[Segments]:
     item: Segments | None = None
     closed = False
     for piece in map(itemgetter(0), _PIECE.finditer(text)):
+        if not piece.strip(_BLANKS):
+            continue
         if closed and piece not in ",)":
             raise InvalidSelector(f"found '{shorten(piece)}' after ')', expected ',' or ')'")
         if piece == "(":
             if item is None:
-                raise InvalidSelector("found '(' without a name before it")
+                raise InvalidSelector("found '(', expected a name before it")
             prefixes.append(item)
             item = None
         elif piece in ",)":
@@ -79,13 +81,13 @@ def parse_pointers(text: str) -> list[Segments]:
             if closed:
                 prefixes.pop()
                 if not prefixes:
-                    raise InvalidSelector("found ')' without '(' before it")
+                    raise InvalidSelector("found ')', expected '(' before it")
         else:
             item = prefixes[-1] + _segments(piece)
             if len(item) > _MAX_DEPTH or len(pointers) >= _MAX_SELECTORS:
                 raise InvalidSelector(f"found more than {_MAX_SELECTORS} selectors or {_MAX_DEPTH} levels")
     if len(prefixes) > 1:
-        raise InvalidSelector("found '(' without ')' after it")
+        raise InvalidSelector("found '(', expected ')' after it")
     if item is not None:
         pointers.append(item)
     elif not closed:
@@ -99,7 +101,7 @@ def _segments(text: str) -> Segments:
     except DecodeError as error:
         raise InvalidSelector(error.fault.message) from error
     if not segments:
-        raise InvalidSelector("found an empty name")
+        raise InvalidSelector("found an empty name, expected one such as attributes/room")
     return segments
 
 

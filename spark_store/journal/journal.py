@@ -28,6 +28,7 @@ from mappings.model.signals import Event
 from spark_store.errors import (
     DAMAGED_JOURNAL,
     MOVED_JOURNAL,
+    CommitFailed,
     StateDamaged,
     StoreError,
     StoreUnavailable,
@@ -238,12 +239,16 @@ class Journal:
                 raise Unstorable(f"a change with a value that cannot be stored: {error}") from error
 
     def commit(self) -> None:
-        """Make everything written durable. After StoreUnavailable the transaction is gone."""
+        """Make everything written durable. After StoreUnavailable it is gone, after CommitFailed perhaps not."""
         with self._writing():
             self._repair()
             if self._writer.in_transaction:
                 self._expect_file()
-                self._writer.execute("COMMIT")
+                try:
+                    self._writer.execute("COMMIT")
+                except sqlite3.Error as error:
+                    self.rollback()
+                    raise CommitFailed(str(translate_sqlite_error(self.path, error))) from error
 
     def _expect_file(self) -> None:
         """Raises StoreUnavailable if the file is not at its path: commits would be lost at the next start."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Sequence
+from sys import getsizeof
 from typing import Any, Final, NamedTuple
 
 from spark_store.rql.order import TypeRank
@@ -103,6 +104,10 @@ PLAIN: Final = (TypeRank.EMPTY_ARRAY, TypeRank.NULL, TypeRank.OBJECT, TypeRank.A
 """Ranks whose values are equal in the order."""
 
 
+_KEY: Final = getsizeof(2**30 - 1)
+_PAIR: Final = getsizeof((None, None)) + _KEY
+
+
 class CachedCandidates:
     """The candidates of earlier pages of a query, or that there are too many."""
 
@@ -114,6 +119,12 @@ class CachedCandidates:
         self.read: Read | None = None
         self.ids: tuple[object, list[tuple[str, int]]] | None = None
         """The candidates last sorted by ID, and their key."""
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory the candidates take."""
+        keys, ids = self.keys or (), self.ids[1] if self.ids is not None else ()
+        return getsizeof(keys) + _KEY * len(keys) + getsizeof(ids) + sum(getsizeof(id) + _PAIR for id, _ in ids)
 
 
 class Group(NamedTuple):

@@ -41,8 +41,11 @@ from spark_store.search.scan import OrderedScan
 SLICE: Final = 0.25
 """Seconds after which a page returns its results."""
 
-_REMEMBERED: Final = 64
-"""For how many queries the candidates are cached."""
+_CACHED_BYTES: Final = 64 << 20
+"""How much memory the cached candidates take; those of the newest page are always cached."""
+
+_CACHED_QUERIES: Final = 64
+"""For how many queries candidates are cached at most, however few they are."""
 
 _EVERY: Final = 500
 """The size of a page when all things are read."""
@@ -76,7 +79,7 @@ class SqliteSearch:
             raise StoreUnavailable(f"{path}: {MOVED_JOURNAL}")
         self._slice = slice_seconds
         self._pace = pace or ThreadPace(SearchPace())
-        self._known: LRUCache[int, tuple[ThingQuery, CachedCandidates]] = LRUCache(_REMEMBERED)
+        self._known: LRUCache[int, tuple[ThingQuery, CachedCandidates]] = LRUCache(_CACHED_BYTES, _share_of_cache)
         with self._translating():
             self._connection = sqlite3.connect(self.path, timeout=1.0, isolation_level=None, check_same_thread=False)
             try:
@@ -104,8 +107,9 @@ class SqliteSearch:
         hits: list[SearchHit] = []
         place, is_last = after, True
         with self._translating(), self._read_view(clock) as read_view:
+            known = self._recall(question, after)
             try:
-                walk = OrderedScan(read_view, question, rights, limit, self._recall(question, after))
+                walk = OrderedScan(read_view, question, rights, limit, known)
                 for found in walk.matches(after):
                     if found.hit is None:
                         if clock.is_late():
@@ -128,6 +132,9 @@ class SqliteSearch:
                 if not clock.has_stopped:
                     raise
                 is_last = False
+            finally:
+                # Keeping the query keeps its identity from being reused.
+                self._known[id(question)] = question, known
         if hits or is_last:
             budget.spent = 0.0
         else:
@@ -179,12 +186,8 @@ class SqliteSearch:
 
     def _recall(self, question: ThingQuery, after: SortKey | None) -> CachedCandidates:
         """Return the cached candidates of a query's earlier pages; a first page has none."""
-        key = id(question)
-        entry = self._known.get(key) if after is not None else None
-        if entry is None or entry[0] is not question:
-            # Keeping the query keeps its identity from being reused.
-            entry = self._known[key] = (question, CachedCandidates())
-        return entry[1]
+        entry = self._known.get(id(question)) if after is not None else None
+        return CachedCandidates() if entry is None else entry[1]
 
     @contextlib.contextmanager
     def _read_view(self, clock: Deadline) -> Iterator[ReadView]:
@@ -212,3 +215,8 @@ class SqliteSearch:
             raise StoreUnavailable(
                 f"{self.path}: a stored state cannot be decoded: {error}; {DAMAGED_JOURNAL}"
             ) from error
+
+
+def _share_of_cache(entry: tuple[ThingQuery, CachedCandidates]) -> int:
+    """Return how much of the cache an entry uses: all of it at most, and enough to bound their number."""
+    return min(max(entry[1].bytes, _CACHED_BYTES // _CACHED_QUERIES), _CACHED_BYTES)

@@ -11,7 +11,7 @@ from connectivity.connections import schema_patterns as patterns
 from connectivity.transports.base import SpecificConfig
 from mappings.texts import lower_text
 
-SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
+SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})")
 _SERVER = rf"{patterns.WHITE}*(?:[^ :,/@\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{{1,5}}{patterns.WHITE}*"
 _SERVERS = {"type": "string", "pattern": f"^{_SERVER}(?:,{_SERVER})*$"}
 

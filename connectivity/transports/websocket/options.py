@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
-from connectivity.config.quantities import Duration, PositiveDuration
+from connectivity.config.quantities import SIZE, Duration, PositiveDuration
 from connectivity.connections.schema_patterns import any_case
 from connectivity.transports.listener.options import ListenerOptions
 from mappings.texts import lower_text
@@ -76,7 +76,7 @@ class Options(ListenerOptions):
         "page can use a listener on its visitor's machine. Clients other than browsers send no origin.",
         examples=["https://console.acme.example"],
     )
-    max_frame: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
+    max_frame: Annotated[ByteSize, Field(ge=1024, le=1 << 30), SIZE] = Field(
         default=ByteSize(2 << 20),
         description="Maximum size of a message; after a larger message, the service closes the peer's socket with "
         "1009. `maxFrame` should exceed `limits.payload`: a message between the two limits gets an error response.",
@@ -88,7 +88,7 @@ class Options(ListenerOptions):
         "this peer.",
         examples=["20"],
     )
-    max_output: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
+    max_output: Annotated[ByteSize, Field(ge=1024, le=1 << 30), SIZE] = Field(
         default=ByteSize(1 << 20),
         description="Maximum size of the output that waits for a slow peer. At this size, responses and "
         "subscriptions wait; if a message of a target would exceed it, the service closes the peer's socket with "

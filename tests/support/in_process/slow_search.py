@@ -14,7 +14,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
 from spark_store.rql.order import compare, key_of, sort_key
@@ -47,7 +46,7 @@ class SlowSearch:
         self.pages: list[RequestedPage] = []
         self.slice: int | None = None
         """The maximum number of things on a page, as if more took too long."""
-        self.error: StoreUnavailable | BudgetExceeded | None = None
+        self.error: Exception | None = None
         """The error that each page raises."""
         self.is_closed = False
         self.gate = threading.Event()

@@ -147,6 +147,7 @@ ELSEWHERE = {
     "thing-search:aggregation.toolarge": "tests/unit/spark_store/search/test_aggregation.py",
     "thing-search:budget.exceeded": "tests/unit/connectivity/subscriptions/test_search_feed.py",
     "thing-search:past.behind": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",
+    "thing-search:store.unavailable": "tests/unit/connectivity/subscriptions/test_search_feed_store.py",
     "thing-search:past.unavailable": "tests/unit/connectivity/subscriptions/test_search_feed.py",
     "thing-search:past.unreachable": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",
     "thing-search:search.limit": "tests/unit/connectivity/subscriptions/test_search_queue.py",

@@ -310,27 +310,35 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
 
 
 @pytest.mark.parametrize(
-    ("body", "path"),
+    ("body", "path", "found"),
     [
-        (DOCUMENT, "$"),
-        ({"connection": []}, "$"),
-        ({"connection": DOCUMENT, "samples": {}}, "$"),
-        ({"connection": DOCUMENT, "sample": "{}"}, "sample"),
-        ({"connection": DOCUMENT, "sample": {"payload": "", "payloads": 1}}, "sample"),
-        ({"connection": DOCUMENT, "sample": {}}, "sample.payload"),
-        ({"connection": DOCUMENT, "sample": {"payload": {}}}, "sample.payload"),
-        ({"connection": DOCUMENT, "sample": {"payload": "ä", "encoding": "base64"}}, "sample.payload"),
-        ({"connection": DOCUMENT, "sample": {"payload": "", "encoding": "hex"}}, "sample.encoding"),
-        ({"connection": DOCUMENT, "sample": {"payload": "", "headers": {"a": 1}}}, "sample.headers"),
-        ({"connection": DOCUMENT, "sample": {"payload": "", "source": True}}, "sample.source"),
-        ({"connection": DOCUMENT, "sample": {"payload": "", "source": -1}}, "sample.source"),
-        ({"connection": DOCUMENT, "sample": {"payload": "", "address": 1}}, "sample.address"),
+        (DOCUMENT, "$", '"connectionStatus"'),
+        ({"sample": {"payload": ""}}, "connection", "nothing"),
+        ({"connection": []}, "connection", "an empty list"),
+        ({"connection": DOCUMENT, "samples": {}}, "$", '"samples"'),
+        ({"connection": DOCUMENT, "sample": "{}"}, "sample", '"{}"'),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "payloads": 1}}, "sample", '"payloads"'),
+        ({"connection": DOCUMENT, "sample": {}}, "sample.payload", "nothing"),
+        ({"connection": DOCUMENT, "sample": {"payload": {}}}, "sample.payload", "an object"),
+        (
+            {"connection": DOCUMENT, "sample": {"payload": "ä", "encoding": "base64"}},
+            "sample.payload",
+            "a string that is not Base64",
+        ),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "encoding": "hex"}}, "sample.encoding", '"hex"'),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "headers": {"a": 1}}}, "sample.headers.a", "1"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "source": True}}, "sample.source", "true"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "source": -1}}, "sample.source", "-1"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "address": 1}}, "sample.address", "1"),
     ],
 )
-async def test_an_invalid_connection_test_reports_the_path(body: Any, path: str) -> None:
+async def test_an_invalid_connection_test_reports_the_path_and_what_was_found(body: Any, path: str, found: str) -> None:
     management = FakeManagement()
     answer = await sends(management, "POST", ALL + "?dry-run=true", body, **{"content-type": CONNECTION_TEST})
-    assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
+    assert (answer.status_code, [(it["path"], it["found"]) for it in answer.json()["problems"]]) == (
+        400,
+        [(path, found)],
+    )
     assert management.requests == []
 
 

@@ -109,6 +109,24 @@ def test_any_namespace_of_things_or_streams_may_have_a_retention_rule(namespace:
     assert retention.of(namespace) == RetentionSetting(days=timedelta(days=1))
 
 
+@pytest.mark.parametrize("text", ["{days: 30, acme: forever}", "{acme: 1d, revisions: 5}", "{days: 0.5, default: 1d}"])
+def test_limits_of_one_retention_rule_beside_namespaces_are_refused(text: str, tmp_path: Path) -> None:
+    """A namespace can be called days, but no rule is 30 seconds."""
+    file = written(tmp_path, f"lake: {{retention: {text}}}\n")
+    (problem,) = problems(file)
+    assert problem.startswith(
+        f"lake.retention ({file}): found an object, expected a rule for each namespace and default"
+    )
+    assert problem.endswith("are the limits of one rule: {default: {days: 30}, acme: forever}")
+
+
+def test_variables_for_limits_and_namespaces_of_retention_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__DAYS", "30")
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME", "forever")
+    (problem,) = problems()
+    assert "expected a rule for each namespace and default" in problem
+
+
 def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__DAYS", "30")
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__REVISIONS", "7")
@@ -278,6 +296,25 @@ def test_loopback_needs_no_token(host: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("setting", ["reconnect: {min: 999999999999w}", "journal: {retention: 999999999999w}"])
 def test_a_duration_beyond_all_measure_is_a_problem(tmp_path: Path, setting: str) -> None:
     assert 'found "999999999999w", expected a shorter duration' in problems(written(tmp_path, setting + "\n"))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("spark: {memory: 1\u0665m}", "spark.memory"),
+        ("spark: {master: 'local[\u0664]'}", "spark.master"),
+        ("limits: {payload: \u0665MiB}", "limits.payload"),
+        ("limits: {payload: '\u0665'}", "limits.payload"),
+        ("lake: {retention: {days: '\u0663'}}", "lake.retention.default.days"),
+        ("journal: {retention: \u0667d}", "journal.retention"),
+        ("api: {port: '\u0668\u0660'}", "api.port"),
+        ("tracing: {ratio: '\u0660'}", "tracing.ratio"),
+    ],
+)
+def test_numbers_have_the_digits_from_0_to_9(text: str, setting: str, tmp_path: Path) -> None:
+    file = written(tmp_path, text)
+    (problem,) = problems(file)
+    assert problem.startswith(f"{setting} ({file}): found ")
 
 
 @pytest.mark.parametrize("name", ["idle_timeout", "open_timeout"])

@@ -142,7 +142,7 @@ def with_secrets() -> Connection:
             "credentials": {"type": "plain", "username": "u", "password": SECRET},
         },
         specificConfig={"token": SECRET, "clientId": "x"},
-    ).with_secret_options(["token"])
+    ).with_secrets(["token"])
 
 
 def test_secrets_are_in_no_text_of_a_connection() -> None:

@@ -182,6 +182,29 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
     assert resolve({"ca": "${file:link}"}, base=open_to).problems == []
 
 
+def test_the_files_of_the_service_are_listed_at_most_once_for_a_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document may name a file with several links very often, and the lake may have very many files."""
+    data, listed, walk = tmp_path / "data", list[Path](), os.walk
+    data.mkdir()
+    (data / "own").write_text("geheim", encoding="utf-8")
+    (tmp_path / "word").write_text("password", encoding="utf-8")
+    (tmp_path / "same").hardlink_to(tmp_path / "word")
+
+    def counted(path: Path, **more: Any) -> Any:
+        listed.append(path)
+        return walk(path, **more)
+
+    monkeypatch.setattr(os, "walk", counted)
+    rules = ReferenceRules(own=[data])
+    found = resolve({"ca": "${file:word}${file:same}" * 50}, base=tmp_path, rules=rules)
+    assert (found.document, listed) == ({"ca": "password" * 100}, [data])
+    listed.clear()
+    assert resolve({"ca": "no reference"}, base=tmp_path, rules=rules).problems == []
+    assert listed == []
+
+
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/status", "/sys/kernel/uevent_seqnum"])
 def test_a_secret_reference_cannot_name_a_system_file(path: str) -> None:
     (problem,) = resolve({"ca": f"${{file:{path}}}"}).problems

@@ -123,21 +123,25 @@ def test_after_a_disk_failure_at_any_step_everything_opens_with_the_existing_key
     settings = fill(folder)
     add_key(folder / KEY_FILE_NAME, OLD)
     add_key(folder / KEY_FILE_NAME, NEW)
-    failures, number = 0, 0
+    failures, unknown, number = 0, 0, 0
     while True:
         number += 1
+        before, failure = stored(folder), ""
         with monkeypatch.context() as failing:
             failing.setattr("spark_store.journal.journal.sqlite3.connect", connecting(number, late=late))
             try:
                 rotate_offline(settings, "ada")
-            except RotationFailed:
-                failures += 1
+            except RotationFailed as error:
+                failures, failure = failures + 1, str(error)
             has_failed = Fragile.count >= number
             Fragile.arm(0)
         assert opened(folder, NEW, OLD) == SECRETS
+        unknown += "it is not known which key" in failure
+        assert "nothing has changed" not in failure or stored(folder) == before
         if not has_failed:
             break
     assert failures >= SECRETS
+    assert unknown == 1, "only the commit leaves doubt"
     assert opened(folder, NEW) == SECRETS
 
 

@@ -25,6 +25,7 @@ OTHER = Problem("uri", "nowhere", "an address", code="connectivity:connection.ur
         (faults.unusable("depot", ["no"]), 400, "connectivity:connection.configuration.invalid"),
         (faults.not_opened("depot", "timeout"), 504, "connectivity:connection.failed"),
         (faults.unavailable("full"), 503, "api:store.unavailable"),
+        (faults.unavailable("full", may_be_stored=True), 503, "api:store.unavailable"),
         (faults.invalid([LABEL, OTHER]), 409, "acknowledgement:label.not.unique"),
         (faults.invalid([OTHER, LABEL]), 400, "connectivity:connection.uri.invalid"),
     ],

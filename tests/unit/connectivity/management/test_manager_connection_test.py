@@ -12,8 +12,11 @@ import pytest
 from connectivity.connections.model import Connection
 from connectivity.management.definition import SampleMessage
 from connectivity.management.manager import TESTS_AT_ONCE
+from connectivity.security import redaction
 from connectivity.security.keys import new_key
-from tests.support.in_process.connection_management import ManagementHarness, document, error_of, refused
+from connectivity.security.redaction import redact
+from connectivity.security.uri import MASK
+from tests.support.in_process.connection_management import ManagementHarness, agree, document, error_of, refused
 from tests.support.wait import wait_until
 
 
@@ -98,3 +101,18 @@ async def test_few_are_tried_at_the_same_time_and_the_others_wait(harness: Manag
     gate.set()
     await asyncio.gather(*tests)
     assert (max(at_once), len(at_once)) == (TESTS_AT_ONCE, 3 * TESTS_AT_ONCE)
+
+
+async def test_connection_tests_do_not_show_the_secret_of_a_running_connection(
+    harness: ManagementHarness, recording: RecordingTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither tests with its ID nor very many others."""
+    monkeypatch.setattr(redaction, "FORMER", 3, raising=False)
+    uri = "tcp://ada:{}@127.0.0.1:1883"
+    await harness.manager.put("depot", document(uri=uri.format("kanarienvogel")), "ada", agree)
+    assert harness.done() == ["open depot"]
+    for number in range(10):
+        for more in ({"id": "depot"}, {}):
+            await harness.manager.test({**document(uri=uri.format(f"nachtigall-{number}")), **more})
+    recording.connections.clear()
+    assert redact("a kanarienvogel") == f"a {MASK}"

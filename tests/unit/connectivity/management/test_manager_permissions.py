@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectivity.connections.model import Connection
-from connectivity.errors import OperationRefused
+from connectivity.errors import DefinitionError, OperationRefused, Problem
 from connectivity.security.keys import new_key
 from mappings.errors import Fault
 from tests.support.in_process.connection_management import ManagementHarness, agree, document, error_of, put, refused
@@ -45,6 +47,22 @@ async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variabl
             assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
             assert fault.message.startswith(f"specificConfig.clientId: found {reference}, {reason}, expected")
             assert "tulip" not in f"{fault}"
+
+
+async def test_a_document_that_refers_to_files_does_not_keep_other_tasks_waiting(
+    harness: ManagementHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files may be on a slow disk, and are compared with those of the service."""
+    threads: list[threading.Thread] = []
+
+    def parse(_document: Any) -> Any:
+        threads.append(threading.current_thread())
+        raise DefinitionError([Problem("ca", "nothing", "something")])
+
+    monkeypatch.setattr(harness.manager, "_parse", parse)
+    for ca in ("a certificate", "${file:/etc/ssl/ca.pem}"):
+        await refused(harness.manager.create(document(ca=ca), "ada"))
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 async def test_connection_files_can_name_other_files_and_variables_than_documents_sent_to_the_api(

@@ -219,7 +219,7 @@ def _hooks() -> Iterator[None]:
 @pytest.mark.usefixtures("_hooks")
 def test_no_line_shows_a_secret_that_is_in_use(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
     secret = "kanarienvogel-im-log"
-    redaction.remember("test of logs", [secret])
+    redaction.remember([secret])
     logs.configure(log_format=log_format, level="info")
     logs.install_exception_hooks()
     structlog.get_logger("connectivity.test").warning(f"it is {secret}", word=secret, nested={"a": [secret]})

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.security.files import UnreadableFile, read_regular_file
+from connectivity.security.files import ForbiddenPlaces, UnreadableFile, read_regular_file
 
 MOST = 100
 
 
 def refusal(path: Path, forbidden: tuple[Path, ...] = ()) -> str:
     with pytest.raises(UnreadableFile) as caught:
-        read_regular_file(path, most=MOST, forbidden=forbidden)
+        read_regular_file(path, most=MOST, forbidden=ForbiddenPlaces(forbidden))
     return str(caught.value)
 
 
@@ -49,7 +49,7 @@ def test_a_forbidden_file_is_recognized_by_any_of_its_names(tmp_path: Path) -> N
     (real / "link").symlink_to(real / "own")
     assert refusal(real / "own" / "word", (real / "link",)) == "a file that belongs to the service"
     assert refusal(real / "other", (real / "own" / "word",)) == "a file that belongs to the service"
-    assert read_regular_file(real / "other", most=MOST, forbidden=[real / "missing"]) == b"geheim"
+    assert read_regular_file(real / "other", most=MOST, forbidden=ForbiddenPlaces([real / "missing"])) == b"geheim"
 
 
 def test_a_hard_link_to_a_file_in_a_forbidden_folder_is_refused(tmp_path: Path) -> None:
@@ -63,7 +63,14 @@ def test_a_hard_link_to_a_file_in_a_forbidden_folder_is_refused(tmp_path: Path) 
             assert refusal(real / f"other-{number}", (forbidden,)) == "a file that belongs to the service"
     (real / "first").write_text("word", encoding="utf-8")
     (real / "second").hardlink_to(real / "first")
-    assert read_regular_file(real / "second", most=MOST, forbidden=[real / "own"]) == b"word"
+    assert read_regular_file(real / "second", most=MOST, forbidden=ForbiddenPlaces([real / "own"])) == b"word"
+
+
+def test_no_file_is_read_while_those_of_the_service_cannot_be_told_from_it(tmp_path: Path) -> None:
+    (tmp_path / "word").write_text("word", encoding="utf-8")
+    assert refusal(tmp_path.resolve() / "word", (tmp_path / ("x" * 300),)) == (
+        "a file that cannot be told from those of the service: File name too long"
+    )
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from connectivity.errors import Detail, NotConnected, PublishFailed
 from connectivity.security import redaction
-from connectivity.security.redaction import REMEMBERED, SecretRedactor
+from connectivity.security.redaction import SecretRedactor
 from connectivity.security.uri import MASK
 from connectivity.validation.validator import parse
 from tests.support.cpu_budget import at_most
@@ -26,7 +26,7 @@ KEY = f"-----BEGIN PRIVATE KEY-----\n{BODY}\n-----END PRIVATE KEY-----\n"
 
 def knowing(*secrets: str) -> SecretRedactor:
     known = SecretRedactor()
-    known.remember("owner", secrets)
+    known.remember(secrets)
     return known
 
 
@@ -91,55 +91,58 @@ def test_the_password_of_an_address_is_hidden_known_or_not(text: str, hidden: st
     assert SecretRedactor().hide(text) == hidden
 
 
-def test_former_secrets_of_an_owner_are_hidden_for_a_while() -> None:
+def test_a_secret_is_hidden_as_long_as_it_is_in_use_and_for_a_while_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "FORMER", 2)
     known = SecretRedactor()
-    words = [f"kanarienvogel-{number}" for number in range(REMEMBERED + 1)]
+    used = known.remember(["kanarienvogel"])
+    words = [f"nachtigall-{number}" for number in range(4)]
     for word in words:
-        known.remember("owner", [word])
-        known.remember("owner", [word])
-    assert [known.hide(word) == MASK for word in words] == [False, *[True] * REMEMBERED]
-
-
-def test_a_secret_in_use_again_is_the_latest_one() -> None:
-    known = SecretRedactor()
-    words = [f"kanarienvogel-{number}" for number in range(REMEMBERED + 1)]
-    for word in (*words[:-1], words[0], words[-1]):
-        known.remember("owner", [word])
-    assert [known.hide(word) == MASK for word in words] == [True, False, *[True] * (REMEMBERED - 1)]
-
-
-def test_a_secret_is_hidden_as_long_as_one_owner_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "OWNERS", 2)
-    known = SecretRedactor()
-    known.remember("a", ["kanarienvogel", "nachtigall"])
-    known.remember("b", ["kanarienvogel"])
-    known.remember("c", ["zaunkoenig"])
-    assert known.hide("kanarienvogel nachtigall zaunkoenig") == f"{MASK} nachtigall {MASK}"
-    known.remember("d", [])
+        known.remember([word])
+    assert [known.hide(word) == MASK for word in ("kanarienvogel", *words)] == [True, False, True, True, True]
+    del used
+    for number in range(4):
+        known.remember([f"zaunkoenig-{number}"])
     assert known.hide("kanarienvogel") == "kanarienvogel"
-    assert "2 owners" in repr(known)
+
+
+def test_a_secret_that_was_used_again_is_the_latest_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "FORMER", 2)
+    known = SecretRedactor()
+    for word in ("kanarienvogel", "nachtigall", "kanarienvogel", "zaunkoenig", "rotkehlchen"):
+        known.remember([word])
+    assert known.hide("kanarienvogel nachtigall zaunkoenig") == f"{MASK} nachtigall {MASK}"
+
+
+def test_a_secret_is_hidden_as_long_as_one_connection_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "FORMER", 0)
+    known = SecretRedactor()
+    one, other = known.remember(["kanarienvogel", "nachtigall"]), known.remember(["kanarienvogel"])
+    del one
+    known.remember([])
+    assert known.hide("kanarienvogel nachtigall") == f"{MASK} nachtigall"
+    del other
+    known.remember([])
+    assert known.hide("kanarienvogel") == "kanarienvogel"
 
 
 def test_the_service_s_own_secrets_are_always_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after many connections, and after many changes of one of any name."""
-    monkeypatch.setattr(redaction, "OWNERS", 2)
+    monkeypatch.setattr(redaction, "FORMER", 0)
     known = SecretRedactor()
     known.remember_own(["kanarienvogel"])
-    for number in range(REMEMBERED + 1):
-        for owner in ("settings", "keys", "own key"):
-            known.remember(owner, [f"nachtigall-{number}"])
+    for _ in range(3):
+        known.remember(["kanarienvogel"])
     assert known.hide("a kanarienvogel") == f"a {MASK}"
 
 
 def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:
     known = SecretRedactor()
-    for number in range(10_000):
-        known.remember(f"connection-{number}", [f"{number:05}-kanarienvogel"])
+    used = [known.remember([f"{number:05}-kanarienvogel"]) for number in range(10_000)]
     line = "connection lost " * 20 + "00042-kanarienvogel"
     with at_most(2):  # 20 ms per line, a hundred times the usual time
         for _ in range(100):
             hidden = known.hide(line)
         assert hidden.endswith(MASK)
+    assert len(used) == 10_000
 
 
 @pytest.mark.parametrize("written", ["%3a", "%3A:", "a:", "://", "://a", "://a:"])
@@ -164,13 +167,14 @@ def test_a_password_starts_at_the_first_colon_of_an_address(text: str, hidden: s
 
 
 def test_secrets_may_be_remembered_and_hidden_at_the_same_time() -> None:
-    known = knowing("kanarienvogel")
+    known = SecretRedactor()
+    used = known.remember(["kanarienvogel"])
     stop, failures = threading.Event(), []
 
     def remember() -> None:
         number = 0
         while not stop.is_set():
-            known.remember("busy", [f"kanarie-{number % 50:03}"])
+            known.remember([f"kanarie-{number % 50:03}"])
             number += 1
 
     thread = threading.Thread(target=remember)
@@ -180,11 +184,11 @@ def test_secrets_may_be_remembered_and_hidden_at_the_same_time() -> None:
     finally:
         stop.set()
         thread.join()
-    assert failures == []
+    assert (failures, used) == ([], used)
 
 
 def test_a_connection_that_was_read_has_its_secrets_hidden_in_reasons_of_every_kind() -> None:
-    parse(
+    connection = parse(
         {
             "id": "masked-8",
             "connectionType": "amqp-091",
@@ -196,3 +200,4 @@ def test_a_connection_that_was_read_has_its_secrets_hidden_in_reasons_of_every_k
     error = NotConnected(Detail.REFUSED_BY_BROKER, "who is kanarienvogel@8?")
     assert (error.text, str(error)) == (f"who is {MASK}?", f"refused by broker: who is {MASK}?")
     assert MASK in PublishFailed("kanarienvogel%408").fault.message
+    assert connection.model_copy() == connection

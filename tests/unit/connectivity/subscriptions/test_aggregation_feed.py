@@ -135,7 +135,7 @@ async def test_errors_of_a_scan_fail_the_subscription(harness: ConnectionHarness
     harness.search.error = StoreUnavailable("a bad day")
     key = await searcher.subscribe(aggregation={})
     await searcher.request(key)
-    assert searcher.failure(key)["error"] == "internalerror"
+    assert searcher.failure(key)["error"] == "thing-search:store.unavailable"
 
 
 async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(harness: ConnectionHarness) -> None:

@@ -43,6 +43,8 @@ THING: dict[str, Any] = {
             {"features": {"f": {"properties": {"x": 1, "y": 2}}}},
         ),
         (" thingId , features/n", {"thingId": "a:b", "features": {"n": None}}),
+        ("attributes ( serial ) , thingId ", {"thingId": "a:b", "attributes": {"serial": "B7"}}),
+        ("attributes( site( hall )\t)\n", {"attributes": {"site": {"hall": 4}}}),
     ],
 )
 def test_fields_select_existing_values(fields: str, chosen: dict[str, Any]) -> None:
@@ -56,11 +58,52 @@ def test_a_wildcard_is_resolved_relative_to_the_position_in_the_thing() -> None:
 
 
 @each_row(
-    "fields", ["", ",", "a,", ",a", "a(", "a(b", "a)", "(a)", "a()", "a(b)c", "a//b", "a(b),", "a((b))", "/", "a(,b)"]
+    "fields",
+    [
+        "",
+        ",",
+        "a,",
+        ",a",
+        "a(",
+        "a(b",
+        "a)",
+        "(a)",
+        "a()",
+        "a(b)c",
+        "a//b",
+        "a(b),",
+        "a((b))",
+        "/",
+        "a(,b)",
+        " ",
+        "a, ,b",
+        "a( )",
+        " (a)",
+        "a(b) c",
+        "a(b) (c)",
+    ],
 )
 def test_an_invalid_selector_is_refused(fields: str) -> None:
     with pytest.raises(InvalidSelector):
         parse_fields(fields)
+
+
+@each_row(
+    ("fields", "reason"),
+    [
+        ("a(b) c", "found ' c' after ')', expected ',' or ')'"),
+        (" ( b)", "found '(', expected a name before it"),
+        ("a(b", "found '(', expected ')' after it"),
+        ("a)", "found ')', expected '(' before it"),
+        ("a, ,b", "found ',', expected a name before it"),
+        ("a, ", "found the end, expected a name"),
+        ("/", "found an empty name, expected one such as attributes/room"),
+    ],
+)
+def test_an_error_says_what_was_found_and_expected(fields: str, reason: str) -> None:
+    with pytest.raises(InvalidSelector) as caught:
+        parse_fields(fields)
+    assert str(caught.value) == reason
 
 
 def test_a_field_selector_has_at_most_1000_members_and_200_levels() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
@@ -20,10 +21,11 @@ from spark_store.files import identity_of
 from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
 from spark_store.rql.options import read_options
+from spark_store.rql.order import TypeRank
 from spark_store.rql.pace import SearchPace, ThreadPace
-from spark_store.rql.query import Budget, ThingQuery
+from spark_store.rql.query import Budget, SortValue, ThingQuery
 from spark_store.rql.search_evaluator import read
-from spark_store.search import read_view
+from spark_store.search import read_view, sqlite_search
 from spark_store.search.candidates import IdScan
 from spark_store.search.index import LARGE
 from spark_store.search.sqlite_search import SqliteSearch
@@ -246,6 +248,22 @@ def test_a_thing_that_becomes_large_between_two_pages_is_found_once(
     second = search.page(asked, many, first.place, 224, Budget(60.0))
     assert second.hits[0].thing_id == last
     assert len({hit.thing_id for hit in (*first.hits, *second.hits)}) == 448
+
+
+def test_cached_candidates_take_bounded_memory_and_those_of_the_newest_page_are_cached(
+    search: SqliteSearch, many: ReaderRights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = 40_000
+    for most, cached in ((10 * one, range(2, 10)), (one, range(1, 2))):
+        monkeypatch.setattr(sqlite_search, "_CACHED_BYTES", most)
+        with closing(SqliteSearch(search.path)) as limited:
+            asked = [query_for(f"ge(attributes/n,{number})") for number in range(20)]
+            for question in asked:
+                assert len(limited.page(question, many, None, 5, Budget(60.0)).hits) == 5
+                assert limited._recall(question, (SortValue(TypeRank.TEXT, "acme:0000"),)).keys is not None
+            found = [known.keys for _, known in limited._known.values() if known.keys]
+            assert len(found) in cached
+            assert len(found) == 1 or sum(sys.getsizeof(keys) + 28 * len(keys) for keys in found) <= most
 
 
 def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, many: ReaderRights) -> None:

@@ -121,7 +121,7 @@ async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_selec
     ("publisher", "message"),
     [
         (f"{EVENTS}?extra-fields=height", "found 'height' at the start of a path in extra-fields"),
-        (f"{EVENTS}?extra-fields=attributes(", "found '(' without ')' after it"),
+        (f"{EVENTS}?extra-fields=attributes(", "found '(', expected ')' after it"),
         (f"{EVENTS}?extra-fields=", "found the end"),
         (f"{EVENTS}?extra-fields={quote('features/{{ nose:id }}')}", "nose:id"),
         (f"{EVENTS}?extra-fields=attributes&project=/attributes/on&pack=i32", "expected only one"),

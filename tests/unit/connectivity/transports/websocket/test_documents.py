@@ -53,6 +53,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"targets": [{"address": "alarms", **EVENTS}]}, "targets[0].address", "a path such as /twins"),
     ({"specificConfig": {"maxPeers": "many"}}, "specificConfig.maxPeers", "a whole number"),
     ({"specificConfig": {"maxFrame": "10B"}}, "specificConfig.maxFrame", "at least 1024"),
+    ({"specificConfig": {"maxFrame": "\u0661\u0660KiB"}}, "specificConfig.maxFrame", "a size such as"),
     ({"specificConfig": {"tokens": "tablet"}}, "specificConfig.tokens", "SHA-256"),
     ({"specificConfig": {"maxPear": "1"}}, "specificConfig.maxPear", "maxPeers"),
 ]
