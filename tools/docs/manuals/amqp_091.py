@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import WINDOW
-from connectivity.transports.amqp.options import MOST_BYTES
+from connectivity.transports.amqp.options import DIRECT_REPLIES, MOST_BYTES
 from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 
 MANUAL = Manual(
@@ -38,7 +38,11 @@ service cannot detect whether a client reads them. Names and keys have up to {MO
     headers=(
         HeaderRule("content-type", "the property, or else the table of headers", "property and table of headers"),
         HeaderRule("correlation-id", "the property, or else the table of headers", "property and table of headers"),
-        HeaderRule("reply-to", "the property, or else the table of headers", "property and table of headers"),
+        HeaderRule(
+            "reply-to",
+            "the property, or else the table of headers",
+            f"property and table of headers; `{DIRECT_REPLIES}`, upon which RabbitMQ closes the channel, only the table",
+        ),
         HeaderRule("message-id", "the property, or else the table of headers", "property and table of headers"),
         HeaderRule("any other", "the table of headers", "the table of headers"),
     ),
