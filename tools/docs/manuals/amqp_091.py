@@ -161,6 +161,8 @@ permission on the queues of the sources and write permission on the exchanges of
 
 Use classic or quorum queues. From a stream (`x-queue-type` `stream`), the service receives only messages that are sent while
 it is connected, because it does not store positions in streams, and RabbitMQ does not deliver rejected messages again.
+A quorum queue drops a message, or sends it to its dead letter exchange, after as many redeliveries as `x-delivery-limit`
+allows; redeliveries after a lost link are included.
 
 The service publishes persistent messages, and waits for the broker's confirms.
 
