@@ -205,6 +205,25 @@ async def test_2_3_1_a_missing_exchange_of_a_target_is_reported_and_the_link_sta
     await link.close()
 
 
+async def test_names_of_queues_and_exchanges_may_have_any_characters(harness: AmqpLinkHarness) -> None:
+    """The client library allows few of them, and shorter names."""
+    name = f"wärme|{harness.source}*{'x' * 150}"
+    await harness.bare_client.queue(name)
+    await harness.bare_client.channel.declare_exchange(name)
+    harness.sources([name])
+    found = await examined(harness.definition)
+    assert found.sources[0][0].error is None
+    link = await harness.connect()
+    await harness.bare_client.send_bare(name, b"ask")
+    assert await DeliveryCollector(link).payloads(1) == [b"ask"]
+    publishing = Publishing(link)
+    publishing.give(*(OutboundMessage(address, Envelope(b"")) for address in (f"{name}/key", f"no{name}/key")))
+    unbound, missing = await publishing.all_done()
+    assert "NO_ROUTE" in str(unbound)
+    assert "NOT_FOUND" in str(missing)
+    await link.close()
+
+
 async def test_a_queue_with_another_exclusive_consumer_is_named(harness: AmqpLinkHarness) -> None:
     name = f"{harness.source}.exclusive"
     await harness.bare_client.channel.declare_queue(name, exclusive=True)

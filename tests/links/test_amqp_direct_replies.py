@@ -13,6 +13,7 @@ from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, signs_of
 from tests.support.amqp_link import AmqpLinkHarness
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.wait import wait_until
 
 DIRECT_REPLY = "amq.rabbitmq.reply-to"
 
@@ -42,4 +43,19 @@ async def test_an_answer_to_a_direct_reply_address_is_confirmed(rabbitmq: Rabbit
         assert await publishing.all_done() == [None] * len(addresses)
         assert signs == [(each, ReaderStatus.HEARD) for each in addresses]
         assert [await answers.get() for _ in addresses] == [b"answer"] * len(addresses)
+        await link.close()
+
+
+@pytest.mark.broker("rabbitmq")
+async def test_a_message_with_the_reply_address_that_only_a_reader_of_replies_may_send_is_published(
+    rabbitmq: RabbitMQ,
+) -> None:
+    """RabbitMQ closes the channel upon this property, and the header may come from the sender of a command."""
+    async with AmqpLinkHarness.at(rabbitmq) as harness:
+        link = await harness.connect()
+        publishing = Publishing(link)
+        publishing.give(OutboundMessage(harness.out, Envelope(b"event", {"reply-to": DIRECT_REPLY})))
+        assert await publishing.all_done() == [None]
+        await wait_until(harness.received)
+        assert harness.received()[0].headers == {"reply-to": DIRECT_REPLY}
         await link.close()

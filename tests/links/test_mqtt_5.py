@@ -152,6 +152,17 @@ class TestMqtt5(MqttBehavior, Qos2Behavior):
             assert (too_large.fault.status, fine) == (413, None)
             await link.close()
 
+    async def test_a_payload_larger_than_the_broker_takes_is_a_failure_for_good(self, harness: MqttLinkHarness) -> None:
+        with Mosquitto.start(config_lines=("message_size_limit 1000",)) as own:
+            harness.document["uri"] = f"tcp://{own.host}:{own.port}"
+            link = await harness.connect()
+            publishing = Publishing(link)
+            publishing.give(OutboundMessage(harness.out, Envelope(bytes(1001))))
+            [error] = await publishing.all_done()
+            assert isinstance(error, PublishFailed)
+            assert (str(error), error.fault.status) == ("the broker refused the message: Packet too large", 413)
+            await link.close()
+
     async def test_a_message_of_several_sources_is_acknowledged_when_all_have_ended_it(
         self, harness: MqttLinkHarness
     ) -> None:

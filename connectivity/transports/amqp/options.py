@@ -100,7 +100,10 @@ MOST_BYTES = 255
 """The longest name or routing key in bytes of UTF-8: its length is one byte."""
 
 
-DIRECT_REPLY = "amq.rabbitmq.reply-to."
+DIRECT_REPLIES = "amq.rabbitmq.reply-to"
+"""The `reply-to` that RabbitMQ replaces by the publisher's own address for direct replies."""
+
+DIRECT_REPLY = f"{DIRECT_REPLIES}."
 """The beginning of RabbitMQ's addresses for direct replies, which are not queues. The rest is base64.
 
 RabbitMQ delivers a mandatory message to such an address, and returns it as unroutable too.

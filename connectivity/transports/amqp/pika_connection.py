@@ -18,9 +18,15 @@ from aio_pika.tools import OneShotCallback
 from aiormq.auth import AuthMechanism
 from aiormq.connection import TransportFactory
 
+from connectivity.transports.amqp.demultiplexer import no_op
+
 # The supervisor reports failures with the broker's text; the libraries would log them a second time.
 for _library in ("aio_pika", "aiormq"):
     logging.getLogger(_library).setLevel(logging.CRITICAL)
+
+# RabbitMQ takes names of any characters and up to 255 bytes; the libraries take fewer.
+for _method in (aiormq.spec.Exchange.Declare, aiormq.spec.Queue.Declare, aiormq.spec.Basic.Consume):
+    _method.validate = no_op  # type: ignore[assignment]
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -20,7 +20,7 @@ from functools import lru_cache
 from struct import Struct, error
 from typing import Any
 
-from connectivity.transports.amqp.options import MOST_BYTES
+from connectivity.transports.amqp.options import DIRECT_REPLIES, MOST_BYTES
 
 CONTENT_TYPE, CORRELATION, REPLY_TO, MESSAGE_ID = "content-type", "correlation-id", "reply-to", "message-id"
 
@@ -214,7 +214,8 @@ def _header_text(value: Any) -> str:
 def pack_properties(headers: Mapping[str, str]) -> bytes:
     """Pack the flags and properties of a persistent message with these headers.
 
-    All headers go into the table; four are also properties. Raises ValueError for headers that do not fit.
+    All headers go into the table; four are also properties, except a `reply-to` upon which RabbitMQ closes the channel of a
+    publisher that reads no direct replies. Raises ValueError for headers that do not fit.
     """
     flags = _DELIVERY_MODE
     content_type = correlation = reply_to = message_id = b""
@@ -228,7 +229,7 @@ def pack_properties(headers: Mapping[str, str]) -> bytes:
             flags, content_type = flags | _CONTENT_TYPE, _pack_short(name, encoded)
         elif name == CORRELATION:
             flags, correlation = flags | _CORRELATION, _pack_short(name, encoded)
-        elif name == REPLY_TO:
+        elif name == REPLY_TO and value != DIRECT_REPLIES:
             flags, reply_to = flags | _REPLY_TO, _pack_short(name, encoded)
         elif name == MESSAGE_ID:
             flags, message_id = flags | _MESSAGE_ID, _pack_short(name, encoded)

@@ -30,8 +30,8 @@ SUBSCRIBE_DETAILS = {128: Detail.NOT_AUTHORIZED, 135: Detail.NOT_AUTHORIZED, 143
 MQTT 3.1.1 has only 128, usually caused by an access control list.
 """
 
-MESSAGE_STATUSES = {144: 400, 153: 400}
-"""PUBACK reasons for which a retry is useless: the topic name or the payload is invalid."""
+MESSAGE_STATUSES = {144: 400, 149: 413, 153: 400}
+"""PUBACK reasons for which a retry is useless: invalid topic name, packet too large, invalid payload."""
 
 
 def connack_error(reason: ReasonCode, properties: Properties | None) -> LinkError:

@@ -23,6 +23,9 @@ TOPIC, QOS, RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
 BROKER_TOPICS = ("$SYS", "$share")
 """The first levels of a broker's own topics: Mosquitto closes the link upon a message to one."""
 
+MAX_LEVELS = 201
+"""The most levels of a topic: Mosquitto closes the link upon a message to one with more."""
+
 _QOS = {"0": 0, "1": 1, "2": 2}
 _RETAIN = {"true": True, "false": False}
 _RETAIN_TEXTS = ("false", "true")
@@ -76,6 +79,8 @@ def encode_topic(topic: str) -> bytes:
     fault = topic_fault(topic)
     if fault is None and topic.split("/", 1)[0] in BROKER_TOPICS:
         fault = "a topic of the broker"
+    if fault is None and (levels := topic.count("/") + 1) > MAX_LEVELS:
+        fault = f"{levels} levels"
     if fault is not None:
         raise PublishFailed(f"the topic {topic[:200]!r} cannot be published to: found {fault}", status=400)
     return topic.encode()

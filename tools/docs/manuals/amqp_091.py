@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import WINDOW
-from connectivity.transports.amqp.options import MOST_BYTES
+from connectivity.transports.amqp.options import DIRECT_REPLIES, MOST_BYTES
 from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 
 MANUAL = Manual(
@@ -38,7 +38,11 @@ service cannot detect whether a client reads them. Names and keys have up to {MO
     headers=(
         HeaderRule("content-type", "the property, or else the table of headers", "property and table of headers"),
         HeaderRule("correlation-id", "the property, or else the table of headers", "property and table of headers"),
-        HeaderRule("reply-to", "the property, or else the table of headers", "property and table of headers"),
+        HeaderRule(
+            "reply-to",
+            "the property, or else the table of headers",
+            f"property and table of headers; `{DIRECT_REPLIES}`, upon which RabbitMQ closes the channel, only the table",
+        ),
         HeaderRule("message-id", "the property, or else the table of headers", "property and table of headers"),
         HeaderRule("any other", "the table of headers", "the table of headers"),
     ),
@@ -157,6 +161,8 @@ permission on the queues of the sources and write permission on the exchanges of
 
 Use classic or quorum queues. From a stream (`x-queue-type` `stream`), the service receives only messages that are sent while
 it is connected, because it does not store positions in streams, and RabbitMQ does not deliver rejected messages again.
+A quorum queue drops a message, or sends it to its dead letter exchange, after as many redeliveries as `x-delivery-limit`
+allows; redeliveries after a lost link are included.
 
 The service publishes persistent messages, and waits for the broker's confirms.
 

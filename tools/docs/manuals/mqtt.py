@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, WINDOW
-from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC
+from connectivity.transports.mqtt.mqtt311 import MAX_LEVELS, QOS, RETAIN, TOPIC
 from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 
 OUTCOMES = Outcomes(
@@ -23,7 +23,12 @@ MANUAL = Manual(
             "target, reply-target", "topic", "clients that have subscribed to this topic", "fleet/{{ thing:name }}/res"
         ),
     ),
-    address_rules="A message goes to every source that has a matching topic filter.",
+    address_rules="""\
+A message goes to every source that has a matching topic filter. With MQTT 3.1.1, a broker may deliver a message once for each
+matching filter, and the service cannot distinguish copies from new messages: it handles each of them. Mosquitto delivers
+such a message once, but RabbitMQ delivers it twice if the filters have QoS 0 and QoS 1. So the filters of a connection
+should not overlap.
+""",
     headers=(
         HeaderRule(TOPIC, "the topic of the message", "the topic, instead of the address"),
         HeaderRule(QOS, "the QoS of the message", "the QoS, instead of that of the source or target"),
@@ -63,6 +68,7 @@ does not execute it again. A live message may be forwarded twice if the link is 
             "the payload, and acknowledges the message",
         ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
+        Limit("levels of a topic to publish to", f"{MAX_LEVELS}; Mosquitto closes the link upon a message with more"),
         Limit(
             "clients of a connection",
             "one, because MQTT 3.1.1 has no shared subscriptions; with `separatePublisherClient`, one more",

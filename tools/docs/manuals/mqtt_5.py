@@ -31,7 +31,8 @@ MANUAL = Manual(
     ),
     header_rules=f"""\
 `{TOPIC}`, `{QOS}` and `{RETAIN}` are as with `mqtt`. The service ignores a user property with the name of another header in
-this table. If several user properties have the same name, the last one applies.
+this table. If several user properties have the same name, the last one applies. Correlation data must be UTF-8: a response
+does not return other bytes unchanged.
 """,
     outcomes=OUTCOMES,
     limits=(

@@ -174,17 +174,25 @@ async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: i
     await made.close()
 
 
-@pytest.mark.parametrize("topic", ["$SYS/broker", "$share/lab/out", "$share"])
-async def test_a_message_to_a_topic_of_the_broker_fails_and_is_not_sent(topic: str) -> None:
+@pytest.mark.parametrize(
+    ("topic", "found"),
+    [
+        ("$SYS/broker", "a topic of the broker"),
+        ("$share/lab/out", "a topic of the broker"),
+        ("$share", "a topic of the broker"),
+        ("/" * 201, "202 levels"),
+    ],
+)
+async def test_a_message_to_a_topic_upon_which_brokers_close_the_link_fails_and_is_not_sent(
+    topic: str, found: str
+) -> None:
     """Mosquitto closes the link upon it."""
     made, client = link()
     outcomes: list[ConnectivityError | None] = []
     made.publish(OutboundMessage(topic, Envelope(b"", {})), outcomes.append)
-    assert [str(error) for error in outcomes] == [
-        f"the topic {topic!r} cannot be published to: found a topic of the broker"
-    ]
+    assert [str(error) for error in outcomes] == [f"the topic {topic[:200]!r} cannot be published to: found {found}"]
     assert client.unsent == []
-    made.publish(OutboundMessage("$aws/things", Envelope(b"", {})), outcomes.append)
+    made.publish(OutboundMessage(f"$aws/things{'/' * 199}", Envelope(b"", {})), outcomes.append)
     assert len(client.unsent) == 1
     await made.close()
 
