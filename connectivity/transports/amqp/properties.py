@@ -37,6 +37,12 @@ _MORE_FLAGS = 0x0001
 _PROPERTIES = {CONTENT_TYPE: _CONTENT_TYPE, CORRELATION: _CORRELATION, REPLY_TO: _REPLY_TO, MESSAGE_ID: _MESSAGE_ID}
 """The headers that are also properties of a published message, and their flags."""
 
+_ROUTING_LISTS = frozenset({"CC", "BCC"})
+"""Headers that RabbitMQ reads as lists of further routing keys.
+
+It closes the channel if they are texts.
+"""
+
 _PERSISTENT = b"\x02"
 _FLAGS, _LENGTH = Struct(">H"), Struct(">I")
 _TIME = Struct(">q")
@@ -217,13 +223,15 @@ def _header_text(value: Any) -> str:
 def pack_properties(headers: Mapping[str, str]) -> bytes:
     """Pack the flags and properties of a persistent message with these headers.
 
-    All headers go into the table; four are also properties, unless they are too long for one. Raises ValueError for headers
-    that do not fit.
+    All headers but `CC` and `BCC` go into the table; four are also properties, unless they are too long for one. Raises
+    ValueError for headers that do not fit.
     """
     flags = _DELIVERY_MODE
     properties: dict[str, bytes] = {}
     table: list[bytes] = []
     for name, value in headers.items():
+        if name in _ROUTING_LISTS:
+            continue
         try:
             encoded = value.encode()
         except UnicodeEncodeError as fault:

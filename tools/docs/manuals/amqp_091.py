@@ -40,6 +40,9 @@ service cannot detect whether a client reads them. Names and keys have up to {MO
         HeaderRule("correlation-id", "the property, or else the table of headers", "property and table of headers"),
         HeaderRule("reply-to", "the property, or else the table of headers", "property and table of headers"),
         HeaderRule("message-id", "the property, or else the table of headers", "property and table of headers"),
+        HeaderRule(
+            "`CC`, `BCC`", "the table of headers", "is dropped, because RabbitMQ refuses texts in these headers"
+        ),
         HeaderRule("any other", "the table of headers", "the table of headers"),
     ),
     header_rules=f"""\
