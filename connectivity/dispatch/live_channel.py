@@ -7,7 +7,8 @@ report this. A weak acknowledgement is given only for a label that no recipient 
 weak acknowledgements).
 
 A response names its request by the correlation ID, and comes from a connection that was sent the request. It is sent with
-the headers of the request, which lead to the requester, and with its other own headers.
+the headers of the request, which lead to the requester, and with its other own headers. The receivers do not
+learn the reply address of the requester: they could send it other responses.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from connectivity.transports.base import Done, ignore_outcome
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE
+from mappings.model.headers import without_reply_address
 from mappings.model.signals import (
     Acknowledgement,
     Live,
@@ -145,7 +147,11 @@ class _Recipients:
 
 def outgoing(signal: Live, wish: RequestedAcks) -> Live:
     """Return the signal to be sent, with explicit headers about its response and acknowledgements."""
-    headers = {**signal.headers, "response-required": wish.is_answered, "requested-acks": list(wish.labels)}
+    headers = {
+        **without_reply_address(signal.headers),
+        "response-required": wish.is_answered,
+        "requested-acks": list(wish.labels),
+    }
     return replace(signal, headers=headers)
 
 
