@@ -172,9 +172,15 @@ def unexpected_response(answer: LiveAnswer) -> Fault:
     )
 
 
-def forwarded_response(answer: LiveAnswer, request: Message | LiveCommand) -> LiveAnswer:
-    """Return the response for the requester; the request's headers override all but the content type."""
-    own_headers = {name: value for name, value in answer.headers.items() if name not in _REQUEST_HEADERS}
+def forwarded_response(
+    answer: LiveAnswer, request: Message | LiveCommand, addressing: frozenset[str] = frozenset()
+) -> LiveAnswer:
+    """Return the response for the requester; the request's headers override all but the content type.
+
+    `addressing`: further headers that control where it is sent, in lower case.
+    """
+    taken = _REQUEST_HEADERS.union(addressing, (name.lower() for name in request.headers))
+    own_headers = {name: value for name, value in answer.headers.items() if name.lower() not in taken}
     headers: dict[str, Any] = {**own_headers, **request.headers}
     headers.pop("content-type", None)
     if (content_type := answer.headers.get("content-type")) is not None:
