@@ -14,7 +14,7 @@ from connectivity.transports.mqtt.connector import connect, session_names
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
-from connectivity.transports.mqtt.topics import CACHED_TOPICS, is_filter, matches, topic_fault
+from connectivity.transports.mqtt.topics import CACHED_TOPICS, MOST_LEVELS, is_filter, matches, topic_fault
 from connectivity.transports.mqtt.validation import MQTT_SCHEMA, check_mqtt
 from mappings.text_cache import cached_if_short
 
@@ -76,6 +76,8 @@ def encode_topic(topic: str) -> bytes:
     fault = topic_fault(topic)
     if fault is None and topic.split("/", 1)[0] in BROKER_TOPICS:
         fault = "a topic of the broker"
+    if fault is None and topic.count("/") >= MOST_LEVELS:
+        fault = f"more than {MOST_LEVELS} levels"
     if fault is not None:
         raise PublishFailed(f"the topic {topic[:200]!r} cannot be published to: found {fault}", status=400)
     return topic.encode()

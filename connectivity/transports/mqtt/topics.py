@@ -21,6 +21,9 @@ SHARED = "$share/"
 MAX_STRING = 65535
 """The longest text that an MQTT packet can carry, in bytes of UTF-8."""
 
+MOST_LEVELS = 200
+"""The most levels of a topic to publish to: Mosquitto closes the link for a few more."""
+
 _PLANES = "".join(f"{chr(plane * 0x10000 + 0xFFFE)}{chr(plane * 0x10000 + 0xFFFF)}" for plane in range(17))
 _UNFIT = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANES}]")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, WINDOW
 from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC
+from connectivity.transports.mqtt.topics import MOST_LEVELS
 from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 
 OUTCOMES = Outcomes(
@@ -59,6 +60,7 @@ does not execute it again. A live message may be forwarded twice if the link is 
             "the payload, and acknowledges the message",
         ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
+        Limit("levels of a topic to publish to", f"{MOST_LEVELS}, because brokers close the link for more"),
         Limit(
             "clients of a connection",
             "one, because MQTT 3.1.1 has no shared subscriptions; with `separatePublisherClient`, one more",
