@@ -2,7 +2,7 @@
 
 A connection that is silent or slow between requests is closed after `api.read_timeout`; bodies are bounded in
 `connectivity.api.requests`. Connections beyond `api.max_clients` are closed at once, so that they take no file descriptors
-from links to brokers.
+from links to brokers. Bytes that a client sends at once are parsed in turns with other tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,6 +28,13 @@ from connectivity.config.api_settings import ApiSettings
 
 _GRACE_SECONDS = 1
 """How long pending responses may take when the service stops."""
+
+
+PART_SIZE = 1024
+"""How many bytes are parsed at once: the smallest chunks of a body take milliseconds."""
+
+TURN_SECONDS = 0.0005
+"""How long bytes of a connection are parsed before other tasks get a turn on the event loop."""
 
 
 class Server(uvicorn.Server):
@@ -83,6 +91,8 @@ class _Protocol(H11Protocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._head_deadline: asyncio.TimerHandle | None = None
+        self._unread = b""
+        self._next_turn: asyncio.Handle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -96,7 +106,26 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        self._unread += data
+        if self._next_turn is None:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Parse received bytes for a while."""
+        begun = perf_counter()
+        was_waiting, self._next_turn = self._next_turn is not None, None
+        while self._unread and not self.transport.is_closing():
+            part, self._unread = self._unread[:PART_SIZE], self._unread[PART_SIZE:]
+            self._parse(part)
+            if self._unread and perf_counter() - begun > TURN_SECONDS and not self.transport.is_closing():
+                self.transport.pause_reading()
+                self._next_turn = self.loop.call_soon(self._take_turn)
+                return
+        if was_waiting and not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _parse(self, part: bytes) -> None:
+        super().data_received(part)
         # The library's own timer between two requests ends with the first byte, however long the others take.
         if self._is_between_requests:
             self._expect_head()

@@ -7,7 +7,8 @@ report this. A weak acknowledgement is given only for a label that no recipient 
 weak acknowledgements).
 
 A response names its request by the correlation ID, and comes from a connection that was sent the request. It is sent with
-the headers of the request, which lead to the requester, and with its other own headers.
+the headers of the request, which lead to the requester, and with its other own headers. The receivers do not
+learn the reply address of the requester: they could send it other responses.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from connectivity.transports.base import Done, ignore_outcome
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE
+from mappings.model.headers import without_reply_address
 from mappings.model.signals import (
     Acknowledgement,
     Live,
@@ -145,7 +147,11 @@ class _Recipients:
 
 def outgoing(signal: Live, wish: RequestedAcks) -> Live:
     """Return the signal to be sent, with explicit headers about its response and acknowledgements."""
-    headers = {**signal.headers, "response-required": wish.is_answered, "requested-acks": list(wish.labels)}
+    headers = {
+        **without_reply_address(signal.headers),
+        "response-required": wish.is_answered,
+        "requested-acks": list(wish.labels),
+    }
     return replace(signal, headers=headers)
 
 
@@ -166,9 +172,15 @@ def unexpected_response(answer: LiveAnswer) -> Fault:
     )
 
 
-def forwarded_response(answer: LiveAnswer, request: Message | LiveCommand) -> LiveAnswer:
-    """Return the response for the requester; the request's headers override all but the content type."""
-    own_headers = {name: value for name, value in answer.headers.items() if name not in _REQUEST_HEADERS}
+def forwarded_response(
+    answer: LiveAnswer, request: Message | LiveCommand, addressing: frozenset[str] = frozenset()
+) -> LiveAnswer:
+    """Return the response for the requester; the request's headers override all but the content type.
+
+    `addressing`: further headers that control where it is sent, in lower case.
+    """
+    taken = _REQUEST_HEADERS.union(addressing, (name.lower() for name in request.headers))
+    own_headers = {name: value for name, value in answer.headers.items() if name.lower() not in taken}
     headers: dict[str, Any] = {**own_headers, **request.headers}
     headers.pop("content-type", None)
     if (content_type := answer.headers.get("content-type")) is not None:

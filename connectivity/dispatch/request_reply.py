@@ -333,7 +333,8 @@ class RequestReply:
             and pending.may_answer(arrival.route.connection_id, arrival.received.subjects)
         ):
             answer = readable_response(answer, pending.arrival.received.subjects, self._world)
-            pending.answer = forwarded_response(answer, pending.signal)
+            addressing = self._replies.address_headers(pending.route, pending.signal.headers)
+            pending.answer = forwarded_response(answer, pending.signal, addressing)
             if not pending.collector.wants(LIVE_RESPONSE):
                 # The request waits for other labels only.
                 return None

@@ -10,6 +10,7 @@ import math
 import structlog
 from msgspec.structs import replace
 
+from connectivity.connections.model import ResponseType
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import ConnectivityError
 from connectivity.monitoring.logs import log_context
@@ -19,7 +20,7 @@ from connectivity.targets.reply_target import ReplyTargetPublisher, response_typ
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Done
 from mappings.model.headers import response_required
-from mappings.model.signals import Answer
+from mappings.model.signals import Answer, Headers
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,16 @@ class ResponseRouter:
 
     def __init__(self, members: ConnectionDirectory) -> None:
         self._members = members
+
+    def address_headers(self, route: ReplyTargetPublisher, headers: Headers) -> frozenset[str]:
+        """Return the headers that the address of a live response depends on, in lower case.
+
+        `headers` are those of its request.
+        """
+        found = self._members.find_diversion(headers, ResponseType.RESPONSE.value, route.connection_id, route.index)
+        if found is None or found.target is None:
+            return route.address_headers
+        return route.address_headers | found.target.address_headers
 
     def post(
         self,
@@ -46,7 +57,7 @@ class ResponseRouter:
         if DIVERT_TO not in answer.headers:
             route.post(answer, ended, unasked=unasked)
             return
-        diverted = self._members.find_diversion(answer, response_type(answer), route.connection_id, route.index)
+        diverted = self._members.find_diversion(answer.headers, response_type(answer), route.connection_id, route.index)
         if diverted is None:
             route.post(answer, ended, unasked=unasked)
             return

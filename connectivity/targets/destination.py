@@ -111,6 +111,12 @@ class DestinationTemplate:
         """Whether there is only one address."""
         return self._address.is_constant
 
+    @property
+    def headers(self) -> frozenset[str]:
+        """The headers that the address depends on, in lower case."""
+        names = self._address.names if self._override is None else self._address.names | self._override.names
+        return frozenset(name.removeprefix("header:") for name in names if name.startswith("header:"))
+
     def resolve(self, context: PlaceholderContext) -> Destination | None:
         """Return the destination; None if the address has no value.
 

@@ -17,7 +17,7 @@ from connectivity.connections.model import ResponseType
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
 from connectivity.targets.open_connection import ConnectionComponent, OpenConnection
 from connectivity.targets.target import TargetPublisher
-from mappings.model.signals import Answer
+from mappings.model.signals import Headers
 
 DIVERTED_FROM = "diverted-response-from-connection"
 
@@ -57,9 +57,11 @@ class ConnectionDirectory(ConnectionComponent):
         for target in member.targets if member is not None else ():
             target.close()
 
-    def find_diversion(self, answer: Answer, kind: str, origin: str, source: int) -> ResponseDiversion | None:
-        """Return the diversion of a response to a source of the connection `origin`; None if not diverted."""
-        headers = answer.headers
+    def find_diversion(self, headers: Headers, kind: str, origin: str, source: int) -> ResponseDiversion | None:
+        """Return the diversion of a response to a source of the connection `origin`; None if not diverted.
+
+        `headers` are those of the response, or of its request.
+        """
         member = self._members.get(origin)
         to = headers.get(DIVERT_TO)
         if to is None or member is None or not member.diverting.is_source or DIVERTED_FROM in headers:

@@ -65,6 +65,11 @@ class SignalPublisher:
         is_constant = template is not None and template.constant is not None
         self._needs_context = not is_constant or any(mapper.writes_context for mapper in mappers)
 
+    @property
+    def address_headers(self) -> frozenset[str]:
+        """The headers that the address depends on, in lower case."""
+        return self._template.headers if self._template is not None else frozenset()
+
     def _map(self, signal: Outbound, template: DestinationTemplate) -> MappedSignal | None:
         """Return the mapped signal; None if its address has no value. Raises MappingError."""
         if self._needs_context:

@@ -76,7 +76,7 @@ def _case(
     if command.entity.name == NO_NAME:
         _check_several(command)
     # At most this size is never too large: the limit of a value is that of a thing and a policy together.
-    elif command.value is not None and len(command.value) > limits.thing:
+    if command.value is not None and len(command.value) > limits.thing:
         _check_value(command, command.value, limits)
     _check_headers(command, subjects, limits)
     address = paths.address(command.entity, command.path)

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from connectivity.authorization.enforcer import Enforcer
+from connectivity.authorization.enforcer import EXECUTE, READ, WRITE, Enforcer
 from connectivity.twins import values
 from connectivity.twins.context import CommandContext, Decision, decision, encode
 from connectivity.twins.errors import quote
 from mappings.ids import EntityId, EntityType, parse_entity_id
 
 CHECK_PERMISSIONS: Final = "checkPermissions"
+
+_KNOWN: Final = frozenset({READ, WRITE, EXECUTE})
+"""The permissions that a policy can grant."""
 
 _TYPES: Final = {"thing": EntityType.THING, "message": EntityType.THING, "policy": EntityType.POLICY}
 """The entity that a type of resource belongs to."""
@@ -73,6 +76,9 @@ def _enforcer_of(case: CommandContext, entity: EntityId) -> Enforcer | None:
 
 
 def _is_permitted(case: CommandContext, check: _Check, enforcer: Enforcer | None) -> bool:
-    return enforcer is not None and all(
-        enforcer.unrestricted(case.subjects, permission, check.resource) for permission in check.permissions
+    # The enforcer collects the statements about each permission that it is asked for.
+    return (
+        enforcer is not None
+        and _KNOWN.issuperset(check.permissions)
+        and all(enforcer.unrestricted(case.subjects, permission, check.resource) for permission in check.permissions)
     )

@@ -24,7 +24,7 @@ from mappings.ditto.messages import (
 from mappings.errors import Fault
 from mappings.ids import BUILT_IN_LABELS
 from mappings.model.envelope import Envelope
-from mappings.model.headers import repeated_headers, subscription_headers
+from mappings.model.headers import repeated_headers, subscription_headers, without_reply_address
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -182,7 +182,8 @@ def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
         member: dict[str, Any] = {"status": ack.status}
         if ack.value is not None:
             member["payload"] = msgspec.Raw(ack.value)
-        labels.setdefault(ack.label, []).append({**member, "headers": repeated_headers(ack.headers)})
+        ack_headers = without_reply_address(repeated_headers(ack.headers))
+        labels.setdefault(ack.label, []).append({**member, "headers": ack_headers})
     value = {label: found[0] if len(found) == 1 else found for label, found in labels.items()}
     return _envelope(signal, _answer_headers(signal), "/", value, status=signal.status)
 

@@ -400,6 +400,14 @@ def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if name not in _NEVER_SENT}
 
 
+def without_reply_address(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a signal as others than its sender may see them.
+
+    A client that knows the reply address of another one, such as the ID of a listener's peer, can send responses there.
+    """
+    return {name: value for name, value in headers.items() if name != "reply-to"}
+
+
 def subscription_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a command that the messages of its subscription repeat: no schema version."""
     return {name: value for name, value in headers.items() if name not in _NEVER_IN_SUBSCRIPTIONS}

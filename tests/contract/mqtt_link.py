@@ -22,6 +22,7 @@ from connectivity.transports.base import (
 from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
+from connectivity.transports.mqtt.mqtt311 import MAX_LEVELS
 from connectivity.transports.mqtt.probe import CHECKED_WHEN_SENT
 from mappings.model.envelope import Envelope
 from tests.contract.byte_limits import ByteLimits
@@ -401,6 +402,21 @@ class MqttBehavior(BrokerBehavior, ByteLimits, MqttSessionEnd):
             await wait_until(lambda: late.received)
             assert late.retained == [True]
         await asyncio.to_thread(harness.bare_client.retain, f"{harness.out}/other", b"")
+        await link.close()
+
+    async def test_a_topic_with_more_levels_than_the_broker_takes_does_not_end_the_link(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        """A client may choose the topic of a response, and Mosquitto closes the link for such a topic."""
+        link = await harness.connect()
+        publishing = Publishing(link)
+        for levels in (MAX_LEVELS, MAX_LEVELS + 1):
+            topic = harness.out + "/x" * (levels - 2)
+            publishing.give(OutboundMessage(topic, Envelope(b"{}", {}), 1))
+        taken, refused = await publishing.all_done()
+        assert isinstance(refused, PublishFailed)
+        assert (taken, refused.fault.status) == (None, 400)
+        assert not link.lost.done()
         await link.close()
 
     @pytest.mark.parametrize(

@@ -34,6 +34,15 @@ _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE = 0x8000, 0x4000, 0x2
 _PRIORITY, _CORRELATION, _REPLY_TO, _EXPIRATION, _MESSAGE_ID = 0x0800, 0x0400, 0x0200, 0x0100, 0x0080
 _MORE_FLAGS = 0x0001
 
+_PROPERTIES = {CONTENT_TYPE: _CONTENT_TYPE, CORRELATION: _CORRELATION, REPLY_TO: _REPLY_TO, MESSAGE_ID: _MESSAGE_ID}
+"""The headers that are also properties of a published message, and their flags."""
+
+_ROUTING_LISTS = frozenset({"CC", "BCC"})
+"""Headers that RabbitMQ reads as lists of further routing keys.
+
+It closes the channel if they are texts.
+"""
+
 _PERSISTENT = b"\x02"
 _FLAGS, _LENGTH = Struct(">H"), Struct(">I")
 _TIME = Struct(">q")
@@ -214,25 +223,24 @@ def _header_text(value: Any) -> str:
 def pack_properties(headers: Mapping[str, str]) -> bytes:
     """Pack the flags and properties of a persistent message with these headers.
 
-    All headers go into the table; four are also properties, except a `reply-to` upon which RabbitMQ closes the channel of a
-    publisher that reads no direct replies. Raises ValueError for headers that do not fit.
+    All headers but `CC` and `BCC` go into the table; four are also properties, unless they are too long for one. A `reply-to`
+    for direct replies is none: RabbitMQ closes the channel of a publisher that reads no direct replies. Raises ValueError
+    for headers that do not fit.
     """
     flags = _DELIVERY_MODE
-    content_type = correlation = reply_to = message_id = b""
+    properties: dict[str, bytes] = {}
     table: list[bytes] = []
     for name, value in headers.items():
+        if name in _ROUTING_LISTS:
+            continue
         try:
             encoded = value.encode()
         except UnicodeEncodeError as fault:
             raise ValueError(f"header {name[:200]!r} has an unpaired surrogate at position {fault.start}") from fault
-        if name == CONTENT_TYPE:
-            flags, content_type = flags | _CONTENT_TYPE, _pack_short(name, encoded)
-        elif name == CORRELATION:
-            flags, correlation = flags | _CORRELATION, _pack_short(name, encoded)
-        elif name == REPLY_TO and value != DIRECT_REPLIES:
-            flags, reply_to = flags | _REPLY_TO, _pack_short(name, encoded)
-        elif name == MESSAGE_ID:
-            flags, message_id = flags | _MESSAGE_ID, _pack_short(name, encoded)
+        is_property = len(encoded) <= MOST_BYTES and (name, value) != (REPLY_TO, DIRECT_REPLIES)
+        if is_property and (flag := _PROPERTIES.get(name)) is not None:
+            flags |= flag
+            properties[name] = bytes((len(encoded),)) + encoded
         table += (_pack_name(name), _LENGTH.pack(len(encoded)), encoded)
     if not table:
         return _FLAGS.pack(flags) + _PERSISTENT
@@ -240,13 +248,11 @@ def pack_properties(headers: Mapping[str, str]) -> bytes:
     return b"".join(
         (
             _FLAGS.pack(flags | _HEADERS),
-            content_type,
+            properties.get(CONTENT_TYPE, b""),
             _LENGTH.pack(len(fields)),
             fields,
             _PERSISTENT,
-            correlation,
-            reply_to,
-            message_id,
+            *(properties.get(name, b"") for name in (CORRELATION, REPLY_TO, MESSAGE_ID)),
         )
     )
 
@@ -263,9 +269,3 @@ def _pack_name(name: str) -> bytes:
     if not 0 < len(encoded) <= MOST_BYTES:
         raise ValueError(f"the header name {name[:200]!r} has {len(encoded)} bytes, expected 1 to {MOST_BYTES}")
     return bytes((len(encoded),)) + encoded + b"S"
-
-
-def _pack_short(name: str, encoded: bytes) -> bytes:
-    if len(encoded) > MOST_BYTES:
-        raise ValueError(f"header {name} has {len(encoded)} bytes, expected at most {MOST_BYTES}")
-    return bytes((len(encoded),)) + encoded

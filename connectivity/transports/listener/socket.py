@@ -185,7 +185,8 @@ class Socket(asyncio.Protocol, ABC):
         if transport.is_closing():
             return
         # Once the socket is being closed, only its end can follow.
-        is_wanted = self.times.closing is not None or not (self.has_unprocessed_input or not self.may_take)
+        is_closing = self.times.closing is not None
+        is_wanted = not self._unread if is_closing else not self.has_unprocessed_input and self.may_take
         if is_wanted and not self.times.is_reading:
             transport.resume_reading()
             # A peer is not blamed for a pong or a message that was not read while reading was paused.

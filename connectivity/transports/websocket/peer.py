@@ -37,6 +37,12 @@ from connectivity.transports.websocket.handshake import (
 PARSE_SIZE = 16 * 1024
 """Bytes that are parsed at once; messages in them beyond the peer's limit are kept."""
 
+SMALL_SIZE = 512
+"""The same after `MANY_FRAMES`: the smallest frames take milliseconds then."""
+
+MANY_FRAMES = 32
+"""How many parsed frames that are no messages, such as pings, end the peer's turn of the event loop."""
+
 MAX_OPENING = 16 * 1024
 """Most bytes of an opening request."""
 
@@ -96,6 +102,10 @@ class WebSocketPeer(Socket):
         self._fragments: bytearray | None = None
         self._is_text = False
         self._has_received = False
+        self._size = PARSE_SIZE
+        """How many bytes are parsed next."""
+        self._next_turn: asyncio.Handle | None = None
+        """Goes on with bytes that end the turn before."""
         self._opening_left = MAX_OPENING
         """Bytes that may still come until the opening request is complete; 0 afterwards."""
         self._delayed: asyncio.TimerHandle | None = None
@@ -143,20 +153,32 @@ class WebSocketPeer(Socket):
             # After our close frame nothing more is processed, so nothing is kept until there is room.
             if not self._unread or (self.can_exchange_messages and (self._messages or not self.may_take)):
                 break
+            if self._next_turn is not None:
+                break
             size = self._parse_size()
             part, self._unread = self._unread[:size], self._unread[size:]
-            self._parse(part)
+            is_flood = self._parse(part) > MANY_FRAMES
+            self._size = SMALL_SIZE if is_flood else PARSE_SIZE
+            if self._unread and (is_flood or (self.times.closing is not None and size == PARSE_SIZE)):
+                # Without messages no limit stops the peer: other tasks get their turn.
+                self._next_turn = self._loop.call_soon(self._take_turn)
+                break
+
+    def _take_turn(self) -> None:
+        self._next_turn = None
+        self.move()
 
     def _parse_size(self) -> int:
         """Return how many bytes to parse next: of the opening request one line, as frames follow the response."""
         if not self._opening_left:
-            return PARSE_SIZE
+            return self._size
         return self._unread.find(b"\n", 0, self._opening_left) + 1 or self._opening_left
 
     def ended(self) -> None:
         self._engine.receive_eof()
 
-    def _parse(self, part: bytes) -> None:
+    def _parse(self, part: bytes) -> int:
+        """Parse bytes; return how many frames they have that are no messages."""
         engine = self._engine
         engine.receive_data(part)
         events = engine.events_received()
@@ -170,11 +192,13 @@ class WebSocketPeer(Socket):
         if engine.close_expected() and self.times.closing is None:
             self.times.closing = self._loop.time()
         self._flush()
+        messages = len(self._messages)
         for event in events:
             if isinstance(event, Request):
                 self._opened(event)
             elif isinstance(event, Frame) and self.times.is_open:
                 self._frame(event)
+        return len(events) - len(self._messages) + messages
 
     def _opened(self, request: Request) -> None:
         if self._transport is None:

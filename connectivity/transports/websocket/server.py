@@ -7,8 +7,10 @@ import ssl
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from websockets.extensions.base import ServerExtensionFactory
-from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.exceptions import NegotiationError
+from websockets.extensions.base import Extension, ServerExtensionFactory
+from websockets.extensions.permessage_deflate import PerMessageDeflate, ServerPerMessageDeflateFactory
+from websockets.typing import ExtensionParameter
 
 from connectivity.config.api_settings import SHORTEST_TOKEN, is_loopback
 from connectivity.connections.model import Connection
@@ -106,10 +108,22 @@ def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
         return ()
     # Small windows bound the memory of a peer, and telemetry repeats itself within them.
     return [
-        ServerPerMessageDeflateFactory(
+        _DeflateFactory(
             server_max_window_bits=_WINDOW_BITS, client_max_window_bits=_WINDOW_BITS, compress_settings={"memLevel": 5}
         )
     ]
+
+
+class _DeflateFactory(ServerPerMessageDeflateFactory):
+    """Declines a window that the compressor does not have, so that its client connects without compression."""
+
+    def process_request_params(
+        self, params: Sequence[ExtensionParameter], accepted_extensions: Sequence[Extension]
+    ) -> tuple[list[ExtensionParameter], PerMessageDeflate]:
+        try:
+            return super().process_request_params(params, accepted_extensions)
+        except ValueError as error:
+            raise NegotiationError(str(error)) from error
 
 
 async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - a listener has no client name

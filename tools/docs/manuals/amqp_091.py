@@ -44,11 +44,15 @@ service cannot detect whether a client reads them. Names and keys have up to {MO
             f"property and table of headers; `{DIRECT_REPLIES}`, upon which RabbitMQ closes the channel, only the table",
         ),
         HeaderRule("message-id", "the property, or else the table of headers", "property and table of headers"),
+        HeaderRule(
+            "`CC`, `BCC`", "the table of headers", "is dropped, because RabbitMQ refuses texts in these headers"
+        ),
         HeaderRule("any other", "the table of headers", "the table of headers"),
     ),
-    header_rules="""\
+    header_rules=f"""\
 The service converts values that are not text to text: `true`, `12.5`, `2030-01-15T07:30:00Z`, lists and tables to JSON, and
-bytes that are not UTF-8 to base64. An enforcement's input can only be a header.
+bytes that are not UTF-8 to base64. An enforcement's input can only be a header. In messages to send, a text with more than
+{MOST_BYTES} bytes, such as a long correlation id, is only in the table of headers.
 """,
     outcomes=Outcomes(
         settled="the service acknowledges it",

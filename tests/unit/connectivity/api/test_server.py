@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from connectivity.api import server as server_module
 from connectivity.api.server import server_of
 from connectivity.config.api_settings import ApiSettings
 from tests.support.api.fake_management import app_of, management_with_connection
@@ -169,3 +171,36 @@ async def test_an_upgrade_to_a_websocket_is_no_more_than_a_request() -> None:
     async with served() as port, connected(port) as (reader, writer):
         writer.write(head)
         assert (await answer(reader))[0] == 200
+
+
+async def test_a_body_of_very_many_chunks_leaves_turns_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "TURN_SECONDS", 0.0)
+    turn = 0
+    parts: list[tuple[int, int]] = []
+    take = H11Protocol.data_received
+
+    def taken(protocol: H11Protocol, data: bytes) -> None:
+        parts.append((turn, len(data)))
+        take(protocol, data)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(H11Protocol, "data_received", taken)
+    chunks = b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
+    counting = asyncio.create_task(count_turns())
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(
+            b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\n" + chunks
+        )
+        assert (await answer(reader))[0] == 400
+        writer.write(GET)
+        assert (await answer(reader))[0] == 200
+    counting.cancel()
+    assert max(size for _, size in parts) <= server_module.PART_SIZE
+    assert sum(size for _, size in parts) > len(chunks)
+    assert len({turn for turn, _ in parts}) > len(chunks) // server_module.PART_SIZE // 2

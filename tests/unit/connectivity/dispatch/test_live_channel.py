@@ -12,6 +12,11 @@ BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlatio
 TURN = LiveCommand(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "c-2"})
 
 
+def test_a_sent_signal_does_not_show_the_reply_address_of_its_sender() -> None:
+    sent = outgoing(BLINK, RequestedAcks(("live-response",), True, 60))
+    assert (sent.headers["correlation-id"], "reply-to" in sent.headers) == ("c-1", False)
+
+
 def test_a_sent_signal_has_explicit_headers_about_its_acknowledgements() -> None:
     headers = outgoing(BLINK, RequestedAcks(("live-response",), True, 60)).headers
     assert (headers["response-required"], headers["requested-acks"]) == (True, ["live-response"])

@@ -32,7 +32,7 @@ def test_a_connection_does_not_divert_to_itself() -> None:
     members = ConnectionDirectory()
     config = {"is-diversion-source": "true", "is-diversion-target": "true", "authorized-connections-as-sources": "site"}
     members.opened(OpenConnection(connection(specificConfig=config), ()))
-    assert members.find_diversion(ANSWER, "response", "site", 0) is None
+    assert members.find_diversion(ANSWER.headers, "response", "site", 0) is None
 
 
 def test_a_target_connection_without_targets_takes_nothing() -> None:
@@ -40,7 +40,7 @@ def test_a_target_connection_without_targets_takes_nothing() -> None:
     members.opened(OpenConnection(connection(id="a", specificConfig={"is-diversion-source": "true"}), ()))
     config = {"is-diversion-target": "true", "authorized-connections-as-sources": "a"}
     members.opened(OpenConnection(connection(specificConfig=config), ()))
-    diverted = members.find_diversion(ANSWER, "response", "a", 0)
+    diverted = members.find_diversion(ANSWER.headers, "response", "a", 0)
     assert diverted is not None
     assert diverted.target is None
     assert repr(next(iter(members))) == "<OpenConnection a, 0 targets>"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from connectivity.authorization.enforcer import Enforcer
 from mappings.ids import EntityId, EntityType
 from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
@@ -138,6 +140,33 @@ def test_checks_of_many_entities_at_once_are_refused(harness: TwinHarness) -> No
     assert len(checked(harness, checks)) == 400
     checks["more"] = check("thing:/", "acme:more", "READ")
     assert harness.refused("checkPermissions", "/", checks, to=SEVERAL) == (400, "json.invalid")
+
+
+def test_the_value_of_a_command_about_several_entities_is_limited_like_others(harness: TwinHarness) -> None:
+    checks = {str(n): check(f"thing:/{'x' * 90}", THING, "READ") for n in range(1_500)}
+    assert harness.refused("checkPermissions", "/", checks, to=SEVERAL) == (413, "policies:policy.toolarge")
+    things = EntityId(EntityType.THING, "_", "_")
+    ids = {"thingIds": [THING] * 200, "more": "x" * 210_000}
+    assert harness.refused("retrieve", "/", ids, to=things) == (413, "things:thing.toolarge")
+
+
+def test_unknown_permissions_are_not_looked_up(harness: TwinHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking one up reads all resources of the policy, and there may be thousands of both."""
+    asked: list[str] = []
+    look_up = Enforcer.unrestricted
+
+    def noted(enforcer: Enforcer, subjects: Sequence[str], permission: str, path: str) -> bool:
+        asked.append(permission)
+        return look_up(enforcer, subjects, permission, path)
+
+    monkeypatch.setattr(Enforcer, "unrestricted", noted)
+    checks = {
+        "unknown": check("thing:/attributes/a", THING, "ADMIN"),
+        "both": check("thing:/attributes/a", THING, "READ", "ADMIN"),
+        "known": check("thing:/attributes/a", THING, "READ"),
+    }
+    assert checked(harness, checks) == {"unknown": False, "both": False, "known": True}
+    assert asked == ["READ"]
 
 
 def test_checks_are_about_no_single_policy(harness: TwinHarness) -> None:

@@ -1,14 +1,20 @@
-"""Messages to one peer within a turn of the event loop are written together."""
+"""What is sent to a peer within a turn of the event loop is written together; what it sends may take many turns."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
 
+import pytest
+from websockets.frames import CloseCode, Frame, Opcode
+
 from connectivity.transports.listener.socket import WRITE_SIZE
 from connectivity.transports.websocket.handshake import AcceptedHandshake
-from connectivity.transports.websocket.peer import WebSocketPeer
+from connectivity.transports.websocket.peer import PARSE_SIZE, SMALL_SIZE, WebSocketPeer
 from tests.support.websocket_request import upgrade_request
+
+LEFT: list[WebSocketPeer] = []
+"""The peers that were reported as gone."""
 
 
 class Socket(asyncio.Transport):
@@ -17,6 +23,7 @@ class Socket(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written: list[bytes] = []
+        self.is_read = True
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
@@ -29,9 +36,11 @@ class Socket(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.is_read = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.is_read = True
 
     def can_write_eof(self) -> bool:
         return True
@@ -54,7 +63,8 @@ class Listener:
 
     def entered(self, peer: WebSocketPeer) -> None: ...
 
-    def left(self, peer: WebSocketPeer) -> None: ...
+    def left(self, peer: WebSocketPeer) -> None:
+        LEFT.append(peer)
 
 
 async def inside() -> tuple[WebSocketPeer, Socket]:
@@ -104,3 +114,54 @@ async def test_nothing_is_written_to_a_socket_that_is_gone() -> None:
     peer.connection_lost(None)
     await asyncio.sleep(0)
     assert socket.written == []
+
+
+FLOOD = 20_000
+"""Frames that take about a second to process."""
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.PONG, Opcode.CONT])
+async def test_frames_that_are_no_messages_leave_turns_to_other_tasks(opcode: Opcode, is_closing: bool) -> None:
+    peer, socket = await inside()
+    if opcode is Opcode.CONT:
+        peer.data_received(Frame(Opcode.TEXT, b"", fin=False).serialize(mask=True))
+    if is_closing:
+        peer.farewell()
+    socket.written.clear()
+    peer.data_received(Frame(opcode, b"", fin=opcode is not Opcode.CONT).serialize(mask=True) * FLOOD)
+    turns = 0
+    while peer._unread:
+        left = len(peer._unread)
+        assert not socket.is_read
+        # As after each delivery that ends.
+        peer.move()
+        await asyncio.sleep(0)
+        turns += left - len(peer._unread) <= SMALL_SIZE
+    assert turns > 100, "after a while few frames are processed in each turn"
+    await asyncio.sleep(0)
+    assert socket.is_read
+    pongs = b"".join(socket.written).count(Frame(Opcode.PONG, b"").serialize(mask=False))
+    assert pongs == (FLOOD if opcode is Opcode.PING else 0)
+
+
+async def test_input_after_a_protocol_violation_leaves_turns_to_other_tasks() -> None:
+    peer, socket = await inside()
+    peer.fail(CloseCode.PROTOCOL_ERROR, "violation")
+    peer.data_received(bytes(20 * PARSE_SIZE))
+    turns = 0
+    while peer._unread:
+        assert not socket.is_read
+        await asyncio.sleep(0)
+        turns += 1
+    assert (turns, socket.is_read) == (19, True)
+
+
+async def test_a_socket_that_is_lost_during_a_flood_is_reported_when_its_frames_are_processed() -> None:
+    peer, _ = await inside()
+    peer.data_received(Frame(Opcode.PONG, b"").serialize(mask=True) * FLOOD)
+    peer.connection_lost(None)
+    while peer._unread:
+        assert peer not in LEFT
+        await asyncio.sleep(0)
+    assert peer in LEFT

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from websockets.exceptions import ConnectionClosed
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 from connectivity.errors import PublishFailed
 from connectivity.transports.base import OutboundMessage, ReaderStatus
@@ -211,6 +212,12 @@ async def test_compressed_messages_pass_both_ways_where_both_sides_want_them() -
         plain = await way.client()
         await way.send("/twins", b"to all")
         assert [await client.recv(), await plain.recv()] == ["to all"] * 2
+
+
+async def test_a_client_that_wants_a_window_that_the_service_does_not_have_connects_without_compression() -> None:
+    async with opened(options={"compression": "deflate"}) as way:
+        client, _ = await way.met(extensions=[ClientPerMessageDeflateFactory(server_max_window_bits=8)])
+        assert client.protocol.extensions == []
 
 
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
