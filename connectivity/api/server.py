@@ -91,7 +91,7 @@ class _Protocol(H11Protocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._head_deadline: asyncio.TimerHandle | None = None
-        self._unread = b""
+        self._unread = memoryview(b"")
         self._next_turn: asyncio.Handle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -106,7 +106,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._unread += data
+        self._unread = memoryview(b"".join((self._unread, data)))
         if self._next_turn is None:
             self._take_turn()
 
@@ -116,7 +116,7 @@ class _Protocol(H11Protocol):
         was_waiting, self._next_turn = self._next_turn is not None, None
         while self._unread and not self.transport.is_closing():
             part, self._unread = self._unread[:PART_SIZE], self._unread[PART_SIZE:]
-            self._parse(part)
+            self._parse(bytes(part))
             if self._unread and perf_counter() - begun > TURN_SECONDS and not self.transport.is_closing():
                 self.transport.pause_reading()
                 self._next_turn = self.loop.call_soon(self._take_turn)

@@ -7,8 +7,8 @@ report this. A weak acknowledgement is given only for a label that no recipient 
 weak acknowledgements).
 
 A response names its request by the correlation ID, and comes from a connection that was sent the request. It is sent with
-the headers of the request, which lead to the requester, and with its other own headers. The receivers do not
-learn the reply address of the requester: they could send it other responses.
+the headers of the request, which lead to the requester, and with its other own headers. The receivers do not learn the
+reply address of a listener's peer: they could send it other responses.
 """
 
 from __future__ import annotations
@@ -145,13 +145,13 @@ class _Recipients:
                 self._acknowledge(weak(self._signal.entity, label, "live", correlation_id))
 
 
-def outgoing(signal: Live, wish: RequestedAcks) -> Live:
-    """Return the signal to be sent, with explicit headers about its response and acknowledgements."""
-    headers = {
-        **without_reply_address(signal.headers),
-        "response-required": wish.is_answered,
-        "requested-acks": list(wish.labels),
-    }
+def outgoing(signal: Live, wish: RequestedAcks, *, is_of_peer: bool = False) -> Live:
+    """Return the signal to be sent, with explicit headers about its response and acknowledgements.
+
+    `is_of_peer`: its sender is a peer of a listener, whose reply address others do not learn.
+    """
+    own = without_reply_address(signal.headers) if is_of_peer else signal.headers
+    headers = {**own, "response-required": wish.is_answered, "requested-acks": list(wish.labels)}
     return replace(signal, headers=headers)
 
 

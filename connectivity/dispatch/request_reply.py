@@ -282,7 +282,8 @@ class RequestReply:
 
         if pending is None or not pending.is_over:
             # Otherwise it has reached its timeout before it could be sent.
-            origin, live = arrival.route.connection_id, outgoing(signal, requested)
+            origin, is_of_peer = arrival.route.connection_id, arrival.route.is_listener
+            live = outgoing(signal, requested, is_of_peer=is_of_peer)
             sent = publish(live, self._members, current, origin, requested.labels, acknowledge)
             if pending is not None:
                 pending.postings.extend(sent.postings)

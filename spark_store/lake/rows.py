@@ -1,7 +1,7 @@
 """Reads selected rows of one version of a table in order, from its files, in this process.
 
-The order is that of entity, type and revision. The log leaves out files without such rows, and statistics leave out row groups.
-The others are read in the order of their first entities, so that in a compacted table each is read once. Where so many overlap
+The order is that of entity, type and revision. Files and row groups without such rows are left out, by their statistics. The
+others are read in the order of their first entities, so that in a compacted table each is read once. Where so many overlap
 that their rows do not fit in memory, the first rows are kept, and the others are read again later.
 """
 

@@ -223,9 +223,9 @@ def _header_text(value: Any) -> str:
 def pack_properties(headers: Mapping[str, str]) -> bytes:
     """Pack the flags and properties of a persistent message with these headers.
 
-    All headers but `CC` and `BCC` go into the table; four are also properties, unless they are too long for one. A `reply-to`
-    for direct replies is none: RabbitMQ closes the channel of a publisher that reads no direct replies. Raises ValueError
-    for headers that do not fit.
+    All headers but `CC` and `BCC` go into the table; four are also properties, unless they are too long for one. The name of
+    direct replies is no property: RabbitMQ closes the channel of a publisher that reads none. Raises ValueError for headers
+    that do not fit.
     """
     flags = _DELIVERY_MODE
     properties: dict[str, bytes] = {}

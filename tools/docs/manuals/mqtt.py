@@ -24,10 +24,10 @@ MANUAL = Manual(
         ),
     ),
     address_rules="""\
-A message goes to every source that has a matching topic filter. With MQTT 3.1.1, a broker may deliver a message once for each
-matching filter, and the service cannot distinguish copies from new messages: it handles each of them. Mosquitto delivers
-such a message once, but RabbitMQ delivers it twice if the filters have QoS 0 and QoS 1. So the filters of a connection
-should not overlap.
+A message goes to every source that has a matching topic filter. With MQTT 3.1.1, a broker may deliver a message once for
+each matching filter, and the service cannot distinguish copies from new messages: it handles each of them. Mosquitto
+delivers such a message once, but RabbitMQ delivers it twice if the filters have QoS 0 and QoS 1. So the filters of a
+connection should not overlap.
 """,
     headers=(
         HeaderRule(TOPIC, "the topic of the message", "the topic, instead of the address"),

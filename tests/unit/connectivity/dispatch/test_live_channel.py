@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from connectivity.dispatch.live_channel import fits, forwarded_response, issued_response, outgoing
 from connectivity.sources.acknowledgements import RequestedAcks
 from mappings.model.signals import Command, LiveCommand, LiveResponse, Message, MessageResponse
@@ -12,9 +14,10 @@ BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlatio
 TURN = LiveCommand(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "c-2"})
 
 
-def test_a_sent_signal_does_not_show_the_reply_address_of_its_sender() -> None:
-    sent = outgoing(BLINK, RequestedAcks(("live-response",), True, 60))
-    assert (sent.headers["correlation-id"], "reply-to" in sent.headers) == ("c-1", False)
+@pytest.mark.parametrize("is_of_peer", [False, True])
+def test_a_sent_signal_shows_the_reply_address_of_its_sender_unless_that_is_a_peer(is_of_peer: bool) -> None:
+    sent = outgoing(BLINK, RequestedAcks(("live-response",), True, 60), is_of_peer=is_of_peer)
+    assert (sent.headers["correlation-id"], "reply-to" in sent.headers) == ("c-1", not is_of_peer)
 
 
 def test_a_sent_signal_has_explicit_headers_about_its_acknowledgements() -> None:
