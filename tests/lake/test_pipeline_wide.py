@@ -220,8 +220,8 @@ def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
 
     assert exported(EventSelection()) == expected
     with monkeypatch.context() as patch:
-        # Read in about six parts.
-        patch.setattr(rows, "_ROW_BYTES", rows.PART_BYTES // 8)
+        # Read in several parts.
+        patch.setattr(rows, "MOST_BYTES", 1_000)
         assert exported(EventSelection()) == expected
     assert exported(EventSelection(entity=other.id)) == [it for it in expected if it[0] == other.id]
     assert [it[4] for it in exported(EventSelection(TANK.id, "stream"))] == [r'"{\"v\":1}"', '"{nope"']
