@@ -115,7 +115,7 @@ def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
 
 
 class _DeflateFactory(ServerPerMessageDeflateFactory):
-    """Declines a window that the compressor does not have, so that its client connects without compression."""
+    """Declines a window that the compressor does not have: its client connects without compression."""
 
     def process_request_params(
         self, params: Sequence[ExtensionParameter], accepted_extensions: Sequence[Extension]
