@@ -285,19 +285,6 @@ class TestAmqp091(BrokerBehavior, ByteLimits):
         assert isinstance(refused, PublishFailed)
         assert (refused.fault.status, fine) == (400, None)
 
-    async def test_headers_that_clients_choose_keep_no_message_from_the_broker(
-        self, harness: AmqpLinkHarness, link: AmqpLink
-    ) -> None:
-        """A sender chooses the correlation ID, which is also a property; RabbitMQ reads `CC` and `BCC` as lists."""
-        publishing = Publishing(link)
-        publishing.give(*outgoing(harness.out, b"long", **{"correlation-id": "x" * 300}))
-        publishing.give(*outgoing(harness.out, b"copied", CC="x", BCC="y", cc="z"))
-        assert await publishing.all_done() == [None, None]
-        await wait_until(lambda: len(harness.received()) == 2)
-        long, copied = harness.bare_client.messages
-        assert (dict(long.headers), long.correlation_id) == ({"correlation-id": "x" * 300}, None)
-        assert dict(copied.headers) == {"cc": "z"}
-
     async def test_a_message_that_the_broker_does_not_keep_is_a_failure(
         self, harness: AmqpLinkHarness, link: AmqpLink
     ) -> None:

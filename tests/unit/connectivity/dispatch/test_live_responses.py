@@ -1,4 +1,4 @@
-"""Responses of devices to retrieves: the requester gets the parts that are readable in the twin."""
+"""Responses of devices: the requester gets the parts that are readable in the twin, at its own address."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.in_process.service import ConnectionHarness, command, document, source, target, until
-from tests.support.in_process.two_connections import COMMANDS, NACKS, collected, live, other_connection, with_status
+from tests.support.in_process.service import ConnectionHarness, command, creation, document, source, target, until
+from tests.support.in_process.two_connections import (
+    COMMANDS,
+    MESSAGES,
+    NACKS,
+    SEEN,
+    acknowledgement,
+    collected,
+    live,
+    message,
+    other_connection,
+    with_status,
+)
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -96,3 +107,42 @@ async def test_a_device_error_reaches_every_permitted_requester() -> None:
     await until(lambda: harness.answers())
     (answer,) = harness.answers()
     assert (answer["status"], answer["value"]) == (503, {"error": "asleep"})
+
+
+@pytest.mark.parametrize(
+    "asked", [{"answer_to": "ours"}, {"Answer_To": "ours"}, {}], ids=["same", "upper case", "none"]
+)
+@pytest.mark.parametrize("is_diverted", [False, True])
+async def test_a_responder_does_not_choose_the_address_of_its_response(
+    asked: dict[str, str], is_diverted: bool
+) -> None:
+    address = {"address": "{{ header:answer-to }}"}
+    diversion: dict[str, Any] = {"headerMapping": {"divert-response-to-connection": "desk"}} if is_diverted else {}
+    harness = ConnectionHarness(
+        source(replyTarget={"address": "out"} if is_diverted else address, **diversion),
+        source(),
+        specificConfig={"is-diversion-source": "true"},
+    )
+    await harness.ask(creation(), source=1)
+    harness.forget()
+    options = {"is-diversion-target": "true", "authorized-connections-as-sources": "site"}
+    desk = ConnectionHarness(beside=harness, id="desk", specificConfig=options, targets=[target(**address)])
+    other = other_connection(harness, target(MESSAGES))
+    harness.deliver(message(**asked))
+    other.deliver(with_status(message(answer_to="theirs", more="x"), 200))
+    await harness.settled(1)
+    published = (desk if is_diverted else harness).link.published
+    assert [each.address for each in published] == list(asked.values())
+    assert all(b'"more":"x"' in each.envelope.payload for each in published)
+
+
+async def test_an_acknowledgement_does_not_show_the_reply_address_of_its_sender() -> None:
+    harness = await collected()
+    other = other_connection(harness, target(MESSAGES))
+    harness.deliver(message(requested_acks=["live-response", SEEN]))
+    other.deliver(with_status(message(reply_to="peer-1", more="x"), 200))
+    other.deliver(acknowledgement(channel="live", reply_to="peer-1", more="y"))
+    await harness.settled(1)
+    (answer,) = harness.answers()
+    assert b"peer-1" not in harness.link.published[0].envelope.payload
+    assert [ack["headers"]["more"] for ack in answer["value"].values()] == ["x", "y"]

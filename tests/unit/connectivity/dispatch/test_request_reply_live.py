@@ -17,7 +17,6 @@ from tests.support.in_process.service import (
     OWNER,
     ConnectionHarness,
     command,
-    creation,
     document,
     pause,
     source,
@@ -67,45 +66,6 @@ async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_reque
     assert (headers["content-type"], headers["response-required"]) == ("text/plain", False)
     assert await other.settled(1)
     assert len(other.answers()) == 1, "a live answer causes no reply"
-
-
-@pytest.mark.parametrize(
-    "asked", [{"answer_to": "ours"}, {"Answer_To": "ours"}, {}], ids=["same", "upper case", "none"]
-)
-@pytest.mark.parametrize("is_diverted", [False, True])
-async def test_a_responder_does_not_choose_the_address_of_its_response(
-    asked: dict[str, str], is_diverted: bool
-) -> None:
-    address = {"address": "{{ header:answer-to }}"}
-    diversion: dict[str, Any] = {"headerMapping": {"divert-response-to-connection": "desk"}} if is_diverted else {}
-    harness = ConnectionHarness(
-        source(replyTarget={"address": "out"} if is_diverted else address, **diversion),
-        source(),
-        specificConfig={"is-diversion-source": "true"},
-    )
-    await harness.ask(creation(), source=1)
-    harness.forget()
-    options = {"is-diversion-target": "true", "authorized-connections-as-sources": "site"}
-    desk = ConnectionHarness(beside=harness, id="desk", specificConfig=options, targets=[target(**address)])
-    other = other_connection(harness, target(MESSAGES))
-    harness.deliver(message(**asked))
-    other.deliver(with_status(message(answer_to="theirs", more="x"), 200))
-    await harness.settled(1)
-    published = (desk if is_diverted else harness).link.published
-    assert [each.address for each in published] == list(asked.values())
-    assert all(b'"more":"x"' in each.envelope.payload for each in published)
-
-
-async def test_an_acknowledgement_does_not_show_the_reply_address_of_its_sender() -> None:
-    harness = await collected()
-    other = other_connection(harness, target(MESSAGES))
-    harness.deliver(message(requested_acks=["live-response", SEEN]))
-    other.deliver(with_status(message(reply_to="peer-1", more="x"), 200))
-    other.deliver(acknowledgement(channel="live", reply_to="peer-1", more="y"))
-    await harness.settled(1)
-    (answer,) = harness.answers()
-    assert b"peer-1" not in harness.link.published[0].envelope.payload
-    assert [ack["headers"]["more"] for ack in answer["value"].values()] == ["x", "y"]
 
 
 async def test_case_08_without_a_response_the_requester_gets_408_and_the_message_is_requeued() -> None:
