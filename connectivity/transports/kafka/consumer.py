@@ -273,11 +273,12 @@ class KafkaConsumer:
     def _hand_over(self, messages: Sequence[Message]) -> None:
         records: Records = []
         unreadable: dict[Partition, UnreadableRecord] = {}
+        deleted: dict[Partition, int] = {}
         for message in messages:
             topic = message.topic() or ""
             partition = self._partitions.get((topic, message.partition() or 0))
             error = message.error()
-            if error is not None and error.code() != KafkaError._BAD_COMPRESSION:
+            if error is not None and error.code() not in (KafkaError._BAD_COMPRESSION, KafkaError._AUTO_OFFSET_RESET):
                 self.errors.note(error, topic)
                 self._call_on_loop(self._on_error, error, topic)
             elif partition is None:
@@ -288,6 +289,8 @@ class KafkaConsumer:
                     raise _recreated(topic)
                 partition.read_from = offset + 1
                 records.append((partition, message))
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                deleted[partition] = message.offset() or 0
             elif partition not in unreadable:
                 # The library would read the batch forever. Its offset is known, but not its end, so its records are
                 # skipped one after another.
@@ -304,6 +307,25 @@ class KafkaConsumer:
             if not self._is_waking:
                 self._is_waking = True
                 self._call_on_loop(self._wake)
+        for partition, offset in deleted.items():
+            self._skip_deleted(partition, offset)
+
+    def _skip_deleted(self, partition: Partition, offset: int) -> None:
+        """Continue with the first record of a partition, because its next one, at `offset`, was deleted.
+
+        Raises NotConnected if the partition ends before it, KafkaException, TimeoutError.
+        """
+        [first] = list_offsets(self._admin, [_topic_partition(partition)], _BEGINNING).values()
+        if first <= offset:
+            raise _recreated(partition.topic)
+        _log_deleted(partition.topic, partition.number, first - offset)
+        partition.read_from = first
+        # The library does not fetch this partition any more, and can only seek in those that it fetches.
+        place = _topic_partition(partition, first)
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([place])
+        if self._is_paused:
+            self._consumer.pause([place])
 
     def _wake(self) -> None:
         self._is_waking = False
@@ -383,7 +405,7 @@ class KafkaConsumer:
             if place.offset > end_of[key] or (place.metadata and place.metadata != ids[place.topic]):
                 start = OFFSET_BEGINNING
             elif not is_new and (deleted := beginning_of[key] - start) > 0:
-                log.warning("records deleted before they were read", address=key[0], partition=key[1], records=deleted)
+                _log_deleted(*key, deleted)
             elif is_new:
                 start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
             partition = Partition(
@@ -456,6 +478,10 @@ class Throttle:
     def took(self, count: int) -> None:
         if self._limit is not None:
             self.remaining -= count
+
+
+def _log_deleted(topic: str, number: int, records: int) -> None:
+    log.warning("records deleted before they were read", address=topic, partition=number, records=records)
 
 
 def _recreated(topic: str) -> NotConnected:
