@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined] # not in its list of names
 
 from connectivity.transports.kafka.link import KafkaLink
@@ -117,3 +118,15 @@ async def test_clients_that_share_a_topic_read_a_partition_that_was_created_mean
         task.cancel()
     for link in links:
         await link.close()
+
+
+async def test_a_group_continues_at_the_offset_of_another_program(harness: KafkaLinkHarness) -> None:
+    """Whatever metadata that program has committed with it."""
+    await harness.send([b"0", b"1", b"2"])
+    other = Consumer({"bootstrap.servers": harness.broker.bootstrap, "group.id": harness.name})
+    place = TopicPartition(harness.source, 0, 2, metadata="committed by hand")
+    await asyncio.to_thread(lambda: other.commit(offsets=[place], asynchronous=False))
+    other.close()
+    link = await harness.connect(consumerOffsetReset="earliest")
+    assert await settle(link, 1) == [b"2"]
+    await link.close()

@@ -38,7 +38,14 @@ from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.base import MOST_WAITING
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
-from connectivity.transports.kafka.group import RESPONSE_TIMEOUT, Key, is_out_of_date, later_partitions, list_offsets
+from connectivity.transports.kafka.group import (
+    RESPONSE_TIMEOUT,
+    Key,
+    committed_topic_id,
+    is_out_of_date,
+    later_partitions,
+    list_offsets,
+)
 from connectivity.transports.kafka.partition import Partition
 from connectivity.transports.kafka.read_errors import ReadErrors
 from connectivity.transports.kafka.records import Record, UnreadableRecord
@@ -402,7 +409,7 @@ class KafkaConsumer:
             key = place.topic, place.partition
             is_new = place.offset < 0
             start = place.offset
-            if place.offset > end_of[key] or (place.metadata and place.metadata != ids[place.topic]):
+            if place.offset > end_of[key] or committed_topic_id(place) not in (None, ids[place.topic]):
                 start = OFFSET_BEGINNING
             elif not is_new and (deleted := beginning_of[key] - start) > 0:
                 _log_deleted(*key, deleted)
