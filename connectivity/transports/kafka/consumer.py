@@ -253,7 +253,7 @@ class KafkaConsumer:
     def _resume(self) -> None:
         """Resume all partitions except those that wait to be read again."""
         self._is_paused = False
-        waiting = {(partition.topic, partition.number) for _, partition in self._waiting}
+        waiting = {(partition.topic, partition.number) for _, partition in self._waiting if self._owns(partition)}
         assigned = self._consumer.assignment()
         self._consumer.resume([place for place in assigned if (place.topic, place.partition) not in waiting])
 
@@ -381,8 +381,8 @@ class KafkaConsumer:
             self._partitions[partition.topic, partition.number] = partition
             self._call_on_loop(self._on_committed, partition.key, max(partition.settled, 0))
         consumer.incremental_assign([_topic_partition(partition, partition.settled) for partition, _ in found])
-        if self._is_paused:
-            consumer.pause(places)
+        # The library keeps partitions paused that were taken away.
+        (consumer.pause if self._is_paused else consumer.resume)(places)
         self._call_on_loop(self._has_joined)
 
     def _has_joined(self) -> None:
