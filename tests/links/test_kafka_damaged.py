@@ -38,17 +38,18 @@ async def test_a_damaged_record_is_not_delivered_and_shows_in_the_condition_unti
 
 
 @pytest.mark.broker("kafka")
-async def test_records_that_were_deleted_before_they_were_read_are_logged(kafka: Kafka) -> None:
+async def test_records_that_were_deleted_before_they_were_read_are_logged_once(kafka: Kafka) -> None:
     async with KafkaLinkHarness.to(kafka) as harness:
         link = await harness.connect()
         await link.close()
         await harness.send([b"0", b"1", b"2", b"3"])
         await delete_records(harness, 3)
         with capture_logs() as logs:
-            link = await harness.connect()
-        assert await DeliveryCollector(link).payloads(1) == [b"3"]
+            for _ in range(2):
+                link = await harness.connect()
+                assert await DeliveryCollector(link).payloads(1, settle=False) == [b"3"]
+                await link.close()
         assert logs == [deleted_event(harness, 3)]
-        await link.close()
 
 
 @pytest.mark.broker("kafka")

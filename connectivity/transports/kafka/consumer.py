@@ -372,7 +372,7 @@ class KafkaConsumer:
     def _start_partitions(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """Start with newly assigned partitions. Raises KafkaException, and TimeoutError without an answer."""
         found = self._starts(places)
-        begun = [partition for partition, is_new in found if is_new and partition.settled >= 0]
+        begun = [partition for partition, must_commit in found if must_commit]
         if begun:
             consumer.commit(
                 offsets=[_topic_partition(partition, partition.settled) for partition in begun], asynchronous=False
@@ -390,7 +390,7 @@ class KafkaConsumer:
             self.joined.set_result(None)
 
     def _starts(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
-        """Return the partitions with their starts, and whether the group has no offset.
+        """Return the partitions with their starts, and whether a start must be committed.
 
         The broker may still hold offsets of a deleted topic when one with the same name is created: those name another
         topic ID, or are beyond the end. Then the partition is read from its beginning. Raises KafkaException, TimeoutError.
@@ -407,18 +407,20 @@ class KafkaConsumer:
             if place.error is not None:
                 raise KafkaException(place.error)
             key = place.topic, place.partition
-            is_new = place.offset < 0
-            start = place.offset
-            if place.offset > end_of[key] or committed_topic_id(place) not in (None, ids[place.topic]):
+            start, must_commit = place.offset, False
+            if start > end_of[key] or committed_topic_id(place) not in (None, ids[place.topic]):
                 start = OFFSET_BEGINNING
-            elif not is_new and (deleted := beginning_of[key] - start) > 0:
+            elif start >= 0 and (deleted := beginning_of[key] - start) > 0:
                 _log_deleted(*key, deleted)
-            elif is_new:
-                start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
+                start, must_commit = beginning_of[key], True
+            elif start < 0 and self._begins_at_end and key in self._known:
+                start, must_commit = end_of[key], True
+            elif start < 0:
+                start = OFFSET_BEGINNING
             partition = Partition(
                 self, *key, ids[place.topic], start, end_of[key], is_at_least_once=self._topics[place.topic]
             )
-            found.append((partition, is_new))
+            found.append((partition, must_commit))
         return found
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
