@@ -26,6 +26,7 @@ import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -402,6 +403,8 @@ class KafkaConsumer:
         ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
         beginning_of = list_offsets(self._admin, places, _BEGINNING)
         end_of = list_offsets(self._admin, places, _END)
+        # Records of transactions that are still open follow.
+        visible_end_of = list_offsets(self._admin, places, _END, isolation_level=IsolationLevel.READ_COMMITTED)
         found = []
         for place in committed:
             if place.error is not None:
@@ -414,7 +417,7 @@ class KafkaConsumer:
                 _log_deleted(*key, deleted)
                 start, must_commit = beginning_of[key], True
             elif start < 0 and self._begins_at_end and key in self._known:
-                start, must_commit = end_of[key], True
+                start, must_commit = visible_end_of[key], True
             elif start < 0:
                 start = OFFSET_BEGINNING
             partition = Partition(

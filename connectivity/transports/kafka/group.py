@@ -14,6 +14,7 @@ from typing import TypeVar
 from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -71,7 +72,9 @@ def later_partitions(consumer: Consumer, known: Iterable[Key]) -> set[Key]:
     return {key for key in known if key[0] in read}
 
 
-def list_offsets(admin: AdminClient, places: Iterable[TopicPartition], spec: OffsetSpec) -> dict[Key, int]:
+def list_offsets(
+    admin: AdminClient, places: Iterable[TopicPartition], spec: OffsetSpec, **options: IsolationLevel
+) -> dict[Key, int]:
     """Return the first or next offset of each partition; block, and ask again while leaders change.
 
     Raises KafkaException, TimeoutError.
@@ -79,7 +82,7 @@ def list_offsets(admin: AdminClient, places: Iterable[TopicPartition], spec: Off
     wanted = {TopicPartition(place.topic, place.partition): spec for place in places}
 
     def request() -> dict[Key, int]:
-        answers = admin.list_offsets(wanted)
+        answers = admin.list_offsets(wanted, **options)
         return {(it.topic, it.partition): answer.result(RESPONSE_TIMEOUT).offset for it, answer in answers.items()}
 
     return _retried(request, LEADER_CHANGES, RESPONSE_TIMEOUT)
