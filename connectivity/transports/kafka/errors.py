@@ -45,8 +45,16 @@ VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 LINK_CAUSED_ERRORS = {KafkaError._FATAL, *PRODUCER_LOST}
 """Errors of messages that are caused by the link and not by the message."""
 
-TEMPORARY_ERRORS = {KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.THROTTLING_QUOTA_EXCEEDED}
-"""Errors of messages that may not occur again, but that the library does not retry."""
+TEMPORARY_ERRORS = {
+    KafkaError.UNKNOWN,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.INVALID_TIMESTAMP,
+}
+"""Errors of messages that may not occur again, but that the library does not retry.
+
+A timestamp is invalid if the clocks of the service and of the broker differ; a message that is sent again has a new one.
+"""
 
 SIZE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
 
