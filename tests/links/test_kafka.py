@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition, Uuid
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 from connectivity.transports.base import ConsumeOptions, OutboundMessage, Outcome
@@ -419,7 +419,7 @@ class TestKafka(BrokerBehavior, ByteLimits):
         delivery.settle()
         await again.close()
 
-    @pytest.mark.parametrize(("offset", "topic_id"), [(1, "another topic's"), (5, "")])
+    @pytest.mark.parametrize(("offset", "topic_id"), [(1, str(Uuid(1, 2))), (5, "")])
     async def test_offsets_of_a_deleted_topic_do_not_apply_to_a_new_one_with_its_name(
         self, harness: KafkaLinkHarness, kafka: Kafka, offset: int, topic_id: str
     ) -> None:

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined] # not in its list of names
 
+from connectivity.transports.base import Outcome
+from connectivity.transports.kafka import partition
 from connectivity.transports.kafka.link import KafkaLink
 from tests.contract.link import DeliveryCollector
 from tests.support.brokers.kafka import Kafka
 from tests.support.kafka_link import KafkaLinkHarness
-from tests.support.wait import PATIENCE, wait_until
+from tests.support.wait import PATIENCE, wait_until, wait_until_sync
 
 pytestmark = pytest.mark.broker("kafka")
 
@@ -117,3 +120,45 @@ async def test_clients_that_share_a_topic_read_a_partition_that_was_created_mean
         task.cancel()
     for link in links:
         await link.close()
+
+
+async def test_a_group_continues_at_the_offset_of_another_program(harness: KafkaLinkHarness) -> None:
+    """Whatever metadata that program has committed with it."""
+    await harness.send([b"0", b"1", b"2"])
+    other = Consumer({"bootstrap.servers": harness.broker.bootstrap, "group.id": harness.name})
+    place = TopicPartition(harness.source, 0, 2, metadata="committed by hand")
+    await asyncio.to_thread(lambda: other.commit(offsets=[place], asynchronous=False))
+    other.close()
+    link = await harness.connect(consumerOffsetReset="earliest")
+    assert await settle(link, 1) == [b"2"]
+    await link.close()
+
+
+async def test_a_paused_partition_that_was_given_to_another_member_and_back_is_read(
+    harness: KafkaLinkHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library keeps a partition paused when it is taken away."""
+    monkeypatch.setattr(partition, "FIRST_DELAY", 600.0)
+    monkeypatch.setattr(partition, "LONGEST_DELAY", 600.0)
+    await create_partition(harness, 2)
+    link = await harness.connect(consumerOffsetReset="earliest")
+    for number in range(2):
+        await harness.send_anew(harness.source, b"%d" % number, partition=number)
+    taker = DeliveryCollector(link)
+    for rejected in await taker.take(2):
+        # The link pauses the partition until it reads it again.
+        rejected.settle(Outcome.REDELIVER)
+    number = await asyncio.to_thread(join_and_leave, harness)
+    assert await taker.payloads(1) == [b"%d" % number]
+    await link.close()
+
+
+def join_and_leave(harness: KafkaLinkHarness) -> int:
+    """Be a member of the link's group until a partition is assigned, and return its number."""
+    settings = {"bootstrap.servers": harness.broker.bootstrap, "group.id": harness.name, "log_level": 0}
+    member = Consumer({**settings, "partition.assignment.strategy": "cooperative-sticky", "enable.auto.commit": False})
+    member.subscribe([harness.source])
+    wait_until_sync(lambda: member.poll(0.1) or member.assignment())
+    [place] = member.assignment()
+    member.close()
+    return place.partition

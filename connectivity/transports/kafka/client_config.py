@@ -104,8 +104,8 @@ def consumer_settings(
         "auto.commit.interval.ms": COMMIT_INTERVAL,
         # Without it, damaged records are read as they are, or the consumer stops at them silently.
         "check.crcs": True,
-        # For offsets whose records are deleted. The start of a group without offsets is decided at assignment.
-        "auto.offset.reset": "earliest",
+        # Reports offsets whose records are deleted. The start of a group without offsets is decided at assignment.
+        "auto.offset.reset": "error",
         # The maximum delay until a deleted topic is noticed.
         "topic.metadata.refresh.interval.ms": 10_000,
         "queued.min.messages": PREFETCHED_RECORDS,

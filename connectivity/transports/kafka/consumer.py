@@ -26,6 +26,7 @@ import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -38,7 +39,14 @@ from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.base import MOST_WAITING
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
-from connectivity.transports.kafka.group import RESPONSE_TIMEOUT, Key, is_out_of_date, later_partitions, list_offsets
+from connectivity.transports.kafka.group import (
+    RESPONSE_TIMEOUT,
+    Key,
+    committed_topic_id,
+    is_out_of_date,
+    later_partitions,
+    list_offsets,
+)
 from connectivity.transports.kafka.partition import Partition
 from connectivity.transports.kafka.read_errors import ReadErrors
 from connectivity.transports.kafka.records import Record, UnreadableRecord
@@ -246,7 +254,7 @@ class KafkaConsumer:
     def _resume(self) -> None:
         """Resume all partitions except those that wait to be read again."""
         self._is_paused = False
-        waiting = {(partition.topic, partition.number) for _, partition in self._waiting}
+        waiting = {(partition.topic, partition.number) for _, partition in self._waiting if self._owns(partition)}
         assigned = self._consumer.assignment()
         self._consumer.resume([place for place in assigned if (place.topic, place.partition) not in waiting])
 
@@ -273,11 +281,12 @@ class KafkaConsumer:
     def _hand_over(self, messages: Sequence[Message]) -> None:
         records: Records = []
         unreadable: dict[Partition, UnreadableRecord] = {}
+        deleted: dict[Partition, int] = {}
         for message in messages:
             topic = message.topic() or ""
             partition = self._partitions.get((topic, message.partition() or 0))
             error = message.error()
-            if error is not None and error.code() != KafkaError._BAD_COMPRESSION:
+            if error is not None and error.code() not in (KafkaError._BAD_COMPRESSION, KafkaError._AUTO_OFFSET_RESET):
                 self.errors.note(error, topic)
                 self._call_on_loop(self._on_error, error, topic)
             elif partition is None:
@@ -288,6 +297,8 @@ class KafkaConsumer:
                     raise _recreated(topic)
                 partition.read_from = offset + 1
                 records.append((partition, message))
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                deleted[partition] = message.offset() or 0
             elif partition not in unreadable:
                 # The library would read the batch forever. Its offset is known, but not its end, so its records are
                 # skipped one after another.
@@ -304,6 +315,25 @@ class KafkaConsumer:
             if not self._is_waking:
                 self._is_waking = True
                 self._call_on_loop(self._wake)
+        for partition, offset in deleted.items():
+            self._skip_deleted(partition, offset)
+
+    def _skip_deleted(self, partition: Partition, offset: int) -> None:
+        """Continue with the first record of a partition, because its next one, at `offset`, was deleted.
+
+        Raises NotConnected if the partition ends before it, KafkaException, TimeoutError.
+        """
+        [first] = list_offsets(self._admin, [_topic_partition(partition)], _BEGINNING).values()
+        if first <= offset:
+            raise _recreated(partition.topic)
+        _log_deleted(partition.topic, partition.number, first - offset)
+        partition.read_from = first
+        # The library does not fetch this partition any more, and can only seek in those that it fetches.
+        place = _topic_partition(partition, first)
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([place])
+        if self._is_paused:
+            self._consumer.pause([place])
 
     def _wake(self) -> None:
         self._is_waking = False
@@ -343,7 +373,7 @@ class KafkaConsumer:
     def _start_partitions(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """Start with newly assigned partitions. Raises KafkaException, and TimeoutError without an answer."""
         found = self._starts(places)
-        begun = [partition for partition, is_new in found if is_new and partition.settled >= 0]
+        begun = [partition for partition, must_commit in found if must_commit]
         if begun:
             consumer.commit(
                 offsets=[_topic_partition(partition, partition.settled) for partition in begun], asynchronous=False
@@ -352,8 +382,8 @@ class KafkaConsumer:
             self._partitions[partition.topic, partition.number] = partition
             self._call_on_loop(self._on_committed, partition.key, max(partition.settled, 0))
         consumer.incremental_assign([_topic_partition(partition, partition.settled) for partition, _ in found])
-        if self._is_paused:
-            consumer.pause(places)
+        # The library keeps partitions paused that were taken away.
+        (consumer.pause if self._is_paused else consumer.resume)(places)
         self._call_on_loop(self._has_joined)
 
     def _has_joined(self) -> None:
@@ -361,7 +391,7 @@ class KafkaConsumer:
             self.joined.set_result(None)
 
     def _starts(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
-        """Return the partitions with their starts, and whether the group has no offset.
+        """Return the partitions with their starts, and whether a start must be committed.
 
         The broker may still hold offsets of a deleted topic when one with the same name is created: those name another
         topic ID, or are beyond the end. Then the partition is read from its beginning. Raises KafkaException, TimeoutError.
@@ -373,23 +403,27 @@ class KafkaConsumer:
         ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
         beginning_of = list_offsets(self._admin, places, _BEGINNING)
         end_of = list_offsets(self._admin, places, _END)
+        # Records of transactions that are still open follow.
+        visible_end_of = list_offsets(self._admin, places, _END, isolation_level=IsolationLevel.READ_COMMITTED)
         found = []
         for place in committed:
             if place.error is not None:
                 raise KafkaException(place.error)
             key = place.topic, place.partition
-            is_new = place.offset < 0
-            start = place.offset
-            if place.offset > end_of[key] or (place.metadata and place.metadata != ids[place.topic]):
+            start, must_commit = place.offset, False
+            if start > end_of[key] or committed_topic_id(place) not in (None, ids[place.topic]):
                 start = OFFSET_BEGINNING
-            elif not is_new and (deleted := beginning_of[key] - start) > 0:
-                log.warning("records deleted before they were read", address=key[0], partition=key[1], records=deleted)
-            elif is_new:
-                start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
+            elif start >= 0 and (deleted := beginning_of[key] - start) > 0:
+                _log_deleted(*key, deleted)
+                start, must_commit = beginning_of[key], True
+            elif start < 0 and self._begins_at_end and key in self._known:
+                start, must_commit = visible_end_of[key], True
+            elif start < 0:
+                start = OFFSET_BEGINNING
             partition = Partition(
                 self, *key, ids[place.topic], start, end_of[key], is_at_least_once=self._topics[place.topic]
             )
-            found.append((partition, is_new))
+            found.append((partition, must_commit))
         return found
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
@@ -456,6 +490,10 @@ class Throttle:
     def took(self, count: int) -> None:
         if self._limit is not None:
             self.remaining -= count
+
+
+def _log_deleted(topic: str, number: int, records: int) -> None:
+    log.warning("records deleted before they were read", address=topic, partition=number, records=records)
 
 
 def _recreated(topic: str) -> NotConnected:

@@ -42,21 +42,39 @@ For all others a probe finds more (`connectivity.transports.kafka.handshake`).
 VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 """Errors that follow from others, such as a refused login or certificate."""
 
+_LOST_WORDS = tuple(KafkaError(code).str() for code in VAGUE)
+
 LINK_CAUSED_ERRORS = {KafkaError._FATAL, *PRODUCER_LOST}
 """Errors of messages that are caused by the link and not by the message."""
 
-TEMPORARY_ERRORS = {KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.THROTTLING_QUOTA_EXCEEDED}
-"""Errors of messages that may not occur again, but that the library does not retry."""
+TEMPORARY_ERRORS = {
+    KafkaError.UNKNOWN,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.INVALID_TIMESTAMP,
+}
+"""Errors of messages that may not occur again, but that the library does not retry.
+
+A timestamp is invalid if the clocks of the service and of the broker differ; a message that is sent again has a new one.
+"""
 
 SIZE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _CERTIFICATE_WORDS = ("certificate", "unknown ca", "unknown_ca", "verify", "hostname mismatch")
 
 
+def code_of(error: KafkaError) -> int:
+    """Return the code of an error; the library reports a connection lost during a login as a refused login."""
+    code = error.code()
+    if code == KafkaError._AUTHENTICATION and any(words in error.str() for words in _LOST_WORDS):
+        return KafkaError._TRANSPORT
+    return code
+
+
 def link_error(error: KafkaError, subject: str = "") -> LinkError:
     """Return the error of a failed or lost link. `subject` is the topic that it is about."""
     words = f"{subject}: {error.str()}" if subject else error.str()
-    code = error.code()
+    code = code_of(error)
     if code == KafkaError._SSL:
         if any(word in words.lower() for word in _CERTIFICATE_WORDS):
             return ConnectionRefused(Detail.CERTIFICATE, words)
@@ -80,7 +98,7 @@ def telling(error: KafkaError) -> int:
     A lost link first shows as "disconnected" and then with the broker's state; a refused login or certificate first
     shows as itself and then as disconnects.
     """
-    if error.code() not in VAGUE:
+    if code_of(error) not in VAGUE:
         return 2
     return 0 if link_error(error).detail is Detail.CONNECTING else 1
 

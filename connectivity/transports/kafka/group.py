@@ -6,6 +6,7 @@ were created or its topics have changed meanwhile (KIP-345). The library does no
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
@@ -13,6 +14,7 @@ from typing import TypeVar
 from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -44,9 +46,17 @@ LEADER_CHANGES = {
 }
 """Errors while the leader of a partition changes, or has changed since the library asked for it."""
 
+_TOPIC_ID = re.compile(r"[A-Za-z0-9+/]{21}[AQgw]")
+"""16 bytes in base64, as the client library writes them."""
+
 T = TypeVar("T")
 
 Key = tuple[str, int]
+
+
+def committed_topic_id(place: TopicPartition) -> str | None:
+    """Return the ID of the topic of a committed offset; None if another program has committed it."""
+    return place.metadata if place.metadata and _TOPIC_ID.fullmatch(place.metadata) else None
 
 
 def later_partitions(consumer: Consumer, known: Iterable[Key]) -> set[Key]:
@@ -58,11 +68,13 @@ def later_partitions(consumer: Consumer, known: Iterable[Key]) -> set[Key]:
     known = set(known)
     wanted = [TopicPartition(*key) for key in known]
     places = _retried(lambda: consumer.committed(wanted, COORDINATOR_TIMEOUT), NO_COORDINATOR, COORDINATOR_TIMEOUT)
-    read = {place.topic for place in places if place.error is None and place.offset >= 0 and place.metadata}
+    read = {place.topic for place in places if place.error is None and place.offset >= 0 and committed_topic_id(place)}
     return {key for key in known if key[0] in read}
 
 
-def list_offsets(admin: AdminClient, places: Iterable[TopicPartition], spec: OffsetSpec) -> dict[Key, int]:
+def list_offsets(
+    admin: AdminClient, places: Iterable[TopicPartition], spec: OffsetSpec, **options: IsolationLevel
+) -> dict[Key, int]:
     """Return the first or next offset of each partition; block, and ask again while leaders change.
 
     Raises KafkaException, TimeoutError.
@@ -70,7 +82,7 @@ def list_offsets(admin: AdminClient, places: Iterable[TopicPartition], spec: Off
     wanted = {TopicPartition(place.topic, place.partition): spec for place in places}
 
     def request() -> dict[Key, int]:
-        answers = admin.list_offsets(wanted)
+        answers = admin.list_offsets(wanted, **options)
         return {(it.topic, it.partition): answer.result(RESPONSE_TIMEOUT).offset for it, answer in answers.items()}
 
     return _retried(request, LEADER_CHANGES, RESPONSE_TIMEOUT)

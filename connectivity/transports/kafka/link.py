@@ -35,7 +35,7 @@ from connectivity.transports.base import (
 )
 from connectivity.transports.dialer import run_in_thread
 from connectivity.transports.kafka.consumer import KafkaConsumer
-from connectivity.transports.kafka.errors import ALL_DOWN, ENDS, link_error, telling
+from connectivity.transports.kafka.errors import ALL_DOWN, ENDS, code_of, link_error, telling
 from connectivity.transports.kafka.handshake import list_brokers
 from connectivity.transports.kafka.partition import Partition, PartitionDelivery
 from connectivity.transports.kafka.producer import KafkaProducer
@@ -235,7 +235,7 @@ class KafkaLink:
             self.down.set()
             if self._is_started:
                 self._start_probe()
-        elif error.fatal() or error.code() in ENDS:
+        elif error.fatal() or code_of(error) in ENDS:
             self.ended(link_error(error, topic))
         elif self._last_error is None or telling(error) >= telling(self._last_error):
             self._last_error = error

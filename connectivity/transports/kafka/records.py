@@ -2,7 +2,8 @@
 
 A record's headers become the envelope's, as UTF-8; the last of several with one name applies, one without a value is
 left out, and a name that is not UTF-8 makes all unreadable. `kafka.topic`, `kafka.timestamp` (ms) and `kafka.key`
-describe the record, and a missing `correlation-id` is generated. A tombstone has an empty payload.
+describe the record, whose own headers cannot set them, and a missing `correlation-id` is generated. A tombstone has an
+empty payload.
 
 `creation-time` (ms since 1970) and `ttl` (ms) define when a record expires; texts that are not numbers are ignored.
 """
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 TOPIC, TIMESTAMP, KEY = "kafka.topic", "kafka.timestamp", "kafka.key"
+_OWN_HEADERS = frozenset({TOPIC, TIMESTAMP, KEY})
 CORRELATION_ID, CREATED, TTL = "correlation-id", "creation-time", "ttl"
 SENDER = "ditto-connection-id"
 """Header of every published record: the ID of the connection that published it."""
@@ -64,7 +66,7 @@ def envelope_of(message: Record, topic: str) -> Envelope:
         return Envelope(b"", {CORRELATION_ID: new_correlation_id(), TOPIC: topic})
     headers: dict[str, str] = {}
     for name, value in _headers_of(message):
-        if value is not None:
+        if value is not None and name.lower() not in _OWN_HEADERS:
             headers[name] = value.decode(errors="replace")
     if CORRELATION_ID not in headers:
         headers[CORRELATION_ID] = new_correlation_id()

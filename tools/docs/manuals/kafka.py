@@ -103,7 +103,15 @@ a change until the offset is committed, however long the service was down, and f
             "a warning `records deleted before they were read` with their number; the service continues with the first "
             "record that exists",
         ),
-        Fault("a message is larger than its topic allows", "only this message fails"),
+        Fault(
+            "a message is larger than its topic allows",
+            "only this message fails; if the topic allows less than 128 KiB, smaller messages that are sent at the same "
+            "time can fail with it, or together be too large",
+        ),
+        Fault(
+            "the clock of the service is wrong by more than the topic allows (`message.timestamp.after.max.ms`, an hour)",
+            "events of targets wait and are sent again until the clocks agree; responses are lost, and a log entry says so",
+        ),
     ),
     notes=(
         Note(

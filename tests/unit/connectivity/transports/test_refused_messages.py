@@ -29,6 +29,7 @@ TOPIC = "topic alarms: no"
         ),
         (message_error(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"), "alarms"), f"not authorized: {TOPIC}"),
         (message_error(KafkaError(KafkaError.UNKNOWN, "no"), "alarms"), f"refused by broker: {TOPIC}"),
+        (message_error(KafkaError(KafkaError.INVALID_TIMESTAMP, "no"), "alarms"), f"refused by broker: {TOPIC}"),
     ],
 )
 def test_a_refusal_that_may_concern_the_address_alone_is_temporary(error: PublishFailed, text: str) -> None:

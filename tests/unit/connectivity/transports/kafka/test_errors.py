@@ -36,6 +36,22 @@ async def test_a_refused_login_takes_precedence_over_the_errors_that_follow_it(e
     assert (await link.reason(0)).detail is Detail.BAD_CREDENTIALS
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported mechanisms: (n/a)",
+        "SASL authentication error: SaslAuthenticateRequest failed: Local: Timed out (after 10004ms in state AUTH_REQ)",
+    ],
+)
+async def test_a_connection_that_is_lost_during_a_login_is_no_refused_login(text: str) -> None:
+    """The library reports it as one, at the start of a connection and when a broker requires the login again."""
+    link = KafkaLink([])
+    link.mark_started()
+    link.failed(KafkaError(KafkaError._AUTHENTICATION, f"sasl_plaintext://localhost:9092/1: {text}"), "")
+    assert not link.lost.done()
+    assert (await link.reason(0)).retry
+
+
 async def test_the_later_of_two_equally_specific_errors_is_reported() -> None:
     link = KafkaLink([])
     timed_out = KafkaError(KafkaError._TRANSPORT, "localhost:9092/1: Connection setup timed out in state CONNECT")

@@ -41,6 +41,14 @@ def test_texts_that_are_no_utf_8_are_replaced() -> None:
     assert "b" not in envelope.headers
 
 
+def test_headers_of_a_record_are_not_read_as_its_key_topic_and_time() -> None:
+    envelope = read(
+        [("kafka.key", b"k"), ("Kafka.Key", b"k"), ("kafka.topic", b"t"), ("kafka.timestamp", b"1")], time=0
+    )
+    assert set(envelope.headers) == {"correlation-id", "kafka.topic"}
+    assert envelope.headers["kafka.topic"] == "in"
+
+
 @each_row(
     ("created", "ttl", "expected"),
     [
