@@ -475,6 +475,21 @@ class TestKafka(BrokerBehavior, ByteLimits):
         assert first.name == f"kafka:{first.position[0]}/0"
         await link.close()
 
+    async def test_offsets_are_committed_soon_after_their_records_are_settled(self, harness: KafkaLinkHarness) -> None:
+        """A service that is killed again and again must not read the same records in each of its short lives."""
+        reported: list[int] = []
+        harness.consume = ConsumeOptions(on_committed=lambda _, offset: reported.append(offset))
+        link = await harness.connect()
+        collector = DeliveryCollector(link)
+        begun = time.monotonic()
+        for number in range(1, 6):
+            await harness.send([b"one"])
+            [delivery] = await collector.take(1)
+            delivery.settle()
+            await wait_until(lambda: reported and reported[-1] == number)
+        assert time.monotonic() - begun < 3.0
+        await link.close()
+
     async def test_another_client_in_our_place_is_a_lost_link(self, harness: KafkaLinkHarness) -> None:
         first = await harness.connect()
         second = await harness.connect()

@@ -442,7 +442,7 @@ class KafkaConsumer:
                 self._call_on_loop(self._on_dropped, partition)
 
     def _store(self, partitions: Iterable[Partition]) -> None:
-        """Store the settled offsets; the library commits within a second, and on revocation."""
+        """Store the settled offsets; the library commits them soon, and on revocation."""
         places = []
         for partition in partitions:
             if (settled := partition.settled) > partition.stored:

@@ -64,7 +64,10 @@ _CERTIFICATE_WORDS = ("certificate", "unknown ca", "unknown_ca", "verify", "host
 
 
 def code_of(error: KafkaError) -> int:
-    """Return the code of an error; the library reports a connection lost during a login as a refused login."""
+    """Return the code of an error; of a connection that was lost during a login, that of a lost one.
+
+    The library reports that as a refused login.
+    """
     code = error.code()
     if code == KafkaError._AUTHENTICATION and any(words in error.str() for words in _LOST_WORDS):
         return KafkaError._TRANSPORT
