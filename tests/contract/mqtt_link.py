@@ -269,31 +269,6 @@ class MqttBehavior(BrokerBehavior, ByteLimits, MqttSessionEnd):
         assert not any(delivery.redelivered for delivery in deliveries)
         await second.close()
 
-    async def test_a_session_that_the_broker_has_not_kept_is_reported_before_its_deliveries(
-        self, harness: MqttLinkHarness
-    ) -> None:
-        """Its packet identifiers are those of earlier deliveries."""
-        begun: list[str] = []
-
-        async def on_new_session(prefix: str) -> None:
-            begun.append(prefix)
-
-        harness.consume = ConsumeOptions(on_new_session=on_new_session)
-        first = await harness.connect()
-        assert begun == ["mqtt:"]
-        await first.close()
-        second = await harness.connect()
-        await harness.send([b"kept"])
-        [delivery] = await DeliveryCollector(second).take(1)
-        assert (begun, delivery.name) == (["mqtt:"], "mqtt:1")
-        await second.close()
-        clean = await harness.connect(cleanSession="true")
-        assert begun == ["mqtt:", "mqtt:"]
-        await harness.send([b"another"])
-        [delivery] = await DeliveryCollector(clean).take(1)
-        assert delivery.name == "mqtt:1"
-        await clean.close()
-
     async def test_a_clean_session_starts_with_nothing(self, harness: MqttLinkHarness) -> None:
         first = await harness.connect()
         await first.close()

@@ -1,4 +1,4 @@
-"""The end of a session of an MQTT client that will not come back."""
+"""The end of a session, of an MQTT client that will not come back or at a broker that has not kept it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from connectivity.errors import LinkRenewed, NotConnected
-from connectivity.transports.base import Delivery, Outcome
+from connectivity.transports.base import ConsumeOptions, Delivery, Outcome
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
 from tests.contract.link import DeliveryCollector, numbered
@@ -23,6 +23,31 @@ if TYPE_CHECKING:
 
 class MqttSessionEnd:
     """Tests with a `harness`; see `MqttBehavior`."""
+
+    async def test_a_session_that_the_broker_has_not_kept_is_reported_before_its_deliveries(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        """Its packet identifiers are those of earlier deliveries."""
+        begun: list[str] = []
+
+        async def on_new_session(prefix: str) -> None:
+            begun.append(prefix)
+
+        harness.consume = ConsumeOptions(on_new_session=on_new_session)
+        first = await harness.connect()
+        assert begun == ["mqtt:"]
+        await first.close()
+        second = await harness.connect()
+        await harness.send([b"kept"])
+        [delivery] = await DeliveryCollector(second).take(1)
+        assert (begun, delivery.name) == (["mqtt:"], "mqtt:1")
+        await second.close()
+        clean = await harness.connect(cleanSession="true")
+        assert begun == ["mqtt:", "mqtt:"]
+        await harness.send([b"another"])
+        [delivery] = await DeliveryCollector(clean).take(1)
+        assert delivery.name == "mqtt:1"
+        await clean.close()
 
     async def test_a_session_ends_when_all_messages_that_the_broker_has_kept_are_settled(
         self, harness: MqttLinkHarness
