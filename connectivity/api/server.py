@@ -110,18 +110,26 @@ class _Protocol(H11Protocol):
         if self._next_turn is None:
             self._take_turn()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._next_turn is None:
+            self._take_turn()
+
     def _take_turn(self) -> None:
-        """Parse received bytes for a while."""
-        begun = perf_counter()
-        was_waiting, self._next_turn = self._next_turn is not None, None
+        """Parse received bytes for a while; what follows a request waits for its response."""
+        begun, self._next_turn = perf_counter(), None
         while self._unread and not self.transport.is_closing():
+            if self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete):
+                # The library would parse all of it at once after the response.
+                self.transport.pause_reading()
+                return
             part, self._unread = self._unread[:PART_SIZE], self._unread[PART_SIZE:]
             self._parse(bytes(part))
             if self._unread and perf_counter() - begun > TURN_SECONDS and not self.transport.is_closing():
                 self.transport.pause_reading()
                 self._next_turn = self.loop.call_soon(self._take_turn)
                 return
-        if was_waiting and not self.flow.read_paused and not self.transport.is_closing():
+        if not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def _parse(self, part: bytes) -> None:

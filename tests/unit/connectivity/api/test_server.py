@@ -204,3 +204,22 @@ async def test_a_body_of_very_many_chunks_leaves_turns_to_other_tasks(monkeypatc
     assert max(size for _, size in parts) <= server_module.PART_SIZE
     assert sum(size for _, size in parts) > len(chunks)
     assert len({turn for turn, _ in parts}) > len(chunks) // server_module.PART_SIZE // 2
+
+
+async def test_a_pipelined_body_of_very_many_chunks_is_parsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    handle = H11Protocol.handle_events
+
+    def handled(protocol: H11Protocol) -> None:
+        sizes.append(len(protocol.conn.trailing_data[0]))
+        handle(protocol)
+
+    monkeypatch.setattr(H11Protocol, "handle_events", handled)
+    post = (
+        b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
+    )
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(GET + post + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n" + GET)
+        assert [(await answer(reader))[0] for _ in range(3)] == [200, 400, 200]
+    assert max(sizes) <= 2 * server_module.PART_SIZE
