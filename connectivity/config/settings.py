@@ -127,7 +127,7 @@ def _read_retention(value: object) -> object:
     if not isinstance(value, Mapping) or (value and value.keys() <= limits):
         return {"default": value}
     # As durations, these numbers would be seconds.
-    if any(re.fullmatch(r"[0-9.]+", str(value[name])) for name in value.keys() & limits):
+    if any(re.fullmatch(r"\s*[0-9.]+\s*", str(value[name])) for name in value.keys() & limits):
         raise ValueError(_EXPECTED_RETENTION)
     return value
 

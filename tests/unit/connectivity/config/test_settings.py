@@ -109,7 +109,10 @@ def test_any_namespace_of_things_or_streams_may_have_a_retention_rule(namespace:
     assert retention.of(namespace) == RetentionSetting(days=timedelta(days=1))
 
 
-@pytest.mark.parametrize("text", ["{days: 30, acme: forever}", "{acme: 1d, revisions: 5}", "{days: 0.5, default: 1d}"])
+@pytest.mark.parametrize(
+    "text",
+    ["{days: 30, acme: forever}", "{acme: 1d, revisions: 5}", "{days: 0.5, default: 1d}", "{days: '30 ', acme: 1d}"],
+)
 def test_limits_of_one_retention_rule_beside_namespaces_are_refused(text: str, tmp_path: Path) -> None:
     """A namespace can be called days, but no rule is 30 seconds."""
     file = written(tmp_path, f"lake: {{retention: {text}}}\n")
