@@ -44,9 +44,7 @@ service cannot detect whether a client reads them. Names and keys have up to {MO
             f"property and table of headers; `{DIRECT_REPLIES}`, upon which RabbitMQ closes the channel, only the table",
         ),
         HeaderRule("message-id", "the property, or else the table of headers", "property and table of headers"),
-        HeaderRule(
-            "`CC`, `BCC`", "the table of headers", "is dropped, because RabbitMQ refuses texts in these headers"
-        ),
+        HeaderRule("`CC`, `BCC`", "the table of headers", "not sent: RabbitMQ refuses texts in these headers"),
         HeaderRule("any other", "the table of headers", "the table of headers"),
     ),
     header_rules=f"""\
