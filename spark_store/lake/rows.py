@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 
 from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake.reader import CHECKED, dataset_of, open_table, translate_errors
-from spark_store.lake.table_scan import journal_rows, schema_of
+from spark_store.lake.table_scan import extremes, journal_rows, schema_of
 from spark_store.lake.tables import EVENTS, LATEST, Lake, Table
 
 Check: TypeAlias = Callable[[], None]
@@ -64,13 +64,6 @@ class _RowGroup(NamedTuple):
     last: str
     fragment: ds.ParquetFileFragment
 
-    @classmethod
-    def of(cls, fragment: ds.ParquetFileFragment) -> _RowGroup:
-        (row_group,) = fragment.row_groups
-        # Other writers may leave out statistics.
-        entity = (row_group.statistics or {}).get("entity", {"min": "", "max": _LAST})
-        return cls(entity["min"], entity["max"], fragment)
-
 
 class TableRows:
     """The rows of a table that meet a condition."""
@@ -90,8 +83,17 @@ class TableRows:
         with open_table(lake, table, version) as delta:
             self._dataset = dataset_of(delta, self._path)
             files = self._dataset.get_fragments(self._wanted)
-            row_groups = [it for file in files for it in file.split_by_row_group(self._wanted, self._dataset.schema)]
-            self._row_groups = sorted(map(_RowGroup.of, row_groups), key=lambda it: it.first)
+            row_groups = [it for file in files for it in self._row_groups_of(file)]
+            self._row_groups = sorted(row_groups, key=lambda it: it.first)
+
+    def _row_groups_of(self, file: ds.ParquetFileFragment) -> Iterator[_RowGroup]:
+        """Yield the row groups of a file that may have some of the rows."""
+        entity = file.metadata.schema.names.index("entity")
+        for fragment in file.split_by_row_group(self._wanted, self._dataset.schema):
+            (row_group,) = fragment.row_groups
+            # Not the statistics of all columns, which take longer than to read the rows of some.
+            first, last = extremes(file.metadata.row_group(row_group.id).column(entity))
+            yield _RowGroup("" if first is None else first, _LAST if last is None else last, fragment)
 
     def in_parts(self) -> Iterator[pa.Table]:
         """Yield the rows in order, in parts that fit in memory; never an empty table.

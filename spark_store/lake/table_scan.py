@@ -294,10 +294,11 @@ def _row_groups(footer: Any) -> Iterator[_Bounds]:
     entity, revision = names.index("entity"), names.index("revision")
     for number in range(footer.num_row_groups):
         row_group = footer.row_group(number)
-        yield _Bounds(*_extremes(row_group.column(entity)), *_extremes(row_group.column(revision)))
+        yield _Bounds(*extremes(row_group.column(entity)), *extremes(row_group.column(revision)))
 
 
-def _extremes(chunk: Any) -> tuple[Any, Any]:
+def extremes(chunk: Any) -> tuple[Any, Any]:
+    """Return the least and greatest value of a column in a row group; None if unknown."""
     statistics = chunk.statistics if chunk.is_stats_set else None
     return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else (None, None)
 
