@@ -117,7 +117,7 @@ class Supervisor:
             consume,
             on_committed=partial(store.note_committed, connection.id),
             names_of=partial(self.deliveries.names_of, connection.id),
-            on_new_session=partial(self.deliveries.forget_names, connection.id),
+            on_new_session=partial(self.deliveries.forget_names, connection.id, len(readers)),
         )
         self.clients = [
             ConnectionClient(
