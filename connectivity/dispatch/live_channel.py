@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.sources.acknowledgements import RequestedAcks, weak
+from connectivity.targets.directory import DIVERTED_FROM
 from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.signal_context import SignalContext, SuppressionReason
@@ -46,7 +47,9 @@ from mappings.placeholders.values import utc_now
 Acknowledge = Callable[[Acknowledgement], object]
 """Takes an acknowledgement of a connection, or of the service in its place."""
 
-_REQUEST_HEADERS = frozenset({"response-required", "requested-acks", "timeout", "reply-to", DIVERT_TO, DIVERTED_TYPES})
+_REQUEST_HEADERS = frozenset(
+    {"response-required", "requested-acks", "timeout", "reply-to", DIVERT_TO, DIVERTED_TYPES, DIVERTED_FROM}
+)
 """Headers that a response takes from its request only, because they control where it is sent."""
 
 _BROKER_UNAVAILABLE = PublishFailed("the broker is unavailable")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -18,7 +19,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.management.client import ConnectionClient
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link, SessionLink
+from connectivity.transports.base import ConsumeOptions, Link, SessionLink
 from connectivity.validation.limitations import refusal
 
 log = structlog.get_logger(__name__)
@@ -31,12 +32,16 @@ _PAUSE = 0.05
 
 
 async def hand_over(
-    clients: Sequence[ConnectionClient], before: Connection, after: Connection | None, others: Sequence[Connection]
+    clients: Sequence[ConnectionClient],
+    before: Connection,
+    after: Connection | None,
+    others: Sequence[Connection],
+    consume: ConsumeOptions,
 ) -> None:
     """End the sessions of clients of `before` that neither `after` (None: nothing) nor `others` have.
 
-    These clients do not connect again. A session remains at the broker if the new client does not connect, if no client has
-    a link, or if time is not enough.
+    `consume`: the options of their links. These clients do not connect again. A session remains at the broker if the new
+    client does not connect, if no client has a link, or if time is not enough.
     """
     leaving = dict(zip(_session_names(before), clients, strict=False))
     for connection in (after, *others):
@@ -47,7 +52,7 @@ async def hand_over(
     if any(client.link is not None for client in leaving.values()):
         try:
             async with asyncio.timeout(SECONDS):
-                await _replace(leaving, before, after)
+                await _replace(leaving, before, after, consume)
         except TimeoutError:
             failure = f"it took more than {SECONDS:g} s"
         except LinkError as error:
@@ -56,14 +61,25 @@ async def hand_over(
         log.warning("session not ended", connection=before.id, session=name, reason=failure or "there is no link")
 
 
-async def _replace(leaving: dict[str, ConnectionClient], before: Connection, after: Connection | None) -> None:
+async def _replace(
+    leaving: dict[str, ConnectionClient], before: Connection, after: Connection | None, consume: ConsumeOptions
+) -> None:
     """End the sessions of clients after a new client, if any, has subscribed. Raises LinkError."""
-    successor = await _connect(after, before, leaving) if after is not None else None
+    begun: list[str] = []
+
+    async def on_new_session(prefix: str) -> None:
+        begun.append(prefix)
+
+    options = replace(consume, on_new_session=on_new_session)
+    successor = await _connect(after, before, leaving, options) if after is not None else None
     try:
         await asyncio.gather(*(_end(name, leaving) for name in leaving))
     finally:
         if successor is not None:
             await successor.close()
+        for prefix in begun:
+            # Only now: deliveries of the former sessions may have such names, too.
+            await consume.on_new_session(prefix)
 
 
 def _session_names(connection: Connection) -> Sequence[str]:
@@ -74,7 +90,9 @@ def _broker(connection: Connection) -> tuple[str, int]:
     return connection.broker_uri.host, connection.broker_uri.port
 
 
-async def _connect(after: Connection, before: Connection, leaving: dict[str, ConnectionClient]) -> Link | None:
+async def _connect(
+    after: Connection, before: Connection, leaving: dict[str, ConnectionClient], consume: ConsumeOptions
+) -> Link | None:
     """Let the broker keep messages for a new client, if any; its next link gets them.
 
     Another address may belong to the same broker: then the new client takes a session over, which is no longer `leaving`.
@@ -90,7 +108,7 @@ async def _connect(after: Connection, before: Connection, leaving: dict[str, Con
     assert open_session is not None, "the connection type has sessions"
     former = leaving[name].link if name in leaving else None
     try:
-        return await open_session(after, number)
+        return await open_session(after, number, consume)
     finally:
         if former is not None and former.lost.done():
             leaving.pop(name).stop_consuming()

@@ -113,6 +113,12 @@ class Supervisor:
         )
         self._opening: asyncio.Task[None] | None = None
         self.deliveries = RetryBuffer(dispatch.dispatcher.handle, store, dispatch.turns)
+        self._consume = replace(
+            consume,
+            on_committed=partial(store.note_committed, connection.id),
+            names_of=partial(self.deliveries.names_of, connection.id),
+            on_new_session=partial(self.deliveries.forget_names, connection.id, len(readers)),
+        )
         self.clients = [
             ConnectionClient(
                 connection,
@@ -122,12 +128,7 @@ class Supervisor:
                 self._outbox,
                 self._meter.log,
                 pauses=pauses,
-                consume=replace(
-                    consume,
-                    on_committed=partial(store.note_committed, connection.id),
-                    names_of=partial(self.deliveries.names_of, connection.id),
-                    on_new_session=partial(self.deliveries.forget_names, connection.id),
-                ),
+                consume=self._consume,
                 changed=self._client_changed,
                 now=now,
                 on_reader=self._reader,
@@ -241,7 +242,7 @@ class Supervisor:
 
     async def hand_over(self, successor: Connection | None, others: Sequence[Connection]) -> None:
         """End the sessions of clients that neither `successor` nor `others` have. Call it before `close`."""
-        await hand_over(self.clients, self.connection, successor, others)
+        await hand_over(self.clients, self.connection, successor, others, self._consume)
 
     async def close(self, drain: float = 0.0) -> None:
         """Close the connection.

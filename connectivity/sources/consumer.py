@@ -71,11 +71,14 @@ class RetryBuffer:
             log.warning("redeliveries not compared with the journal", connection=connection, reason=str(error))
             return known
 
-    async def forget_names(self, connection: str, prefix: str) -> None:
-        """Forget the deliveries whose names have a prefix: the broker does not deliver them again."""
+    async def forget_names(self, connection: str, sources: int, prefix: str) -> None:
+        """Forget the deliveries whose names have a prefix: the broker does not deliver them again.
+
+        `sources`: how many sources the connection has.
+        """
         self.ledger.forget_names(prefix)
         try:
-            await forget_answers(self._store, connection, prefix)
+            await asyncio.gather(*(forget_answers(self._store, connection, it, prefix) for it in range(sources)))
         except StoreUnavailable as error:
             log.warning("deliveries of an earlier session not forgotten", connection=connection, reason=str(error))
 

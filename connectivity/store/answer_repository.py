@@ -9,8 +9,8 @@ STEP_ROWS = 1000
 """How many answers are deleted in one commit."""
 
 
-async def forget_answers(store: Store, connection_id: str, prefix: str) -> None:
-    """Forget the answers to deliveries whose names begin with a prefix. Raises StoreUnavailable."""
+async def forget_answers(store: Store, connection_id: str, source: int, prefix: str) -> None:
+    """Forget the answers to a source's deliveries with a prefix of their names. Raises StoreUnavailable."""
     is_more = [True]
     while is_more.pop():
-        await store.execute(lambda it: is_more.append(answers.forget(it, connection_id, prefix, STEP_ROWS)))
+        await store.execute(lambda it: is_more.append(answers.forget(it, connection_id, source, prefix, STEP_ROWS)))

@@ -514,9 +514,6 @@ class Store:
         self.progress.notify()
         if result is None:
             assert error is not None
-            if isinstance(error, CommitFailed):
-                for submitted in self._written:
-                    submitted.fail(CommitFailed(str(error)))
             self._on_failure(error)
             return
         self._pause = self._options.probe_min
@@ -559,6 +556,9 @@ class Store:
         """Discard everything that is not durable, and probe until writing works again."""
         self.progress.notify()
         self._reports.finish()
+        if isinstance(error, CommitFailed):
+            for submitted in self._written:
+                submitted.fail(CommitFailed(str(error)))
         lost = [*self._written, *self._batch, *self._queue]
         # There may be room for some of them.
         self._most = max(1, sum(len(submitted.changes) for submitted in (*self._written, *self._batch)) // 2)

@@ -6,13 +6,13 @@ import sqlite3
 
 _FORGET = """
     DELETE FROM answers
-    WHERE id IN (SELECT id FROM answers WHERE connection = ? AND name >= ? AND name < ? LIMIT ?)
+    WHERE id IN (SELECT id FROM answers WHERE connection = ? AND source = ? AND name >= ? AND name < ? LIMIT ?)
 """
 
 
-def forget(connection: sqlite3.Connection, owner: str, prefix: str, limit: int) -> bool:
-    """Delete answers to a connection's deliveries whose names begin with a prefix.
+def forget(connection: sqlite3.Connection, owner: str, source: int, prefix: str, limit: int) -> bool:
+    """Delete answers to deliveries of a connection's source whose names begin with a prefix.
 
     Returns whether more may be left.
     """
-    return connection.execute(_FORGET, (owner, prefix, prefix + chr(0x10FFFF), limit)).rowcount == limit
+    return connection.execute(_FORGET, (owner, source, prefix, prefix + chr(0x10FFFF), limit)).rowcount == limit

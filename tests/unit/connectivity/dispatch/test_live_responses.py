@@ -129,7 +129,8 @@ async def test_a_responder_does_not_choose_the_address_of_its_response(
     desk = ConnectionHarness(beside=harness, id="desk", specificConfig=options, targets=[target(**address)])
     other = other_connection(harness, target(MESSAGES))
     harness.deliver(message(**asked))
-    other.deliver(with_status(message(answer_to="theirs", more="x"), 200))
+    theirs = {"answer_to": "theirs", "diverted_response_from_connection": "theirs"}
+    other.deliver(with_status(message(more="x", **theirs), 200))
     await harness.settled(1)
     published = (desk if is_diverted else harness).link.published
     assert [each.address for each in published] == list(asked.values())

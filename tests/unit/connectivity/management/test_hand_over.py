@@ -72,12 +72,13 @@ def actions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     actions: list[str] = []
 
     async def connect(
-        definition: Connection, client: int = 0, _consume: ConsumeOptions = CONSUME_DEFAULTS
+        definition: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS
     ) -> RecordingLink:
         if definition.name == "refused":
             raise GONE
         name = names(definition)[client]
         actions.append(f"{name} connected")
+        await consume.on_new_session(name)
         return RecordingLink(name, actions)
 
     keeping = replace(CONNECTION_TYPE, open_session=connect, session_names=names)
@@ -117,20 +118,35 @@ def clients(before: Connection, actions: list[str]) -> list[ConnectionClient]:
 async def test_the_sessions_of_clients_that_no_longer_exist_end(
     before: Connection, after: Connection, expected: list[str], actions: list[str]
 ) -> None:
-    await hand_over(clients(before, actions), before, after, [])
+    await hand_over(clients(before, actions), before, after, [], CONSUME_DEFAULTS)
     assert actions == expected
+
+
+async def test_deliveries_of_a_session_that_begins_are_forgotten_after_the_former_session_has_ended(
+    actions: list[str],
+) -> None:
+    """The two sessions may give deliveries the same names."""
+
+    async def forget(prefix: str) -> None:
+        actions.append(f"{prefix} forgotten")
+
+    before = defined("a")
+    await hand_over(clients(before, actions), before, defined("b"), [], ConsumeOptions(on_new_session=forget))
+    assert actions == ["b_0 connected", "a_0 ended", "b_0 closed", "b_0 forgotten"]
 
 
 async def test_a_client_of_another_connection_at_the_same_broker_comes_back(actions: list[str]) -> None:
     """A connection that is replaced by one with another ID leaves its client ID to that one."""
     before = defined("a", 2)
-    await hand_over(clients(before, actions), before, None, [defined("b"), defined("a"), defined("a", 2, port=2)])
+    await hand_over(
+        clients(before, actions), before, None, [defined("b"), defined("a"), defined("a", 2, port=2)], CONSUME_DEFAULTS
+    )
     assert actions == ["a_1 ended"]
 
 
 async def test_a_client_without_a_link_keeps_its_session(actions: list[str]) -> None:
     with capture_logs() as lines:
-        await hand_over([Client(None)], defined("a"), defined("b"), [])  # type: ignore[list-item]
+        await hand_over([Client(None)], defined("a"), defined("b"), [], CONSUME_DEFAULTS)  # type: ignore[list-item]
     assert actions == []
     assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
         ("session not ended", "a_0", "there is no link")
@@ -144,7 +160,7 @@ async def test_a_session_that_the_new_client_takes_over_does_not_end(actions: li
     assert isinstance(taken.link, RecordingLink)
     taken.link.die(GONE)
     with capture_logs() as lines:
-        await hand_over([taken, other], before, defined("a", 2, port=2), [])
+        await hand_over([taken, other], before, defined("a", 2, port=2), [], CONSUME_DEFAULTS)
     assert actions == ["a_0 connected", "a_1 ended", "a_0 closed"]
     assert lines == []
     assert not taken.is_running
@@ -154,7 +170,7 @@ async def test_sessions_remain_if_the_new_client_cannot_connect(actions: list[st
     """If the change was a mistake, nothing is lost."""
     before = defined("a")
     with capture_logs() as lines:
-        await hand_over(clients(before, actions), before, defined("refused"), [])
+        await hand_over(clients(before, actions), before, defined("refused"), [], CONSUME_DEFAULTS)
     assert actions == []
     assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
         ("session not ended", "a_0", "the new client did not connect: connecting: the link was lost")
@@ -167,7 +183,11 @@ async def test_a_new_client_does_not_go_around_a_tunnel(actions: list[str]) -> N
     before = defined("a")
     with capture_logs():
         await hand_over(
-            clients(before, actions), before, connection(uri="memory://lab:1", name="b", sshTunnel=tunnel), []
+            clients(before, actions),
+            before,
+            connection(uri="memory://lab:1", name="b", sshTunnel=tunnel),
+            [],
+            CONSUME_DEFAULTS,
         )
     assert actions == []
 
@@ -179,7 +199,7 @@ async def test_a_client_that_loses_its_link_ends_its_session_on_the_next_one(
     before = defined("a", 2)
     loser = Client(LostLink("a_0", actions), LostLink("a_0", actions), None, RecordingLink("a_0", actions))
     with capture_logs() as lines:
-        await hand_over([loser, Client(RecordingLink("a_1", actions))], before, defined("b"), [])  # type: ignore[list-item]
+        await hand_over([loser, Client(RecordingLink("a_1", actions))], before, defined("b"), [], CONSUME_DEFAULTS)  # type: ignore[list-item]
     assert actions == ["b_0 connected", "a_1 ended", "a_0 ended", "b_0 closed"]
     assert lines == []
     assert not loser.is_running
@@ -189,7 +209,7 @@ async def test_a_client_that_does_not_connect_again_is_not_waited_for(actions: l
     loser = Client(LostLink("a_0", actions), LostLink("a_0", actions), None)
     loser.is_running = False
     with capture_logs() as lines:
-        await hand_over([loser], defined("a"), None, [])  # type: ignore[list-item]
+        await hand_over([loser], defined("a"), None, [], CONSUME_DEFAULTS)  # type: ignore[list-item]
     assert [(line["event"], line["session"]) for line in lines] == [("session not ended", "a_0")]
 
 
@@ -200,7 +220,7 @@ async def test_a_session_whose_messages_are_not_settled_in_time_remains(
     before = defined("a", 2)
     busy, other = Client(BusyLink("a_0", actions)), Client(RecordingLink("a_1", actions))
     with capture_logs() as lines:
-        await hand_over([busy, other], before, defined("b"), [])  # type: ignore[list-item]
+        await hand_over([busy, other], before, defined("b"), [], CONSUME_DEFAULTS)  # type: ignore[list-item]
     assert actions == ["b_0 connected", "a_1 ended", "b_0 closed"]
     assert [(line["event"], line["session"], line["reason"]) for line in lines] == [
         ("session not ended", "a_0", "it took more than 0.01 s")

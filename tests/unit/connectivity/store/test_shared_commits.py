@@ -9,8 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
+from connectivity.store import commit
 from connectivity.store.journal_thread import JournalThread
 from connectivity.store.store import Store
+from spark_store.errors import CommitFailed
 from tests.support.journal_entries import LAMP, change
 from tests.support.temporary_journal import TemporaryJournal
 
@@ -67,3 +69,26 @@ async def test_changes_that_keep_coming_delay_no_commit_while_several_users_send
             store.submit([change(LAMP, 1 + number)])
 
     assert await passes_before_the_commit(store, submit) < 10
+
+
+async def test_a_commit_that_fails_is_reported_after_those_before_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Reports wait.
+    monkeypatch.setattr(commit, "_TURN_WEIGHT", 0)
+    monkeypatch.setattr(store._reports, "_left", 0)
+    ended: list[BaseException | None] = []
+    first = store.submit([change(LAMP, 1)])
+    await store.progress.wait()
+    journal_commit = store._journal.commit
+
+    def fail() -> None:
+        journal_commit()
+        raise CommitFailed("the disk has failed")
+
+    monkeypatch.setattr(store._journal, "commit", fail)
+    second = store.submit([change(LAMP, 2)])
+    for each in (second, first):
+        each.add_done_callback(lambda done: ended.append(done.exception()))
+    await asyncio.wait([first, second])
+    assert [type(error) for error in ended] == [type(None), CommitFailed]
