@@ -103,6 +103,7 @@ class CommandExecutor:
     def execute(self, command: Command, sender: Sender, batch: Batch) -> CommandResponse:
         """Return a command's response; stage its change and add it to the batch. Raises StoreUnavailable."""
         arrival, subjects, name = sender.arrival, sender.subjects, sender.key.name
+        # Asked here, too, because most commands cannot be repeated, and need no call then.
         if sender.key.may_be_repeated and (stored := sender.key.stored_answer(self._store)) is not None:
             arrival.route.meter.inbound("answered_again")
             return decode_response(stored, command)

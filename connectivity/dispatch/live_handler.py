@@ -59,11 +59,8 @@ class ReplyHandler:
         arrival: InboundDelivery,
         batch: Batch,  # noqa: ARG002 - nothing is stored
     ) -> Sequence[Effect]:
-        refused = self._pass_on(signal, arrival)
-        return [RespondEffect(arrival, refused, received_signal.route)] if refused is not None else ()
-
-    def _pass_on(self, signal: LiveAnswer | Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
-        """Pass a response or acknowledgement to its request; return an error response if it is refused."""
         if isinstance(signal, Acknowledgement):
-            return self._request_reply.acknowledge(signal, arrival)
-        return self._request_reply.answer(signal, arrival)
+            refused = self._request_reply.acknowledge(signal, arrival)
+        else:
+            refused = self._request_reply.answer(signal, arrival)
+        return [RespondEffect(arrival, refused, received_signal.route)] if refused is not None else ()

@@ -43,7 +43,7 @@ class SubscriptionHandler(ConnectionComponent):
             self._subscriptions.subscribe(signal, subscriber)
             return ()
         key = name_of_signal(signal, received_signal, arrival)
-        # A retry does not repeat it.
+        # A retry of a delivery that the broker has not marked has not carried it out: it acts after the commit.
         is_marked = key.may_be_repeated and key.own is None
         if key.name is not None and arrival.ledger.is_executed(key.name, may_be_repeated=is_marked):
             arrival.route.meter.inbound("answered_again")

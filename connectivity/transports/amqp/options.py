@@ -32,13 +32,13 @@ def _read_switch(value: object) -> object:
 Digits = Annotated[str, Field(pattern="^[0-9]{1,18}$")]
 Milliseconds = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
+Switch = Annotated[bool, BeforeValidator(_read_switch, json_schema_input_type=Literal["true", "false"])]
 
 MAX_CHANNELS, MAX_FRAME = (1 << 16) - 1, (1 << 32) - 1
 """The highest values of the protocol's fields."""
 
 MAX_HEARTBEAT = 65_534
 """The field has 16 bits; the library takes its highest value for no heartbeats."""
-Switch = Annotated[bool, BeforeValidator(_read_switch, json_schema_input_type=Literal["true", "false"])]
 
 
 class Options(SpecificConfig):

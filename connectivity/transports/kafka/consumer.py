@@ -403,8 +403,10 @@ class KafkaConsumer:
         ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
         beginning_of = list_offsets(self._admin, places, _BEGINNING)
         end_of = list_offsets(self._admin, places, _END)
-        # Records of transactions that are still open follow.
-        visible_end_of = list_offsets(self._admin, places, _END, isolation_level=IsolationLevel.READ_COMMITTED)
+        visible_end_of: dict[Key, int] = {}
+        if self._begins_at_end and any(place.offset < 0 for place in committed):
+            # Records of transactions that are still open follow.
+            visible_end_of = list_offsets(self._admin, places, _END, isolation_level=IsolationLevel.READ_COMMITTED)
         found = []
         for place in committed:
             if place.error is not None:
