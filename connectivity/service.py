@@ -236,7 +236,7 @@ class Service:
             self.searching.figures,
             self.quota_check.figures,
             self.dispatch.event_publisher.figures,
-            lambda: store_figures(self.store.is_available),
+            lambda: store_figures(self.store.commits.is_available),
             self.live_feeds.figures,
             self._settlement_figures,
             self.pipeline.figures,
@@ -299,7 +299,7 @@ class Service:
             (running := supervisors.get(connection_id)) is not None and running.attempted.is_set()
             for connection_id in wanted
         )
-        is_ready = self.store.is_available and has_tried
+        is_ready = self.store.commits.is_available and has_tried
         shown = {
             connection_id: {"status": running.status.value, "details": running.status_details}
             for connection_id, running in supervisors.items()
@@ -311,7 +311,7 @@ class Service:
         }
         return is_ready, {
             "status": "ready" if is_ready else "not ready",
-            "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",
+            "store": "writable" if self.store.commits.is_available else f"unavailable: {self.store.commits.reason}",
             "connections": {**shown, **unusable},
             "closed": len(known) - len(wanted) - len(unusable),
             "files": self._file_problems(),

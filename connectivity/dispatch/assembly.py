@@ -82,4 +82,4 @@ def assemble(
         subscription_handler,
     )
     dispatcher = Dispatcher(store, handlers, responder, announcements, search_pace or SearchPace())
-    return Dispatch(dispatcher, event_publisher, announcements, components, SourceTurns(store.progress))
+    return Dispatch(dispatcher, event_publisher, announcements, components, SourceTurns(store.commits.progress))

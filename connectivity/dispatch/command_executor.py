@@ -133,7 +133,7 @@ class CommandExecutor:
             creator = subjects[0] if undo is not None else None
             permissions, is_reference = decision.permissions, decision.is_reference
             change = Change(decision.events, decision.snapshots, answer, cause, permissions, creator, is_reference)
-            self._store.stage(change)
+            self._store.commits.stage(change)
             batch.changes.append(change)
             if undo is not None:
                 batch.undo.append(undo)

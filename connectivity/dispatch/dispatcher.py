@@ -69,13 +69,13 @@ class Dispatcher:
             return
         batch = Batch()
         remaining = arrivals
-        if self._store.is_available and not any(map(_has_failed, self._submitted)):
+        if self._store.commits.is_available and not any(map(_has_failed, self._submitted)):
             try:
                 remaining = self._process_all(arrivals, batch)
             except BaseException:
                 # The commands decided so far are stored, since others may depend on them; redeliveries get their responses.
                 self._drop_pending(batch.effects)
-                self._store.submit_staged(batch.changes)
+                self._store.commits.submit_staged(batch.changes)
                 raise
         if remaining:
             # At once, so that no later delivery is processed before these.
@@ -83,8 +83,8 @@ class Dispatcher:
         if batch.effects or batch.changes:
             self._search_pace.busy_at = self._search_pace.now()
             # A barrier even without changes keeps responses in order.
-            must_submit = batch.changes or not self._store.is_available
-            stored = self._store.submit_staged(batch.changes) if must_submit else self._store.barrier()
+            must_submit = batch.changes or not self._store.commits.is_available
+            stored = self._store.commits.submit_staged(batch.changes) if must_submit else self._store.commits.barrier()
             self._submitted.add(stored)
             stored.add_done_callback(lambda future: self._on_stored(future, batch, postponed))
 

@@ -170,7 +170,7 @@ class Eraser:
             if str(error) != self._reason:
                 log.warning("erasure waits for the store", reason=str(error))
             self._reason = str(error)
-            await self._store.wait_available()
+            await self._store.commits.wait_available()
             self._is_stale = is_waiting = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS if is_waiting else _GAP_SECONDS):

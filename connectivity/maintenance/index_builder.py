@@ -59,14 +59,14 @@ class IndexBuilder:
 
     async def restart(self) -> IndexProgress:
         """Discard the index, to be built again; durable when this returns. Raises StoreUnavailable."""
-        await self._store.execute(index_builder.restart)
+        await self._store.commits.execute(index_builder.restart)
         return self.progress()
 
     async def round(self) -> None:
         """Build missing or requested indexes. Waits while the store is unavailable."""
         try:
             if not self._is_declared:
-                await self._store.execute(lambda it: index_builder.declare(it, self._declared))
+                await self._store.commits.execute(lambda it: index_builder.declare(it, self._declared))
                 self._is_declared = True
             if self._mark.exists():
                 # The file goes last: a crash repeats the request, and does not lose it.
@@ -76,7 +76,7 @@ class IndexBuilder:
                 await self._build()
         except StoreError as error:
             log.warning("search index waits for the store", reason=str(error))
-            await self._store.wait_available()
+            await self._store.commits.wait_available()
 
     async def _build(self) -> None:
         begun = logged = time.monotonic()
@@ -85,7 +85,7 @@ class IndexBuilder:
             since = time.monotonic()
             try:
                 steps += 1
-                if not await self._store.execute_alone(index_builder.step):
+                if not await self._store.commits.execute_alone(index_builder.step):
                     break
                 now, failure = time.monotonic(), ""
                 pause = now - since
@@ -96,6 +96,6 @@ class IndexBuilder:
                 if str(error) != failure:
                     log.warning("search index waits for the store", reason=str(error))
                 failure, pause = str(error), RETRY_SECONDS
-                await self._store.wait_available()
+                await self._store.commits.wait_available()
             await asyncio.sleep(pause)
         log.info("search index built", steps=steps, seconds=round(time.monotonic() - begun, 1))

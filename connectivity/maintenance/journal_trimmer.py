@@ -103,7 +103,7 @@ class JournalTrimmer:
             before = self._before()
             last = await self._last(before)
             while last:
-                step = await self._store.trim(last, before)
+                step = await self._store.commits.trim(last, before)
                 trimmed += step
                 self._on_trim(step)
                 if step < TRIM_EVENTS:

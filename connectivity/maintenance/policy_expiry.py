@@ -68,7 +68,7 @@ class PolicyExpiryJob:
 
     async def _round(self) -> int:
         """Handle some policies that are due; return how many there were."""
-        if not self._store.is_available:
+        if not self._store.commits.is_available:
             return 0
         now = utc_text(self._now())
         working: list[Callable[[], Awaitable[None]]] = []
@@ -113,7 +113,7 @@ class PolicyExpiryJob:
         except Exception as error:
             return partial(self._put_off, due, error)
         change = [Change(judged.events, (judged.snapshot,))] if judged.events else []
-        stored = self._store.submit(change) if change else self._store.barrier()
+        stored = self._store.commits.submit(change) if change else self._store.commits.barrier()
         return partial(self._finish, due, judged, stored)
 
     async def _put_off(self, due: PolicyDue, error: Exception) -> None:

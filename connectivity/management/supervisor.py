@@ -165,14 +165,14 @@ class Supervisor:
 
     def _details_of_opening(self) -> str:
         """Return the details while the clients wait for the store."""
-        if not self._store.is_available:
-            return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
+        if not self._store.commits.is_available:
+            return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.commits.reason}"
         return f"{Detail.CONNECTING.value}: storing the positions of its targets"
 
     def _details_of_open(self, clients: Sequence[ConnectionClient], conditions: Iterable[str]) -> str:
         """Return the details for connected clients, with the conditions of targets."""
-        if not self._store.is_available:
-            return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
+        if not self._store.commits.is_available:
+            return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.commits.reason}"
         for client in clients:
             if client.link is not None and (condition := client.link.condition) is not None:
                 return condition
@@ -294,7 +294,7 @@ class Supervisor:
 
     async def _drain(self) -> None:
         """Wait until everything decided is durable, and all responses are at the broker."""
-        await self._store.barrier()
+        await self._store.commits.barrier()
         await self._outbox.drain()
 
     def _announce(self, name: str, at: str) -> None:

@@ -83,7 +83,7 @@ class StreamSource:
         event = published_event(stream, partition, revision, now, content, timestamp)
         answer = StoredAnswer(name, msgspec.msgpack.encode(instant)) if name is not None else None
         change = Change((event,), (evolve(before, event),), answer)
-        self._store.stage(change)
+        self._store.commits.stage(change)
         changes.append(change)
 
     def entry(self, event: Event) -> StreamEntry:

@@ -119,7 +119,7 @@ class RetryBuffer:
         responses, and not for deliveries that wait for others.
         """
         for consumer in self._consumers:
-            if not consumer.is_working or not self._store.is_available or self.recovery is not None:
+            if not consumer.is_working or not self._store.commits.is_available or self.recovery is not None:
                 consumer.working_since = now
             elif now - consumer.working_since > timeout:
                 for delivery in consumer.unsettled():
@@ -151,12 +151,12 @@ class RetryBuffer:
     async def _wait_for_store(self) -> None:
         """Wait until the store is available, and everything submitted to it is durable."""
         while True:
-            if self._store.is_available:
+            if self._store.commits.is_available:
                 await asyncio.sleep(self._pause)
-            await self._store.wait_available()
+            await self._store.commits.wait_available()
             with contextlib.suppress(StoreUnavailable):
                 # Transactions before the barrier may still hand deliveries back.
-                await self._store.barrier()
+                await self._store.commits.barrier()
                 break
 
     async def _retry(self) -> None:

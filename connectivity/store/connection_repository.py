@@ -26,7 +26,7 @@ class ConnectionRepository:
     @property
     def is_available(self) -> bool:
         """Whether the store can write."""
-        return self._store.is_available
+        return self._store.commits.is_available
 
     def current(self) -> list[StoredRevision]:
         """Return the newest revision of every connection that the API owns, deleted ones included."""
@@ -46,7 +46,7 @@ class ConnectionRepository:
 
     async def add(self, revision: StoredRevision, entry: AuditEntry) -> None:
         """Store a revision and its audit entry."""
-        await self._store.execute(lambda it: connections.store(it, revision, entry))
+        await self._store.commits.execute(lambda it: connections.store(it, revision, entry))
 
     async def override(self, note: FileNote, entry: AuditEntry) -> None:
         """Store how an operator overrides a connection that a file owns, and its audit entry."""
@@ -55,13 +55,13 @@ class ConnectionRepository:
             connections.note_files(it, [note])
             connections.audit(it, entry)
 
-        await self._store.execute(step)
+        await self._store.commits.execute(step)
 
     async def note_files(self, notes: Sequence[FileNote]) -> None:
         """Store notes on connections that files own."""
         for start in range(0, len(notes), _STEP_NOTES):
-            await self._store.execute(partial(connections.note_files, notes=notes[start : start + _STEP_NOTES]))
+            await self._store.commits.execute(partial(connections.note_files, notes=notes[start : start + _STEP_NOTES]))
 
     async def audit(self, entry: AuditEntry) -> None:
         """Store the audit entry of an action that creates no revision."""
-        await self._store.execute(lambda it: connections.audit(it, entry))
+        await self._store.commits.execute(lambda it: connections.audit(it, entry))

@@ -24,8 +24,8 @@ class CursorRepository:
 
         A new one is after the newest event.
         """
-        return self._store.execute(lambda it: cursors.keep_only(it, connection_id, targets))
+        return self._store.commits.execute(lambda it: cursors.keep_only(it, connection_id, targets))
 
     def advance(self, positions: Sequence[CursorPosition]) -> Awaitable[None]:
         """Store positions. A target without one gets none, and none goes back."""
-        return self._store.execute(lambda it: cursors.advance(it, positions))
+        return self._store.commits.execute(lambda it: cursors.advance(it, positions))

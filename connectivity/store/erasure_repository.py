@@ -38,8 +38,9 @@ class ErasureRepository:
 
         `on_record` gets the record before anything else is read or written.
         """
-        return self._store.execute(
-            lambda it: on_record(erasure.begin(it, entity.type.value, entity.id, at, by, lake_erased)), forgets=entity
+        return self._store.commits.execute(
+            lambda it: on_record(erasure.begin(it, entity.type.value, entity.id, at, by, lake_erased)),
+            forgets=self._store.snapshot(entity),
         )
 
     def unfinished(self) -> list[Erasure]:
@@ -50,22 +51,22 @@ class ErasureRepository:
     async def delete(self, record: Erasure, now: Callable[[], str]) -> None:
         """Delete what the record erases from the journal, and note that; `now` returns the time of the note."""
         for step in steps(record):
-            await self._store.execute(step)
-        while not await self._store.scrub():  # noqa: ASYNC110 - another process reads; nothing says when it has ended
+            await self._store.commits.execute(step)
+        while not await self._store.commits.scrub():  # noqa: ASYNC110 - another process reads; nothing says when it has ended
             await asyncio.sleep(_READERS_SECONDS)
         at = now()
-        await self._store.execute(lambda it: erasure.finish_journal(it, record, at))
+        await self._store.commits.execute(lambda it: erasure.finish_journal(it, record, at))
 
     def finish_lake(self, last: int, at: str) -> Awaitable[None]:
         """Note that the lake has finished every erasure up to the number `last`."""
-        return self._store.execute(lambda it: erasure.finish_lake(it, last, at))
+        return self._store.commits.execute(lambda it: erasure.finish_lake(it, last, at))
 
     async def delete_numbers(self) -> None:
         """Delete the numbers of erased events that no new lake can need, some at a time."""
         boundary = await asyncio.to_thread(self._oldest_event)
         more = [True]
         while more.pop():
-            await self._store.execute(lambda it: more.append(erasure.fill_holes(it, boundary)))
+            await self._store.commits.execute(lambda it: more.append(erasure.fill_holes(it, boundary)))
 
     def _oldest_event(self) -> int:
         """Return the oldest known event number; 1 in a journal without events."""

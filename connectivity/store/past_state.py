@@ -35,7 +35,7 @@ async def state_at(store: Store, query: PastQuery) -> PastState | None:
 
     Raises StoreUnavailable, HistoryUnavailable.
     """
-    await store.barrier()
+    await store.commits.barrier()
     entity = query.entity
     range = store.open_range(HistoryQuery(entity, 1, query.last, before=query.before), datetime.now(UTC))
     if range.last < 1:
@@ -117,7 +117,7 @@ async def first_published(store: Store, entity: EntityId, first: int, last: int,
 
     The instant is in milliseconds; None if there is none. Raises StoreUnavailable, HistoryUnavailable.
     """
-    await store.barrier()
+    await store.commits.barrier()
     size = LEAST
     while first <= last:
         begun = store.tail.beginning(entity)

@@ -22,4 +22,4 @@ class PolicyExpiryRepository:
 
     def reschedule(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> Awaitable[None]:
         """Store the note, and when a policy is due again, None for never; if it has changed, it stays due."""
-        return self._store.execute(lambda it: policy_expiry.reschedule(it, policy, revision, at, note))
+        return self._store.commits.execute(lambda it: policy_expiry.reschedule(it, policy, revision, at, note))

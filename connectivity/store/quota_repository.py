@@ -49,7 +49,7 @@ class QuotaRepository:
         uses = [
             DailyUse(holder.value, name, quantity.value, number) for (holder, name, quantity), number in used.items()
         ]
-        await self._store.execute(lambda it: quota_days.store(it, day, uses, STEP_ROWS))
+        await self._store.commits.execute(lambda it: quota_days.store(it, day, uses, STEP_ROWS))
 
 
 def _used(connection: Any) -> dict[QuotaKey, int]:

@@ -87,7 +87,7 @@ class SessionRepository:
 
         To be called about once a second.
         """
-        if not self._store.is_available:
+        if not self._store.commits.is_available:
             return
         for _ in range(0, len(self._changed) - self._steps * STEP_ROWS, STEP_ROWS):
             self._queue_changes()
@@ -98,7 +98,7 @@ class SessionRepository:
         """Store all positions, so that nothing is sent again after an orderly stop."""
         self.sweep()
         try:
-            await self._store.barrier()
+            await self._store.commits.barrier()
         except StoreUnavailable as error:
             log.warning("session positions not stored", reason=str(error))
 
@@ -139,7 +139,7 @@ class SessionRepository:
             if _is_temporary(written):
                 self._changed.update(dict.fromkeys(taken))
 
-        self._store.execute(step).add_done_callback(ended)
+        self._store.commits.execute(step).add_done_callback(ended)
 
     def _queue_positions(self) -> None:
         moved = list(islice(self._changed_positions, STEP_ROWS))
@@ -152,7 +152,7 @@ class SessionRepository:
             if _is_temporary(written):
                 self._changed_positions.update(dict.fromkeys(at for at in moved if at in self._last))
 
-        self._store.execute(step).add_done_callback(ended)
+        self._store.commits.execute(step).add_done_callback(ended)
 
 
 def _is_temporary(written: asyncio.Future[None]) -> bool:

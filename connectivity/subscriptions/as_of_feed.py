@@ -164,7 +164,7 @@ class AsOfSearches:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options.open_timeout
-        await self._store.barrier()
+        await self._store.commits.barrier()
         while not await asyncio.to_thread(self._is_reached, before):
             if loop.time() >= deadline:
                 raise FeedFailed(LAKE_BEHIND)

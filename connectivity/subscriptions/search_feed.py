@@ -235,7 +235,7 @@ class SearchService:
 
         Raises StoreUnavailable, and what `look` raises.
         """
-        await self.store.barrier()
+        await self.store.commits.barrier()
         return await self._workers.run(user, look)
 
     def figures(self) -> Iterator[GaugeReading]:
@@ -327,7 +327,7 @@ class SearchFeed(Feed):
         if self._thing_id is not None:
             lookup = PointLookup(self._thing_id, service.world.snapshot)
             result = self._read(lookup, service.world, place, limit, budget, max_bytes)
-            await service.store.barrier()
+            await service.store.commits.barrier()
             return self._slice(result, result.hits, service.world)
 
         def look(worker: SearchWorker) -> _Slice:

@@ -123,7 +123,7 @@ class EventPublisher(ConnectionComponent):
                     log.warning("targets wait for the store", connection=connection.id, error=str(error))
                     # A store that can write, but not read, is treated as available.
                     await asyncio.sleep(AGAIN_SECONDS)
-                    await self._store.wait_available()
+                    await self._store.commits.wait_available()
             for key in [key for key in self._positions if key[0] == connection.id and key not in found]:
                 del self._positions[key], self._written[key]
             for key, position in found.items():
@@ -304,7 +304,7 @@ class EventPublisher(ConnectionComponent):
             for cursor in cursors:
                 if cursor.listeners > MAX_LISTENERS:
                     cursor.forget_listeners(lambda listener: getattr(listener, "is_vain", False))
-        if self._store.is_available:
+        if self._store.commits.is_available:
             for connection_id in self._dropped - self._joining.keys():
                 self._watch(self._drop(connection_id))
         if self._cursors:

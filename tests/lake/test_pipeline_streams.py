@@ -68,7 +68,7 @@ async def checked(publisher: Publisher, oldest: dict[EntityId, int], trimmed: in
     """The journal lets go of its beginning, and streams are read from journal and lake."""
     data_folder = publisher.data_folder
     store = Store(Journal.open(data_folder.lake.journal), cold=lambda: LakeHistory(data_folder.lake))
-    while await store.trim(trimmed, LATER):
+    while await store.commits.trim(trimmed, LATER):
         pass
     for entity, first in oldest.items():
         kept = [message for message in publisher.messages[entity] if message.revision >= first]

@@ -172,7 +172,7 @@ class RsioHandler(SessionHandler):
     def sweep(self) -> None:
         self._reader_access.sweep()
         # Deliveries are held while the store is unavailable.
-        is_taking = self._services.store.is_available
+        is_taking = self._services.store.commits.is_available
         for registry in list(self._registries.values()):
             registry.sweep(is_taking=is_taking)
 
@@ -190,7 +190,7 @@ class RsioHandler(SessionHandler):
             return
         # Commands of clients are done by then, and acknowledged.
         with contextlib.suppress(StoreUnavailable):
-            await self._services.store.barrier()
+            await self._services.store.commits.barrier()
         await asyncio.gather(*(registry.part(errors.SHUTDOWN) for registry in registries))
 
     def closed(self, connection_id: str) -> None:

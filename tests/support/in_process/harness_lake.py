@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from connectivity.store.retained_history import RetainedHistory
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from tests.support.in_process.service import ConnectionHarness
@@ -29,5 +28,5 @@ class HarnessLake:
         followed = events_after(harness.journal, self.moved, 1000, 1 << 30)
         append_events(self.lake, [each[:2] for each in followed])
         self.moved = followed[-1].seq
-        assert await harness.store.trim(self.moved - keep, LATER) > 0
-        harness.store.retained_history = RetainedHistory(harness.journal, harness.store.ask_lake)
+        assert await harness.store.commits.trim(self.moved - keep, LATER) > 0
+        harness.store.retained_history.forget()

@@ -63,7 +63,7 @@ class FollowedStore:
     async def store_up_to(self, last: int, entity: EntityId = LAMP) -> None:
         newest = self.store.snapshot(entity)
         first = 1 if newest is None else newest.revision + 1
-        await self.store.submit(history(entity, last, first))
+        await self.store.commits.submit(history(entity, last, first))
 
     async def close(self) -> None:
         self.disk.full = self.disk.unreadable = False

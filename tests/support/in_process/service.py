@@ -261,7 +261,7 @@ class ConnectionHarness:
             self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), self.clock.now)
             self.following = LiveFeeds(self.store, clock=self.clock.now)
             self.kept = kept or KeptRows()
-            self.kept.queue = lambda: self.store.execute(lambda _: None)
+            self.kept.queue = lambda: self.store.commits.execute(lambda _: None)
             services = SessionServices(
                 self.store,
                 self.streams,

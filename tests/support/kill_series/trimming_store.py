@@ -28,7 +28,7 @@ async def write(store: Store) -> None:
     revision = store.newest_durable(LATE)
     while True:
         revision += 1
-        await store.submit([change(LATE, revision)])
+        await store.commits.submit([change(LATE, revision)])
         print(f"durable {revision}", flush=True)
 
 

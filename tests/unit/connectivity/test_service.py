@@ -60,7 +60,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 async def create(service: Service) -> None:
     decision = service.decider.decide(Command(LAMP, "create", "/", b"{}", {}), OWNER)
-    await service.store.submit([Change(decision.events, decision.snapshots)])
+    await service.store.commits.submit([Change(decision.events, decision.snapshots)])
 
 
 def subscribe(filter: str | None = None) -> Subscribe:
@@ -326,7 +326,7 @@ async def test_the_service_is_not_ready_while_its_store_cannot_write(
     with monkeypatch.context() as patched, capture_logs():
         patched.setattr(harness.service.store._journal, "commit", fail)
         harness.broker.send("in", command("modify", "/attributes/n", 1))
-        await until(lambda: not harness.service.store.is_available)
+        await until(lambda: not harness.service.store.commits.is_available)
         is_ready, shown = harness.service.readiness()
         assert (is_ready, shown["status"], shown["store"]) == (False, "not ready", "unavailable: the disk is full")
         assert harness.details() == {"status": "open", "details": "store unavailable: the disk is full"}
@@ -358,7 +358,13 @@ async def test_closing_lets_answers_arrive_and_ends_subscriptions(harness: Servi
     await harness.ask(creation())
     await harness.ask(streaming("subscribeForPersistedEvents", {}))
     harness.broker.send("in", command("modify", "/attributes/n", 1))
-    await until(lambda: harness.service.store._queue or harness.service.store._written or len(harness.answers()) == 3)
+    await until(
+        lambda: (
+            harness.service.store.commits._queue
+            or harness.service.store.commits._written
+            or len(harness.answers()) == 3
+        )
+    )
     await harness.service.close()
     assert harness.answers()[2]["status"] == 201
     assert (list(harness.service.subscriptions), harness.broker.links) == ([], [])

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("harnesses")
 
 async def retried(harness: ConnectionHarness) -> list[InboundDelivery]:
     """Return the postponed deliveries, and retry them once the store is available."""
-    await until(lambda: harness.store.is_available)
+    await until(lambda: harness.store.commits.is_available)
     arrivals, harness.postponed = harness.postponed, []
     harness.dispatcher.handle(sorted(arrivals, key=lambda arrival: arrival.number), harness.postponed.extend)
     return arrivals
@@ -69,7 +69,7 @@ async def test_while_the_store_is_unavailable_not_even_an_unreadable_delivery_is
     """A response now would overtake waiting ones, and report a state that was never stored."""
     harness.disk.full = True
     harness.deliver(turn(1))
-    await until(lambda: not harness.store.is_available)
+    await until(lambda: not harness.store.commits.is_available)
     key_or_none = streaming("subscribeForPersistedEvents", {})
     harness.deliver(command("retrieve"), b"no json", key_or_none)
     await until(lambda: len(harness.postponed) == 4)
@@ -94,7 +94,7 @@ async def test_a_redelivery_after_the_store_was_unavailable_is_executed_once(har
     harness.deliver(turn(1))
     await until(lambda: harness.postponed)
     harness.disk.full = False
-    await until(lambda: harness.store.is_available)
+    await until(lambda: harness.store.commits.is_available)
     harness.postponed.clear()
     await harness.redeliver(turn(1))
     await harness.redeliver(turn(1))
@@ -135,7 +135,7 @@ async def test_a_command_refused_before_it_was_handed_back_is_decided_again(harn
     harness.deliver(turn(0), turn(1, name="lamp-8"))
     await until(lambda: len(harness.postponed) == 2)
     harness.disk.full = False
-    await until(lambda: harness.store.is_available)
+    await until(lambda: harness.store.commits.is_available)
     late, harness.postponed = harness.postponed, []
     await harness.has_lamp("lamp-8")
     harness.dispatcher.handle(late, harness.postponed.extend)
@@ -147,7 +147,7 @@ async def test_a_cancelled_commit_causes_no_response(harness: ConnectionHarness)
     """As when the event loop is closed: the broker will redeliver."""
     harness.disk.hold()
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    harness.store.submit_staged = lambda changes: stored  # type: ignore[method-assign]
+    harness.store.commits.submit_staged = lambda changes: stored  # type: ignore[method-assign]
     harness.deliver(turn(1))
     stored.cancel()
     await pause()
@@ -184,7 +184,7 @@ async def retry_until_ended(harness: ConnectionHarness, number: int) -> None:
     """Retry postponed deliveries like the source's consumer, until so many deliveries have ended."""
     while len(harness.outcomes) < number:
         await until(lambda: harness.postponed or len(harness.outcomes) >= number)
-        await harness.store.barrier()
+        await harness.store.commits.barrier()
         await pause()
         await retried(harness)
 

@@ -45,7 +45,7 @@ async def site_with_two_mappers(headers: dict[str, str] = BLINK, *mapping: str, 
 async def retried(harness: ConnectionHarness) -> None:
     """Wait until the store is available, and retry the postponed deliveries."""
     harness.disk.full = harness.disk.unreadable = False
-    await until(lambda: harness.store.is_available)
+    await until(lambda: harness.store.commits.is_available)
     arrivals, harness.postponed = harness.postponed, []
     harness.dispatcher.handle(arrivals, harness.postponed.extend)
 

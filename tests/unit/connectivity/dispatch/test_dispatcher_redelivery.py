@@ -130,7 +130,7 @@ async def test_b11_a_record_whose_offset_is_not_committed_is_answered_again_afte
     answers = killed.answers()
     await killed.store.close()
     started = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
-    started.store._now = lambda: time.time_ns() + 11 * 60 * 10**9
+    started.store.commits._now = lambda: time.time_ns() + 11 * 60 * 10**9
     started.store.note_committed("site", "topic/0", 7)
     handle_record(started, is_again=True)
     await started.settled(1)
@@ -246,7 +246,7 @@ async def test_a_first_delivery_with_a_reused_name_is_a_new_command_although_its
     harness.handle(harness.delivery(turn(True), "same"))
     await until(lambda: harness.postponed)
     harness.disk.full = False
-    await until(lambda: harness.store.is_available)
+    await until(lambda: harness.store.commits.is_available)
     harness.dispatcher.handle(list(harness.postponed), harness.postponed.extend)
     await harness.settled(2)
     assert harness.values() == [True, True]

@@ -142,7 +142,7 @@ async def test_a_change_that_cannot_be_stored_is_not_counted() -> None:
     await until(lambda: bool(bounded.harness.postponed))
     assert bounded.uses() == {}
     disk.full = False
-    await until(lambda: bounded.harness.store.is_available)
+    await until(lambda: bounded.harness.store.commits.is_available)
     assert await bounded.status(creation()) == 201
 
 
@@ -155,7 +155,7 @@ async def test_a_creation_waits_while_the_folder_of_the_journal_is_moved_away(tm
     await until(lambda: bounded.harness.postponed or bounded.harness.link.published)
     assert bounded.harness.link.published == []
     elsewhere.rename(folder)
-    await until(lambda: bounded.harness.store.is_available)
+    await until(lambda: bounded.harness.store.commits.is_available)
     assert await bounded.status(creation()) == 201
 
 
@@ -267,7 +267,7 @@ async def test_use_that_cannot_be_stored_is_stored_later_and_that_of_other_days_
     with pytest.raises(StoreUnavailable):
         await bounded.check.keep()
     disk.full = False
-    await until(lambda: bounded.harness.store.is_available)
+    await until(lambda: bounded.harness.store.commits.is_available)
     await bounded.check.keep()
     rows = bounded.harness.store.read(lambda it: it.execute("SELECT day, quantity, used FROM quota_days").fetchall())
     size = bounded.uses()[QuotaHolder.SUBJECT, OWNER, Quantity.BYTES_PER_DAY]

@@ -31,7 +31,7 @@ SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVE
 
 async def durable(harness: ConnectionHarness) -> None:
     """Wait until everything so far is durable, and the callbacks have run."""
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     await pause()
 
 
@@ -43,7 +43,7 @@ async def test_case_34_several_labels_are_answered_together() -> None:
     other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN))
     await until(lambda: harness.history())
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     await pause()
     assert (harness.answers(), harness.outcomes) == ([], [])
     assert harness.waiting_deliveries() == 1
@@ -163,7 +163,7 @@ async def test_case_36_a_label_without_acknowledgement_times_out() -> None:
     harness = await collected()
     harness.deliver(asking("twin-persisted", "nobody:there", timeout="2s"))
     await until(lambda: harness.waiting_deliveries())
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     await pause()
     harness.clock.advance(1.9)
     harness.request_reply.pending.expire()
@@ -297,7 +297,7 @@ async def test_case_41_without_a_response_the_delivery_still_waits_for_its_ackno
     other = other_connection(harness)
     harness.deliver(asking("twin-persisted", SEEN, response_required=False))
     await until(lambda: harness.waiting_deliveries())
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     assert harness.outcomes == []
     other.deliver(acknowledgement())
     await harness.settled(1)
@@ -482,7 +482,7 @@ async def test_while_the_store_is_unavailable_no_acknowledgements_are_collected(
     await until(lambda: harness.postponed)
     assert harness.waiting_deliveries() == 0
     harness.disk.full = False
-    await until(lambda: harness.store.is_available)
+    await until(lambda: harness.store.commits.is_available)
     arrivals, harness.postponed = harness.postponed, []
     harness.dispatcher.handle(arrivals, harness.postponed.extend)
     other.deliver(acknowledgement())

@@ -113,7 +113,7 @@ async def test_case_103_a_target_without_a_topic_of_events_is_acknowledged_weakl
 async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that_caused_the_event() -> None:
     _site, other = await site_and_follower(ISSUING)
     other.deliver(turn_with_labels(SENT, SEEN, timeout="5s"))
-    await other.store.barrier()
+    await other.store.commits.barrier()
     await pause()
     assert other.outcomes == []
     other.clock.advance(5)
@@ -252,7 +252,7 @@ async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> 
 async def test_a_label_of_a_connection_without_event_targets_is_waited_for() -> None:
     harness, other = await site_and_follower(target("_/_/things/live/events"))
     harness.deliver(turn_with_labels(SEEN))
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     await pause()
     assert harness.outcomes == []
     other.deliver(acknowledgement())
@@ -272,7 +272,7 @@ async def test_a_target_with_an_unavailable_broker_fails_at_the_timeout_and_gets
     harness, other = await site_and_follower(ISSUING)
     other.outbox.detach()
     harness.deliver(turn_with_labels(SENT, timeout="5s"))
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     await pause()
     harness.clock.advance(5)
     harness.request_reply.pending.expire()

@@ -102,8 +102,8 @@ async def data_folder(tmp_path: Path) -> AsyncIterator[DataFolder]:
 
 async def test_an_erasure_clears_the_journal_and_records_the_operator_and_the_time(data_folder: DataFolder) -> None:
     for revision in range(1, 121):
-        await data_folder.store.submit([change(LAMP, revision, b'"' + MARK + b'"')])
-    await data_folder.store.submit(history(POLICY, 3))
+        await data_folder.store.commits.submit([change(LAMP, revision, b'"' + MARK + b'"')])
+    await data_folder.store.commits.submit(history(POLICY, 3))
     data_folder.start()
     assert (await data_folder.eraser.erase(LAMP, "anna"))["journal_done"] is None
     await wait_until(lambda: data_folder.record()["journal_done"])
@@ -137,12 +137,12 @@ async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(
     data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erasure, "STEP_HOLES", 2)
-    await data_folder.store.submit([*history(LAMP, 5), *history(POLICY, 1)])
+    await data_folder.store.commits.submit([*history(LAMP, 5), *history(POLICY, 1)])
     data_folder.start()
     await data_folder.eraser.erase(LAMP, "anna")
     await wait_until(lambda: data_folder.record()["journal_done"])
     assert holes(data_folder.folder) == 5
-    assert await data_folder.store.trim(6, "2099") == 1
+    assert await data_folder.store.commits.trim(6, "2099") == 1
     data_folder.lake.pipeline.mkdir(parents=True)
     publish_watermark(data_folder.lake.watermark, Watermark(6, erased=1))
     await wait_until(lambda: holes(data_folder.folder) == 0)
@@ -151,7 +151,7 @@ async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(
 async def test_an_erasure_reads_the_watermark_off_the_event_loop_and_covers_concurrent_changes(
     data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
     is_reading, goes_on = threading.Event(), threading.Event()
 
     def slow(path: Path) -> Watermark:
@@ -162,7 +162,7 @@ async def test_an_erasure_reads_the_watermark_off_the_event_loop_and_covers_conc
     monkeypatch.setattr(module, "read_watermark", slow)
     erasing = [asyncio.create_task(data_folder.eraser.erase(LAMP, "anna")) for _ in range(2)]
     await wait_until(is_reading.is_set)
-    await data_folder.store.submit([change(LAMP, 4)])
+    await data_folder.store.commits.submit([change(LAMP, 4)])
     goes_on.set()
     records = [await it for it in erasing]
     assert sorted((it["id"], it["seq"]) for it in records) == [(1, 4), (2, 4)]
@@ -171,7 +171,7 @@ async def test_an_erasure_reads_the_watermark_off_the_event_loop_and_covers_conc
 
 async def test_a_number_that_the_lake_has_done_does_not_come_again(data_folder: DataFolder) -> None:
     """After the journal is restored from a backup, an earlier erasure in the lake is not this erasure."""
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
     data_folder.lake.pipeline.mkdir(parents=True)
     publish_watermark(data_folder.lake.watermark, Watermark(3, erased=4, erased_at="2030"))
     data_folder.start()
@@ -198,9 +198,9 @@ async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_fo
 async def test_an_erasure_that_cannot_be_stored_keeps_the_entity_of_an_earlier_erasure_hidden(
     data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
     await data_folder.eraser.erase(LAMP, "anna")
-    await data_folder.store.submit([change(LAMP, 4)])
+    await data_folder.store.commits.submit([change(LAMP, 4)])
 
     def full() -> None:
         raise StoreUnavailable("the disk is full")
@@ -211,7 +211,7 @@ async def test_an_erasure_that_cannot_be_stored_keeps_the_entity_of_an_earlier_e
             await data_folder.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
     assert data_folder.hidden == {LAMP: 3}
-    await asyncio.wait_for(data_folder.store.wait_available(), PATIENCE)
+    await asyncio.wait_for(data_folder.store.commits.wait_available(), PATIENCE)
     await data_folder.eraser.erase(LAMP, "anna")
     assert data_folder.hidden == {LAMP: 4}
     # The lake has done the first one only.
@@ -226,7 +226,7 @@ async def test_an_erasure_that_cannot_be_stored_keeps_the_entity_of_an_earlier_e
 
 async def test_the_loop_reads_no_records(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read in other threads, and while the lake is waited for not at all."""
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
     loops, threads = threading.get_ident(), []
     opened = JournalReader.open
 
@@ -259,16 +259,16 @@ async def test_an_erasure_removes_earlier_changes_and_later_changes_start_a_new_
     async def at_once(read: Callable[..., Any], *arguments: Any) -> Any:
         return read(*arguments)
 
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
     monkeypatch.setattr(asyncio, "to_thread", at_once)
-    before = data_folder.store.submit([change(LAMP, 4)])
+    before = data_folder.store.commits.submit([change(LAMP, 4)])
     erasing = asyncio.create_task(data_folder.eraser.erase(LAMP, "anna"))
     await asyncio.sleep(0)
     seen = data_folder.store.snapshot(LAMP)
     assert seen is not None
     assert (seen.revision, seen.state, seen.policy) == (4, None, None)
     monkeypatch.undo()
-    after = data_folder.store.submit([change(LAMP, 5)])
+    after = data_folder.store.commits.submit([change(LAMP, 5)])
     await asyncio.gather(before, erasing, after)
     data_folder.start()
     await wait_until(lambda: data_folder.record()["journal_done"])
@@ -279,8 +279,8 @@ async def test_an_erasure_removes_earlier_changes_and_later_changes_start_a_new_
 async def test_an_erased_stream_partition_continues_after_its_last_offset(data_folder: DataFolder) -> None:
     """Its offsets continue, and earlier ones cannot be requested."""
     for offset in range(1, 61):
-        await data_folder.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
-    await data_folder.store.submit([published(OTHER, 1)])
+        await data_folder.store.commits.submit([published(TANK, offset, b'"' + MARK + b'"')])
+    await data_folder.store.commits.submit([published(OTHER, 1)])
     data_folder.start()
     await data_folder.eraser.erase(TANK, "anna")
     assert (data_folder.store.oldest_revision(TANK), data_folder.store.oldest_revision(OTHER)) == (61, 1)
@@ -288,7 +288,7 @@ async def test_an_erased_stream_partition_continues_after_its_last_offset(data_f
     assert gone is not None
     assert (gone.is_deleted, gone.revision) == (True, 60)
     message = published(TANK, 61).events[0]
-    await data_folder.store.submit([Change((message,), (evolve(gone, message),))])
+    await data_folder.store.commits.submit([Change((message,), (evolve(gone, message),))])
     await wait_until(lambda: data_folder.record()["journal_done"])
     assert MARK not in data_folder.bytes()
     assert data_folder.record()["entity_type"] == "stream"
@@ -298,7 +298,7 @@ async def test_an_erased_stream_partition_continues_after_its_last_offset(data_f
 
 
 async def test_the_state_is_gone_for_every_later_command(data_folder: DataFolder) -> None:
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
     assert data_folder.store.snapshot(LAMP) is not None
     await data_folder.eraser.erase(LAMP, "anna")
     found = data_folder.store.snapshot(LAMP)
@@ -308,7 +308,7 @@ async def test_the_state_is_gone_for_every_later_command(data_folder: DataFolder
 
 
 async def test_subscriptions_on_the_entity_fail_and_others_continue(data_folder: DataFolder) -> None:
-    await data_folder.store.submit([*history(LAMP, 1), *history(POLICY, 1)])
+    await data_folder.store.commits.submit([*history(LAMP, 1), *history(POLICY, 1)])
     replies = []
     for entity in (LAMP, POLICY):
         reply = KeepingReply()
@@ -329,7 +329,7 @@ async def test_an_erasure_of_an_unknown_entity_or_without_storage_fails(
 ) -> None:
     with pytest.raises(UnknownEntity, match=r"found no thing acme\.site:lamp-7"):
         await data_folder.eraser.erase(LAMP, "anna")
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
 
     def full() -> None:
         raise StoreUnavailable("the disk is full")
@@ -338,7 +338,7 @@ async def test_an_erasure_of_an_unknown_entity_or_without_storage_fails(
     with pytest.raises(ErasureUnavailable, match="the disk is full"):
         await data_folder.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
-    await asyncio.wait_for(data_folder.store.wait_available(), PATIENCE)
+    await asyncio.wait_for(data_folder.store.commits.wait_available(), PATIENCE)
     assert read_records(data_folder.folder) == []
     assert data_folder.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
     assert data_folder.hidden == {}
@@ -346,7 +346,7 @@ async def test_an_erasure_of_an_unknown_entity_or_without_storage_fails(
 
 async def test_a_restarted_service_finishes_the_erasure_of_a_killed_one(tmp_path: Path) -> None:
     first = DataFolder(tmp_path)
-    await first.store.submit(history(LAMP, 3))
+    await first.store.commits.submit(history(LAMP, 3))
     await first.eraser.erase(LAMP, "anna")
     await first.close()
     second = DataFolder(tmp_path)
@@ -358,7 +358,7 @@ async def test_a_restarted_service_finishes_the_erasure_of_a_killed_one(tmp_path
 
 
 async def test_a_store_that_fails_is_waited_for(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.store.commits.submit(history(LAMP, 3))
     await data_folder.eraser.erase(LAMP, "anna")
     failures = []
 

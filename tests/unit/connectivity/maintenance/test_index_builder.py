@@ -64,7 +64,7 @@ async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 async def test_an_old_journal_gets_its_index_while_commands_continue(harness: JournalWithIndexer) -> None:
     harness.start()
     for revision in range(1, 41):
-        await harness.store.submit([change(LAMP, revision)])
+        await harness.store.commits.submit([change(LAMP, revision)])
     await harness.complete()
     assert found(harness.path) == expected(harness.path)
     assert len(found(harness.path).values) == 2 * (THINGS + 1)
@@ -79,8 +79,8 @@ async def test_it_is_logged_how_it_continues_and_nothing_where_nothing_is_missin
         logged = len(logs)
         harness.indexer = IndexBuilder(harness.store)
         harness.start()
-        await harness.store.submit([change(LAMP, 1)])
-        await harness.store.barrier()
+        await harness.store.commits.submit([change(LAMP, 1)])
+        await harness.store.commits.barrier()
     assert logs[0] == {"event": "search index build in progress", "log_level": "info", "indexed": 2, "entities": THINGS}
     assert len(logs) == logged
 
@@ -88,7 +88,7 @@ async def test_it_is_logged_how_it_continues_and_nothing_where_nothing_is_missin
 async def test_the_index_is_built_again_on_request(harness: JournalWithIndexer) -> None:
     harness.start()
     await harness.complete()
-    await harness.store.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))
+    await harness.store.commits.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))
     assert found(harness.path) != expected(harness.path)
     request_rebuild(harness.path.parent)
     await wait_until(lambda: found(harness.path) == expected(harness.path) and harness.indexer.progress().is_complete)

@@ -52,7 +52,7 @@ class ExpirySetup:
     async def send(self, action: str, path: str, value: Any = None, policy: EntityId = POLICY) -> None:
         raw = None if value is None else json.dumps(value).encode()
         decision = self.decider.decide(Command(policy, action, path, raw, {}), [OWNER])
-        await self.store.submit([Change(decision.events, decision.snapshots)])
+        await self.store.commits.submit([Change(decision.events, decision.snapshots)])
 
     async def write(self, policy: EntityId = POLICY, **guest: Any) -> None:
         """A policy whose guest expires at eight."""
@@ -176,7 +176,7 @@ async def test_an_expiry_that_cannot_be_stored_is_retried_when_the_store_is_avai
     await setup.expiry.round()
     assert setup.announced == [], "nothing is tried while the store is away"
     disk.full = False
-    await setup.store.wait_available()
+    await setup.store.commits.wait_available()
     await setup.expiry.round()
     assert (len(setup.history()), setup.reported()) == (2, [EIGHT])
     await setup.store.close()

@@ -420,7 +420,7 @@ async def test_an_operator_override_of_a_file_survives_file_notes_that_are_store
     Fragile.arm(1)
     with capture_logs():
         await harness.registry.refresh()
-    await harness.store.wait_available()
+    await harness.store.commits.wait_available()
     await harness.manager.close("depot", "ada")
     await harness.registry.refresh()
     await harness.store.close()

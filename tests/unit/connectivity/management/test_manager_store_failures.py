@@ -55,7 +55,7 @@ async def test_an_action_without_an_audit_line_is_not_done(
         Fragile.arm(1)
         with capture_logs():
             assert error_of(await refused(ask())) == (503, "api:store.unavailable")
-        await harness.store.wait_available()
+        await harness.store.commits.wait_available()
     assert revoked == []
     assert harness.manager.metrics("depot")["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
     await harness.manager.cancel_subscription("ab", "ada")
@@ -150,7 +150,7 @@ async def test_a_disk_failure_at_any_step_leaves_nothing_half_done(harness: Mana
         outcomes.add(error_of(answer.fault) if isinstance(answer, OperationRefused) else type(answer).__name__)
         was_stored = Fragile.count < number
         Fragile.arm(0)
-        await harness.store.wait_available()
+        await harness.store.commits.wait_available()
         await harness.manager.recover()
         (stored,) = harness.definitions.current()
         shown = await harness.manager.definition("depot")

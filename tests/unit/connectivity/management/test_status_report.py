@@ -231,6 +231,6 @@ async def test_status_details_of_a_client_report_an_unavailable_store() -> None:
     running.harness.disk.full = True
     with capture_logs():
         running.send(turn(1))
-        await until(lambda: not running.harness.store.is_available)
+        await until(lambda: not running.harness.store.commits.is_available)
     details = only(running.supervisor.status_report(), "client")["statusDetails"]
     assert details == "store unavailable: the disk is full"

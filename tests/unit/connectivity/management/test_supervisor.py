@@ -124,7 +124,7 @@ async def test_the_status_of_a_lost_connection_is_not_hidden_by_the_store() -> N
     running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(1))
-        await until(lambda: not running.harness.store.is_available)
+        await until(lambda: not running.harness.store.commits.is_available)
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is Status.FAILED)
     assert running.supervisor.status_details == "connecting: the cable was cut"

@@ -132,7 +132,7 @@ async def test_closing_while_the_store_is_unavailable_requeues_everything() -> N
         await until(lambda: running.harness.count("in", "held") == 2)
         await asyncio.wait_for(running.supervisor.close(600), PATIENCE)
         running.harness.disk.full = False
-        await until(lambda: running.harness.store.is_available)
+        await until(lambda: running.harness.store.commits.is_available)
         await pause()
     assert (running.answers(), running.harness.values(), running.unsettled()) == ([], [], 2)
 

@@ -36,7 +36,7 @@ async def test_while_the_store_is_full_deliveries_are_held_and_later_processed_i
         running.send(*numbered(1, 2))
         running.send(command("retrieve", "/attributes/on", correlation_id="r"))
         running.send(command("retrieve", correlation_id="s"), to="other")
-        await until(lambda: not running.harness.store.is_available)
+        await until(lambda: not running.harness.store.commits.is_available)
         running.send(*numbered(3))
         running.send(b"no json", correlation_id="x")
         running.send(*numbered(4))
@@ -111,7 +111,7 @@ async def test_a_commit_that_fails_after_its_link_has_died_is_left_to_the_next_l
         await until(lambda: running.unsettled() == 1)
         running.harness.disk.full = True
         running.harness.disk.release()
-        await until(lambda: not running.harness.store.is_available)
+        await until(lambda: not running.harness.store.commits.is_available)
         running.harness.disk.full = False
         await running.answered(1)
         await until(lambda: running.unsettled() == 0)
@@ -269,7 +269,7 @@ async def test_deliveries_of_users_that_wait_when_their_link_ends_are_not_proces
         await pause()
         running.broker.cut("the cable was cut")
         running.harness.disk.full = False
-        await until(lambda: running.harness.store.is_available)
+        await until(lambda: running.harness.store.commits.is_available)
         await pause()
     assert (running.answers(), running.harness.values()) == ([], [])
     assert running.unsettled() == 59
@@ -344,7 +344,7 @@ async def test_a_command_that_requests_acknowledgements_survives_a_link_lost_bef
         await pause()
         running.harness.disk.full = True
         running.harness.disk.release()
-        await until(lambda: not running.harness.store.is_available)
+        await until(lambda: not running.harness.store.commits.is_available)
         running.harness.disk.full = False
         await running.answered(1)
         await until(lambda: running.unsettled() == 0)
@@ -362,7 +362,9 @@ async def with_consumer(running: Running) -> asyncio.Task[None]:
     return asyncio.create_task(
         SourceConsumer(
             harness.readers[0],
-            RetryBuffer(harness.dispatcher.handle, harness.store, SourceTurns(harness.store.progress), pause=0.01),
+            RetryBuffer(
+                harness.dispatcher.handle, harness.store, SourceTurns(harness.store.commits.progress), pause=0.01
+            ),
         ).run(link)
     )
 
@@ -486,7 +488,7 @@ async def test_a_source_waits_while_many_bytes_of_answers_wait_for_the_link(monk
 
 async def test_a_connection_whose_deliveries_are_held_keeps_no_turn_from_others() -> None:
     running = await Running.opened()
-    turns = SourceTurns(running.harness.store.progress)
+    turns = SourceTurns(running.harness.store.commits.progress)
     buffer = RetryBuffer(running.harness.dispatcher.handle, running.harness.store, turns)
     other = UserTurns()
     turns.begin(other)

@@ -86,7 +86,7 @@ async def test_an_unavailable_store_does_not_prevent_a_session() -> None:
     running.harness.disk.full = True
     running.send(turn(1))
     with capture_logs() as lines:
-        await until(lambda: not running.harness.store.is_available)
+        await until(lambda: not running.harness.store.commits.is_available)
         await begin_session(running)
     events = [line["event"] for line in lines]
     assert events.count("deliveries of an earlier session not forgotten") == 1

@@ -84,7 +84,7 @@ async def test_deliveries_that_an_unavailable_store_holds_are_not_overdue() -> N
     running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(1))
-        await until(lambda: not running.harness.store.is_available)
+        await until(lambda: not running.harness.store.commits.is_available)
         assert await reject_overdue(running) == []
         running.harness.disk.full = False
         assert await running.answered(1) == ["1"]

@@ -47,12 +47,12 @@ def change(store: Store, entity: EntityId, action: str, value: Any = None, path:
 
 
 async def test_a_deletion_is_known_before_and_after_it_is_durable(store: Store, disk: Disk) -> None:
-    await store.submit([change(store, LAMP, "created", NAMING)])
-    await store.submit([change(store, LAMP, "deleted")])
+    await store.commits.submit([change(store, LAMP, "created", NAMING)])
+    await store.commits.submit([change(store, LAMP, "deleted")])
     disk.hold()
-    store.submit([change(store, LAMP, "created", NAMING)])
-    store.submit([change(store, LAMP, "deleted")])
-    durable = store.submit([change(store, LAMP, "created", NAMING)])
+    store.commits.submit([change(store, LAMP, "created", NAMING)])
+    store.commits.submit([change(store, LAMP, "deleted")])
+    durable = store.commits.submit([change(store, LAMP, "created", NAMING)])
     expected = [Incarnation(3, 4, THEN), Incarnation(1, 2, THEN)]
     assert store.lives.ended(LAMP) == expected
     disk.release()
@@ -63,40 +63,42 @@ async def test_a_deletion_is_known_before_and_after_it_is_durable(store: Store, 
 
 
 async def test_a_deletion_that_cannot_be_stored_is_forgotten(store: Store, disk: Disk) -> None:
-    await store.submit([change(store, LAMP, "created", NAMING)])
+    await store.commits.submit([change(store, LAMP, "created", NAMING)])
     disk.rejected.add(b"bad")
     deleting = change(store, LAMP, "deleted")
     bad = change(store, FAN, "created", {"bad": 1})
     with pytest.raises(ValueError, match="cannot be stored"):
-        await store.submit([deleting, bad])
+        await store.commits.submit([deleting, bad])
     assert store.lives.ended(LAMP) == []
     disk.full = True
     with pytest.raises(StoreError):
-        await store.submit([change(store, LAMP, "deleted")])
+        await store.commits.submit([change(store, LAMP, "deleted")])
     assert store.lives.ended(LAMP) == []
     disk.full = False
     await store.close()
 
 
 async def test_references_are_counted_once_between_a_commit_and_its_report(store: Store, disk: Disk) -> None:
-    await store.submit([change(store, LAMP, "created", NAMING), change(store, FAN, "created", NAMING)])
+    await store.commits.submit([change(store, LAMP, "created", NAMING), change(store, FAN, "created", NAMING)])
     deleting = change(store, LAMP, "deleted")
-    store.stage(deleting)
+    store.commits.stage(deleting)
     disk.append([deleting])
     assert store.lives.references(POLICY) == (1, 0)
     await store.close()
 
 
 async def test_references_include_what_is_not_durable_yet(store: Store, disk: Disk) -> None:
-    await store.submit([change(store, LAMP, "created", NAMING), change(store, OTHER, "created", {"entries": {}})])
+    await store.commits.submit(
+        [change(store, LAMP, "created", NAMING), change(store, OTHER, "created", {"entries": {}})]
+    )
     disk.hold()
-    store.submit([change(store, FAN, "created", NAMING)])
-    store.submit([change(store, OTHER, "modified", {"acme:pol": {}}, "/imports")])
+    store.commits.submit([change(store, FAN, "created", NAMING)])
+    store.commits.submit([change(store, OTHER, "modified", {"acme:pol": {}}, "/imports")])
     assert store.lives.references(POLICY) == (2, 1)
-    store.submit([change(store, LAMP, "modified", "acme:other", "/policyId")])
-    store.submit([change(store, FAN, "deleted"), change(store, OTHER, "deleted")])
+    store.commits.submit([change(store, LAMP, "modified", "acme:other", "/policyId")])
+    store.commits.submit([change(store, FAN, "deleted"), change(store, OTHER, "deleted")])
     assert store.lives.references(POLICY) == (0, 0)
-    durable = store.barrier()
+    durable = store.commits.barrier()
     disk.release()
     await durable
     assert store.lives.references(POLICY) == (0, 0)
@@ -105,10 +107,10 @@ async def test_references_include_what_is_not_durable_yet(store: Store, disk: Di
 
 
 async def test_an_erasure_hides_earlier_incarnations_before_it_is_durable(store: Store, disk: Disk) -> None:
-    await store.submit([change(store, LAMP, "created", NAMING)])
-    await store.submit([change(store, LAMP, "deleted")])
+    await store.commits.submit([change(store, LAMP, "created", NAMING)])
+    await store.commits.submit([change(store, LAMP, "deleted")])
     disk.hold()
-    durable = store.execute(lambda _: None, forgets=LAMP)
+    durable = store.commits.execute(lambda _: None, forgets=store.snapshot(LAMP))
     assert store.lives.ended(LAMP) == []
     disk.release()
     await durable

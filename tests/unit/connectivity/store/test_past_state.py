@@ -76,7 +76,7 @@ class PastSite:
         """Write the whole history to the lake, trim the journal up to a number, and delete lake revisions."""
         things, policies = self.harness.history(LAMP), self.harness.history(POLICY)
         append_events(self.lake, list(enumerate([*policies, *things], 1)))
-        await self.harness.store.trim(last, LATER)
+        await self.harness.store.commits.trim(last, LATER)
         if forgotten:
             forget(self.lake, f"revision <= {forgotten} AND entity_type = 'thing'")
 
@@ -298,7 +298,7 @@ async def test_an_instant_before_which_something_was_just_decided_waits_for_it(l
 
 
 async def test_a_lake_that_cannot_be_read_is_reported(lamp: PastSite) -> None:
-    await lamp.harness.store.trim(4, LATER)
+    await lamp.harness.store.commits.trim(4, LATER)
     answer = await lamp.retrieve(at_historical_revision=2)
     assert (answer["status"], answer["value"]["error"]) == (500, "internalerror")
     assert "older part of this history" in answer["value"]["message"]

@@ -47,7 +47,7 @@ async def retrieve_published(
         store = Store(journal, cold=lambda: LakeHistory(lake))
         if trimmed:
             append_events(lake, list(enumerate(journal.events(TANK, 1, trimmed, trimmed, MUCH), 1)), rows=3)
-            await store.trim(trimmed, LATER)
+            await store.commits.trim(trimmed, LATER)
         found = await first_published(store, TANK, first, len(times), instant)
         await store.close()
         return found
@@ -110,13 +110,15 @@ async def test_the_search_by_time_skips_erased_and_expired_messages(tmp_path: Pa
     journal.append(messages([9, 9, 9, 9]))
     append_events(lake, list(enumerate(journal.events(TANK, 1, 4, 4, MUCH), 1)))
     store = Store(journal, cold=lambda: LakeHistory(lake))
-    await store.trim(3, LATER)
+    await store.commits.trim(3, LATER)
     forget(lake, "revision <= 2")
     assert await first_published(store, TANK, 1, 4, 9) == 3
-    await store.execute(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(5), "operator"), forgets=TANK)
+    await store.commits.execute(
+        lambda it: erasure.begin(it, "stream", TANK.id, timestamp(5), "operator"), forgets=store.snapshot(TANK)
+    )
     assert await first_published(store, TANK, 1, 4, 9) is None
     # One that is not durable yet is waited for.
-    store.submit([message(TANK, 5, headers=b'{"ts":9}')])
+    store.commits.submit([message(TANK, 5, headers=b'{"ts":9}')])
     assert await first_published(store, TANK, 1, 5, 9) == 5
     await store.close()
 
@@ -150,6 +152,6 @@ async def test_the_search_by_time_skips_trimmed_messages_without_a_lake() -> Non
     journal = TemporaryJournal()
     journal.append(messages([9, 1, 9]))
     store = Store(journal)
-    await store.trim(1, LATER)
+    await store.commits.trim(1, LATER)
     assert await first_published(store, TANK, 1, 3, 9) == 3
     await store.close()

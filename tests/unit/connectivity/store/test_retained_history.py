@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.store.retained_history import CACHE_SECONDS, MOST, RetainedHistory
+from connectivity.store.retained_history import CACHE_SECONDS, MOST
 from connectivity.store.store import Store
 from mappings.ids import partition_entity
 from spark_store.errors import HistoryUnavailable
@@ -33,9 +33,8 @@ class TrimmedMessages:
         append_events(self.lake, list(enumerate(self.journal.events(TANK, 1, 8, 8, MUCH), 1)))
         opened = LakeHistory(self.lake, clock=self.clock.now)
         self.store = Store(self.journal, cold=lambda: opened)
-        self.store.retained_history = self.retained_history = RetainedHistory(
-            self.journal, self.store.ask_lake, self.clock.now
-        )
+        self.retained_history = self.store.retained_history
+        self.retained_history._clock = self.clock.now
 
     async def round(self) -> int:
         """A second passes."""
@@ -48,7 +47,7 @@ class TrimmedMessages:
 async def harness(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
     made = TrimmedMessages(tmp_path)
     assert made.store.oldest_revision(TANK) == 1
-    assert await made.store.trim(6, LATER) == 6
+    assert await made.store.commits.trim(6, LATER) == 6
     yield made
     await made.store.close()
 
@@ -56,11 +55,11 @@ async def harness(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
 async def test_the_oldest_revision_of_a_complete_journal_needs_no_lake() -> None:
     store = Store(TemporaryJournal())
     assert store.oldest_revision(LAMP) == 1
-    await store.submit([change(LAMP, 1), change(LAMP, 2)])
+    await store.commits.submit([change(LAMP, 1), change(LAMP, 2)])
     assert (store.oldest_revision(LAMP), await store.retained_history.look(LAMP)) == (1, 1)
-    await store.trim(1, LATER)
+    await store.commits.trim(1, LATER)
     assert (store.oldest_revision(LAMP), await store.retained_history.look(LAMP)) == (2, 2)
-    await store.trim(2, LATER)
+    await store.commits.trim(2, LATER)
     assert store.oldest_revision(LAMP) == 3
     await store.close()
 
@@ -93,18 +92,18 @@ async def test_revisions_deleted_by_retention_disappear_with_the_next_round(harn
 async def test_the_journal_decides_the_oldest_revision_when_the_lake_is_empty(harness: TrimmedMessages) -> None:
     forget(harness.lake, "true")
     assert (await harness.retained_history.look(TANK), harness.store.oldest_revision(TANK)) == (7, 7)
-    assert await harness.store.trim(8, LATER) == 2
+    assert await harness.store.commits.trim(8, LATER) == 2
     assert (await harness.retained_history.look(TANK), harness.store.oldest_revision(TANK)) == (9, 9)
 
 
 async def test_an_erasure_takes_everything_up_to_it(harness: TrimmedMessages) -> None:
     assert await harness.retained_history.look(TANK) == 1
-    await harness.store.execute(
-        lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator"), forgets=TANK
+    await harness.store.commits.execute(
+        lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator"), forgets=harness.store.snapshot(TANK)
     )
     # The entries themselves go in steps of their own.
     assert (harness.store.oldest_revision(TANK), await harness.retained_history.look(TANK)) == (11, 11)
-    await harness.store.submit([published(TANK, 11), published(TANK, 12)])
+    await harness.store.commits.submit([published(TANK, 11), published(TANK, 12)])
     assert harness.store.oldest_revision(TANK) == 11
 
 
@@ -112,7 +111,7 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
     journal = TemporaryJournal()
     journal.append([published(TANK, offset) for offset in range(1, 5)])
     store = Store(journal, cold=lambda: LakeHistory(Lake(tmp_path)))
-    await store.trim(2, LATER)
+    await store.commits.trim(2, LATER)
     assert store.oldest_revision(TANK) == 3
     await store.retained_history.round()
     assert store.oldest_revision(TANK) == 3
@@ -122,7 +121,7 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
 
 
 async def test_each_partition_has_its_own_oldest_revision_and_the_cache_is_limited(harness: TrimmedMessages) -> None:
-    await harness.store.submit([published(OTHER, 1)])
+    await harness.store.commits.submit([published(OTHER, 1)])
     assert (await harness.retained_history.look(TANK), harness.store.oldest_revision(OTHER)) == (1, 1)
     for number in range(MOST):
         harness.store.oldest_revision(partition_entity(f"stream/{number}"))

@@ -56,15 +56,15 @@ async def test_a_kept_session_is_durable_with_the_next_commit(harness: SessionJo
     for each in many:
         harness.sessions.keep(each)
     assert harness.sessions.rows("depot") == many
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     assert harness.written() == many
 
 
 async def test_a_session_kept_during_a_commit_is_durable_with_the_following_commit(harness: SessionJournal) -> None:
     harness.sessions.keep(row("r/a"))
-    first = harness.store.submit(())
+    first = harness.store.commits.submit(())
     harness.sessions.keep(row("r/b"))
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     assert harness.written() == [row("r/a"), row("r/b")]
     assert first.done()
 
@@ -72,26 +72,26 @@ async def test_a_session_kept_during_a_commit_is_durable_with_the_following_comm
 async def test_a_forgotten_session_is_deleted_with_the_next_commit(harness: SessionJournal) -> None:
     harness.sessions.keep(row("r/a"))
     harness.sessions.keep(row("r/b"))
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     harness.sessions.forget(row("r/a").at)
     harness.sessions.forget(row("r/z").at)
     assert harness.sessions.rows("depot") == [row("r/b")]
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     assert harness.written() == [row("r/b")]
 
 
 async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(harness: SessionJournal) -> None:
     for each in (row("r/a"), row("r/b"), row("r/c", last=None)):
         harness.sessions.keep(each)
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     for last in (8, 9, 6):
         harness.sessions.sent(row("r/a").at, last)
     harness.sessions.sent(row("r/z").at, 3)
     assert [each.last for each in harness.sessions.rows("depot")] == [9, 7, None]
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     assert [each.last for each in harness.written()] == [7, 7, None]
     harness.sessions.sweep()
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     assert [each.last for each in harness.written()] == [9, 7, None]
 
 
@@ -100,18 +100,18 @@ async def test_a_row_that_is_kept_again_continues_from_where_it_is(harness: Sess
     harness.sessions.keep(row())
     harness.sessions.sent(row().at, 12)
     harness.sessions.keep(row(last=3)._replace(row=b"\x01"))
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     assert harness.written() == [row(last=12)._replace(row=b"\x01")]
 
 
 async def test_a_row_that_was_forgotten_and_is_kept_again_starts_again(harness: SessionJournal) -> None:
     harness.sessions.keep(row())
     harness.sessions.sent(row().at, 12)
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     harness.sessions.forget(row().at)
     harness.sessions.keep(row(last=3))
     harness.sessions.sweep()
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     assert harness.written() == harness.sessions.rows("depot") == [row(last=3)]
 
 
@@ -129,7 +129,7 @@ async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(harness: S
     harness.sessions.keep(row())
     harness.sessions.keep(other := row(connection="annex"))
     harness.sessions.keep_only(lambda connection_id: connection_id == "annex")
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     assert harness.sessions.rows("depot") == []
     assert harness.written() == [other]
 
@@ -142,7 +142,7 @@ async def test_session_changes_are_written_when_the_store_is_available_again(
 
     harness.sessions.keep(row("r/a"))
     harness.sessions.keep(row("r/b"))
-    await harness.store.submit(())
+    await harness.store.commits.submit(())
     with monkeypatch.context() as broken:
         broken.setattr(harness.journal, "commit", refuse)
         broken.setattr(harness.journal, "probe", refuse)
@@ -151,11 +151,11 @@ async def test_session_changes_are_written_when_the_store_is_available_again(
         harness.sessions.forget(row("r/b").at)
         harness.sessions.keep(row("r/c"))
         with pytest.raises(StoreUnavailable):
-            await harness.store.submit(())
+            await harness.store.commits.submit(())
         harness.sessions.keep(row("r/d"))
         harness.sessions.sweep()
-    await wait_until(lambda: harness.store.is_available)
+    await wait_until(lambda: harness.store.commits.is_available)
     assert harness.written() == [row("r/a"), row("r/b")]
     harness.sessions.sweep()
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     assert harness.written() == harness.sessions.rows("depot") == [row("r/a", last=12), row("r/c"), row("r/d")]

@@ -41,32 +41,34 @@ async def passes_before_the_commit(store: Store, meanwhile: Callable[[int], obje
 
     call = JournalThread.call
     with patch.object(JournalThread, "call", begin):
-        store.submit([change(LAMP, 1)])
+        store.commits.submit([change(LAMP, 1)])
         passes = 0
         while not begun and passes < MANY:
             await asyncio.sleep(0)
             passes += 1
             meanwhile(passes)
-    await store.barrier()
+    await store.commits.barrier()
     return passes
 
 
 async def test_barriers_do_not_delay_the_commit_of_changes_before_them(store: Store) -> None:
     """Retrieves of one client must not keep back the changes of another."""
-    assert await passes_before_the_commit(store, lambda _: store.barrier()) < 5
+    assert await passes_before_the_commit(store, lambda _: store.commits.barrier()) < 5
 
 
 async def test_changes_that_keep_coming_are_gathered_while_one_user_sends_them(store: Store) -> None:
-    assert await passes_before_the_commit(store, lambda number: store.submit([change(LAMP, 1 + number)])) == MANY
+    assert (
+        await passes_before_the_commit(store, lambda number: store.commits.submit([change(LAMP, 1 + number)])) == MANY
+    )
 
 
 async def test_changes_that_keep_coming_delay_no_commit_while_several_users_send_them(store: Store) -> None:
-    store.progress.is_shared = True
+    store.commits.progress.is_shared = True
 
     def submit(number: int) -> None:
         # The turns of several users bound the number of their queued changes.
         if number < 5:
-            store.submit([change(LAMP, 1 + number)])
+            store.commits.submit([change(LAMP, 1 + number)])
 
     assert await passes_before_the_commit(store, submit) < 10
 
@@ -76,10 +78,10 @@ async def test_a_commit_that_fails_is_reported_after_those_before_it(
 ) -> None:
     # Reports wait.
     monkeypatch.setattr(commit, "_TURN_WEIGHT", 0)
-    monkeypatch.setattr(store._reports, "_left", 0)
+    monkeypatch.setattr(store.commits._reports, "_left", 0)
     ended: list[BaseException | None] = []
-    first = store.submit([change(LAMP, 1)])
-    await store.progress.wait()
+    first = store.commits.submit([change(LAMP, 1)])
+    await store.commits.progress.wait()
     journal_commit = store._journal.commit
 
     def fail() -> None:
@@ -87,7 +89,7 @@ async def test_a_commit_that_fails_is_reported_after_those_before_it(
         raise CommitFailed("the disk has failed")
 
     monkeypatch.setattr(store._journal, "commit", fail)
-    second = store.submit([change(LAMP, 2)])
+    second = store.commits.submit([change(LAMP, 2)])
     for each in (second, first):
         each.add_done_callback(lambda done: ended.append(done.exception()))
     await asyncio.wait([first, second])

@@ -48,23 +48,23 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Store]:
     journal.append(history(LAMP, 10))
     append_events(Lake(tmp_path), list(enumerate(journal.events(LAMP, 1, 8, 8, MUCH), 1)))
     store = Store(journal, HASTY, cold=lambda: LakeHistory(Lake(tmp_path)))
-    assert await store.trim(6, LATER) == 6
+    assert await store.commits.trim(6, LATER) == 6
     yield store
     await store.close()
 
 
 async def test_trimming_that_is_asked_for_while_a_step_runs_aside_is_done_after_it(store: Store, disk: Disk) -> None:
     """Otherwise closing the store would wait for ever."""
-    await store.submit(history(LAMP, 5))
+    await store.commits.submit(history(LAMP, 5))
     is_running, may_end = threading.Event(), threading.Event()
 
     def step(_: object) -> None:
         is_running.set()
         assert may_end.wait(60)
 
-    aside = asyncio.ensure_future(store.execute_alone(step))
+    aside = asyncio.ensure_future(store.commits.execute_alone(step))
     assert await asyncio.to_thread(is_running.wait, 60)
-    trimming = asyncio.ensure_future(store.trim(3, LATER))
+    trimming = asyncio.ensure_future(store.commits.trim(3, LATER))
     await asyncio.sleep(0)
     may_end.set()
     await aside
@@ -73,33 +73,33 @@ async def test_trimming_that_is_asked_for_while_a_step_runs_aside_is_done_after_
 
 
 async def test_a_step_of_trimming_rides_on_a_commit(store: Store, disk: Disk) -> None:
-    await store.submit(history(LAMP, 5))
+    await store.commits.submit(history(LAMP, 5))
     commits = disk.commits
     disk.hold()
-    durable = store.submit([change(LAMP, 6)])
-    step = asyncio.ensure_future(store.trim(3, LATER))
+    durable = store.commits.submit([change(LAMP, 6)])
+    step = asyncio.ensure_future(store.commits.trim(3, LATER))
     await asyncio.sleep(0)
     disk.release()
     await durable
     assert await asyncio.wait_for(step, PATIENCE) == 3
     assert disk.commits <= commits + 2
     assert store.oldest() == OldestEvent(4, timestamp(4))
-    assert await store.trim(3, LATER) == 0
+    assert await store.commits.trim(3, LATER) == 0
 
 
 async def test_trimming_fails_with_the_store(store: Store, disk: Disk) -> None:
-    await store.submit(history(LAMP, 5))
+    await store.commits.submit(history(LAMP, 5))
     disk.full = True
     with pytest.raises(StoreUnavailable, match="the disk is full"):
-        await store.trim(3, LATER)
+        await store.commits.trim(3, LATER)
     with pytest.raises(StoreUnavailable, match="the disk is full"):
-        await store.trim(3, LATER)
+        await store.commits.trim(3, LATER)
     disk.full = False
-    await asyncio.wait_for(store.wait_available(), PATIENCE)
-    assert await store.trim(3, LATER) == 3
+    await asyncio.wait_for(store.commits.wait_available(), PATIENCE)
+    assert await store.commits.trim(3, LATER) == 3
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await store.trim(3, LATER)
+        await store.commits.trim(3, LATER)
 
 
 @pytest.mark.parametrize("limit", [1, 4, 100])
@@ -113,7 +113,7 @@ async def test_a_history_runs_across_the_border(trimmed: Store, limit: int) -> N
 
 
 async def test_events_trimmed_after_a_commit_are_read_from_the_lake(trimmed: Store) -> None:
-    durable = trimmed.submit([change(LAMP, 11)])
+    durable = trimmed.commits.submit([change(LAMP, 11)])
     range = trimmed.open_range(HistoryQuery(LAMP, -6), NOW)
     await durable
     first = await trimmed.page(range, 0, 1, MUCH)
@@ -122,8 +122,8 @@ async def test_events_trimmed_after_a_commit_are_read_from_the_lake(trimmed: Sto
 
 
 async def test_without_a_lake_only_the_pages_with_trimmed_revisions_fail(store: Store, disk: Disk) -> None:
-    await store.submit(history(LAMP, 5))
-    await store.trim(3, LATER)
+    await store.commits.submit(history(LAMP, 5))
+    await store.commits.trim(3, LATER)
     with pytest.raises(
         HistoryUnavailable, match=r"trimmed revisions 1 to 3, and there is no lake.* found spark.mode off"
     ):

@@ -146,7 +146,7 @@ async def test_events_decided_before_the_opening_are_waited_for() -> None:
     store = Store(disk)
     disk.hold()
     commits = disk.commits
-    store.submit([append(disk, 2)])
+    store.commits.submit([append(disk, 2)])
     await until(lambda: disk.commits > commits)
     feed = HistoryFeed.open(store, HistoryQuery(LAMP, from_revision=2), NOW)
     waiting = asyncio.create_task(revisions(feed))
@@ -167,7 +167,7 @@ async def test_timestamps_also_select_events_decided_before_the_opening(
     disk = Disk()
     disk.append([Change((event(1),), (fold([event(1)]),))])
     store = Store(disk)
-    durable = store.submit([append(disk, 2)])
+    durable = store.commits.submit([append(disk, 2)])
     feed = HistoryFeed.open(store, HistoryQuery(LAMP, **asked), NOW)
     assert not durable.done()
     page = await feed.page(0, 10, 1 << 20)

@@ -37,7 +37,7 @@ async def harness() -> AsyncIterator[FollowedStore]:
 async def test_a_feed_starts_after_the_events_decided_before_it(harness: FollowedStore) -> None:
     await harness.store_up_to(3)
     harness.disk.hold()
-    under_way = harness.store.submit([change(LAMP, 4)])
+    under_way = harness.store.commits.submit([change(LAMP, 4)])
     feed = harness.following.feed(LAMP)
     assert await drawn(feed) == ([], 0)
     harness.disk.release()
@@ -53,7 +53,7 @@ async def test_events_that_are_not_durable_are_not_sent(harness: FollowedStore) 
     await harness.store_up_to(2)
     feed = harness.following.feed(LAMP)
     harness.disk.hold()
-    under_way = harness.store.submit([change(LAMP, 3)])
+    under_way = harness.store.commits.submit([change(LAMP, 3)])
     assert await drawn(feed) == ([], 0)
     assert harness.following._lines[LAMP].newest == 2
     harness.disk.release()
@@ -86,8 +86,8 @@ async def test_a_commit_pending_at_the_beginning_is_sent(harness: FollowedStore)
     """There was no follower when the event was written."""
     await harness.store_up_to(2)
     harness.disk.hold()
-    under_way = harness.store.submit([change(LAMP, 3)])
-    await until(lambda: harness.store._written)
+    under_way = harness.store.commits.submit([change(LAMP, 3)])
+    await until(lambda: harness.store.commits._written)
     feed = harness.following.feed(LAMP, 2)
     assert await drawn(feed) == ([], 0)
     harness.disk.release()
@@ -98,7 +98,7 @@ async def test_a_commit_pending_at_the_beginning_is_sent(harness: FollowedStore)
 
 async def test_feeds_of_different_entities_are_separate(harness: FollowedStore) -> None:
     lamp, policy = harness.following.feed(LAMP), harness.following.feed(POLICY)
-    await harness.store.submit([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
+    await harness.store.commits.submit([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
     await awaited(lamp)
     assert await drawn(lamp) == ([1, 2], 2)
     assert await drawn(policy) == ([1], 1)
@@ -140,7 +140,7 @@ async def test_the_memory_is_bounded_in_bytes_over_all_entities(harness: Followe
     harness.following = LiveFeeds(harness.store, most_bytes=100)
     lamp, policy = harness.following.feed(LAMP), harness.following.feed(POLICY)
     for last in range(1, 41):
-        await harness.store.submit([change(LAMP, last, b'"0123456789"'), change(POLICY, last)])
+        await harness.store.commits.submit([change(LAMP, last, b'"0123456789"'), change(POLICY, last)])
     await harness.reported(POLICY, 40)
     assert 0 < harness.following._bytes <= 100
     assert len(harness.following._buffered) < 12
@@ -149,7 +149,7 @@ async def test_the_memory_is_bounded_in_bytes_over_all_entities(harness: Followe
 
 async def test_a_page_is_bounded_by_limit_and_bytes(harness: FollowedStore) -> None:
     feed = harness.following.feed(LAMP)
-    await harness.store.submit([change(LAMP, revision, b'"0123456789"') for revision in range(1, 6)])
+    await harness.store.commits.submit([change(LAMP, revision, b'"0123456789"') for revision in range(1, 6)])
     await harness.reported(LAMP, 5)
     page = await feed.page(0, 2, MUCH)
     assert ([event.revision for event in page.elements], page.position, page.then) == ([1, 2], 2, PageEnd.MORE)
@@ -214,7 +214,7 @@ async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored
     """Another event may be stored with the same revision."""
     await harness.store_up_to(3)
     harness.disk.hold()
-    lost = harness.store.submit([change(LAMP, 4, b'"lost"')])
+    lost = harness.store.commits.submit([change(LAMP, 4, b'"lost"')])
     feed = harness.following.feed(LAMP)
     position = (await feed.page(0, 10, MUCH)).position
     harness.disk.full = True
@@ -222,8 +222,8 @@ async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored
     with pytest.raises(StoreUnavailable):
         await lost
     harness.disk.full = False
-    await harness.store.wait_available()
-    await harness.store.submit([change(LAMP, 4, b'"another"'), change(LAMP, 5)])
+    await harness.store.commits.wait_available()
+    await harness.store.commits.submit([change(LAMP, 4, b'"another"'), change(LAMP, 5)])
     await harness.reported(LAMP, 5)
     assert await drawn(feed, position) == ([4, 5], 5)
 
@@ -231,7 +231,7 @@ async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored
 async def test_a_feed_does_not_start_after_an_event_that_cannot_be_stored(harness: FollowedStore) -> None:
     await harness.store_up_to(3)
     harness.disk.rejected = {b'"bad"'}
-    refused = harness.store.submit([change(LAMP, 4, b'"bad"')])
+    refused = harness.store.commits.submit([change(LAMP, 4, b'"bad"')])
     feed = harness.following.feed(LAMP)
     with pytest.raises(ValueError, match="bad"):
         await refused
@@ -245,7 +245,7 @@ async def test_events_of_a_commit_with_a_lost_result_are_sent(harness: FollowedS
     feed = harness.following.feed(LAMP)
     harness.disk.loses_answers = True
     with pytest.raises(StoreUnavailable):
-        await harness.store.submit([change(LAMP, 4)])
+        await harness.store.commits.submit([change(LAMP, 4)])
     harness.disk.loses_answers = False
     await awaited(feed)
     assert await drawn(feed) == ([4], 4)

@@ -563,7 +563,7 @@ async def _keep_writing(harness: ConnectionHarness) -> None:
     while True:
         number -= 1
         harness.deliver(command("modify", "/attributes/on", number, name="lamp-8", response_required=False))
-        await harness.store.barrier()
+        await harness.store.commits.barrier()
 
 
 # --- the past -----------------------------------------------------------------------------------------------------------

@@ -276,8 +276,8 @@ async def test_trimmed_events_of_a_parked_thing_are_counted_and_erased_ones_are_
     harness, other = await unroutable("lamp-8")
     await changed(harness, ("lamp-7", 1), ("lamp-8", 1), ("lamp-7", 2), ("lamp-8", 2))
     await until(lambda: len(cursor(other).parked) == 2)
-    await harness.store.trim(harness.store.tail.newest - 2, LATER)
-    await harness.store.execute(
+    await harness.store.commits.trim(harness.store.tail.newest - 2, LATER)
+    await harness.store.commits.execute(
         lambda it: erasure.take_entries(it, erasure.begin(it, "thing", "acme.site:lamp-8", "", "operator"))
     )
     other.link.unroutable.clear()
@@ -297,7 +297,7 @@ async def test_an_event_that_is_trimmed_while_it_is_retried_is_sent_and_not_coun
     await changed(harness, ("lamp-7", 1), ("lamp-7", 2), ("lamp-7", 3))
     await until(lambda: len(cursor(other).parked) == 1)
     tail = harness.store.tail
-    await harness.store.trim(tail.newest - 2, LATER)
+    await harness.store.commits.trim(tail.newest - 2, LATER)
     # The next trim removes the first event that is left, after it was read.
     monkeypatch.setattr(tail, "beginning", lambda _: HistoryStart(0, 4))
     other.link.unroutable.clear()
@@ -313,7 +313,7 @@ async def test_a_thing_that_leaves_without_a_message_does_not_delay_the_one_that
     harness, other = await unroutable("lamp-8")
     await changed(harness, ("lamp-8", 1), ("lamp-7", 1))
     await until(lambda: len(cursor(other).parked) == 2)
-    await harness.store.execute(
+    await harness.store.commits.execute(
         lambda it: erasure.take_entries(it, erasure.begin(it, "thing", "acme.site:lamp-8", "", "operator"))
     )
     other.link.unroutable.clear()
@@ -333,7 +333,7 @@ async def test_parked_things_survive_a_restart_and_no_event_of_others_is_repeate
     await harness.event_publisher.close()
     assert positions(harness.journal)[0][2:] == (harness.store.tail.newest, 0, ((ID, 2),))
     assert isinstance(harness.journal, Disk)
-    await harness.store.barrier()
+    await harness.store.commits.barrier()
     again = ConnectionHarness(source(), journal=harness.journal)
     after = await add_follower(again, target(EVENTS, address=BY_NAME))
     await until(lambda: is_done(after))

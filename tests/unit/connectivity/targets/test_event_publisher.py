@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("harnesses")
 
 async def service(before: ConnectionHarness) -> ConnectionHarness:
     """The same service, started again: the former one still has its journal, and writes nothing more."""
-    await before.store.barrier()
+    await before.store.commits.barrier()
     return ConnectionHarness(source(), journal=before.disk)
 
 
@@ -221,12 +221,12 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
     cursors = harness.event_publisher
     harness.disk.full = True
     harness.deliver(turn(1))
-    await until(lambda: not harness.store.is_available)
+    await until(lambda: not harness.store.commits.is_available)
     other.close_connection()
     cursors.keep_only(lambda id: id == "site")
     await pause()
     harness.disk.full = False
-    await harness.store.wait_available()
+    await harness.store.commits.wait_available()
     if is_swept:
         cursors.sweep()
         await until(lambda: not stored_positions(harness))
@@ -251,7 +251,7 @@ async def test_trimmed_events_are_skipped_counted_and_reported_to_the_operator()
     await write_values(harness, *range(10))
     other.close_connection()
     await forgotten(harness)
-    assert await harness.store.trim(8, LATER) == 8
+    assert await harness.store.commits.trim(8, LATER) == 8
     other = await add_follower(harness)
     assert await sent(other, 4) == [8, 9, 10, 11]
     assert list(harness.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
@@ -271,7 +271,7 @@ async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(t
     other.outbox.detach()
     await write_values(harness, *range(10))
     await forgotten(harness)
-    assert await harness.store.trim(8, LATER) == 8
+    assert await harness.store.commits.trim(8, LATER) == 8
     await harness.event_publisher.close()
     await harness.store.close()
     again = ConnectionHarness(source(), journal=Journal.open(path))
@@ -286,7 +286,7 @@ async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:
     other.outbox.detach()
     await write_values(harness, 1, 2)
     await forgotten(harness)
-    assert await harness.store.trim(99, LATER) == 4
+    assert await harness.store.commits.trim(99, LATER) == 4
     other.outbox.attach(other.link)
     harness.event_publisher.wake()
     await until(lambda: cursor(other).skipped == 2)
@@ -418,11 +418,11 @@ async def test_places_wait_for_a_disk_that_is_full() -> None:
     other = ConnectionHarness(beside=harness, id="other", targets=[target(EVENTS)])
     following = other.follow()
     harness.deliver(turn(1))
-    await until(lambda: not harness.store.is_available)
+    await until(lambda: not harness.store.commits.is_available)
     harness.disk.full = False
     await following
     assert [position[0] for position in stored_positions(harness)] == ["other"]
-    await until(lambda: harness.store.is_available)
+    await until(lambda: harness.store.commits.is_available)
     await write_values(harness, 2)
     assert await sent(other, 1) == [len(harness.history())]
 
@@ -448,7 +448,7 @@ async def test_canceling_the_wait_for_positions_removes_the_targets(monkeypatch:
     other = ConnectionHarness(beside=harness, id="other", targets=[target(EVENTS)])
     harness.disk.full = True
     following = asyncio.create_task(other.follow())
-    await until(lambda: not harness.store.is_available)
+    await until(lambda: not harness.store.commits.is_available)
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following

@@ -133,7 +133,7 @@ async def test_a_store_that_was_unavailable_stores_each_command_once_and_in_orde
     await until(lambda: len(rsio_harness.postponed) == 2)
     assert (rsio_harness.frames("a"), rsio_harness.outcomes) == ([], [])
     rsio_harness.disk.full = False
-    await rsio_harness.store.wait_available()
+    await rsio_harness.store.commits.wait_available()
     rsio_harness.dispatcher.handle(rsio_harness.postponed, rsio_harness.postponed.extend)
     assert await rsio_harness.framed("a", 1) == [RequestFrame(1, 128)]
     assert rsio_harness.values() == list(range(1, 151))
@@ -145,7 +145,7 @@ async def test_commands_whose_commit_succeeded_without_a_result_are_stored_once(
     rsio_harness.disk.loses_answers = True
     rsio_harness.send("a", turns(1, 128))
     await until(lambda: rsio_harness.postponed)
-    await rsio_harness.store.wait_available()
+    await rsio_harness.store.commits.wait_available()
     rsio_harness.dispatcher.handle(rsio_harness.postponed, rsio_harness.postponed.extend)
     assert await rsio_harness.framed("a", 1) == [RequestFrame(1, 128)]
     assert rsio_harness.values() == list(range(1, 129))
@@ -184,7 +184,7 @@ async def test_commands_of_an_abandoned_delivery_are_executed_on_redelivery() ->
     rsio_harness.handle(rsio_harness.delivery(message, "m-1", reply_to="a"))
     await until(lambda: rsio_harness.postponed)
     rsio_harness.disk.full = False
-    await rsio_harness.store.wait_available()
+    await rsio_harness.store.commits.wait_available()
     # Its link is lost: it is not processed, and the broker delivers it again.
     rsio_harness.handle(rsio_harness.delivery(message, "m-1", redelivered=True, reply_to="a"))
     assert await rsio_harness.framed("a", 1) == [RequestFrame(1, 128)]
@@ -448,7 +448,7 @@ async def test_commands_sent_with_a_goodbye_are_executed_even_when_the_store_is_
     await until(lambda: rsio_harness.postponed)
     assert await rsio_harness.framed("a", 1) == [Goodbye("ok")]
     rsio_harness.disk.full = False
-    await rsio_harness.store.wait_available()
+    await rsio_harness.store.commits.wait_available()
     rsio_harness.dispatcher.handle(rsio_harness.postponed, rsio_harness.postponed.extend)
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == [1, 2, 3]
@@ -490,7 +490,7 @@ async def test_a_session_that_continues_elsewhere_continues_ingesting_and_nothin
     rsio_harness.send("a", OnSubscribe(1, 0), turns(1, 100))
     await until(lambda: rsio_harness.postponed)
     rsio_harness.disk.full = False
-    await rsio_harness.store.wait_available()
+    await rsio_harness.store.commits.wait_available()
     # Its transport and link are lost: requeued elements are not processed.
     rsio_harness.send("b", "01 00 01 01")
     rsio_harness.send("b", Resume(token, 1, 1))

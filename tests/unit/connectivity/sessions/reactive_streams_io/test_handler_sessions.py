@@ -207,12 +207,12 @@ async def test_a_client_is_not_considered_idle_while_the_store_is_unavailable(se
     await rsio_harness.framed("a", 2)
     rsio_harness.disk.full = True
     with pytest.raises(StoreUnavailable):
-        await rsio_harness.store.submit([])
+        await rsio_harness.store.commits.submit([])
     for _ in range(4):
         rsio_harness.clock.advance(seconds)
         rsio_harness.sweep_sessions()
     rsio_harness.disk.full = False
-    await rsio_harness.store.wait_available()
+    await rsio_harness.store.commits.wait_available()
     rsio_harness.clock.advance(80)
     rsio_harness.sweep_sessions()
     assert len(list(rsio_harness.streams)) == 1

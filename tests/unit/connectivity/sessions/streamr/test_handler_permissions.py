@@ -360,7 +360,8 @@ async def test_erasing_the_policy_ends_the_subscriptions(tmp_path: Path) -> None
     streamr_harness = await StreamrHarness.filled(CLIENTS, journal=journal)
     await streamr_harness.exchange("a", subscribe())
     tanks = EntityId(EntityType.POLICY, "acme.site", "tanks")
-    await streamr_harness.store.execute(
-        lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna"), forgets=tanks
+    await streamr_harness.store.commits.execute(
+        lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna"),
+        forgets=streamr_harness.store.snapshot(tanks),
     )
     assert error((await streamr_harness.frames("a", 2))[1])["error"] == denial("tank")

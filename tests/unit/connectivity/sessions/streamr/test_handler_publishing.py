@@ -91,7 +91,7 @@ async def test_a_message_that_is_stored_at_the_second_attempt_is_added_to_the_us
     await until(lambda: bool(streamr_harness.postponed))
     assert use(quotas) == []
     disk.full = False
-    await until(lambda: streamr_harness.store.is_available)
+    await until(lambda: streamr_harness.store.commits.is_available)
     streamr_harness.dispatcher.handle(streamr_harness.postponed, lambda _: None)
     await until(lambda: streamr_harness.stored() == ["1", "2"])
     assert use(quotas) == [2]
@@ -103,7 +103,7 @@ async def test_a_message_that_comes_again_is_not_added_to_the_use() -> None:
     streamr_harness.send("a", publish("1"), correlation_id="one")
     await until(lambda: streamr_harness.stored() == ["1"])
     streamr_harness.send("a", publish("1"), correlation_id="one")
-    await streamr_harness.store.barrier()
+    await streamr_harness.store.commits.barrier()
     assert streamr_harness.stored() == ["1"]
     assert use(quotas) == [1]
     assert streamr_harness.received("a") == []
@@ -280,7 +280,7 @@ async def test_while_the_disk_is_full_messages_wait_and_are_stored_once_in_their
     await until(lambda: len(streamr_harness.postponed) == 2)
     assert (streamr_harness.outcomes, streamr_harness.received("a")) == ([], [])
     streamr_harness.disk.full = False
-    await streamr_harness.store.wait_available()
+    await streamr_harness.store.commits.wait_available()
     again, streamr_harness.postponed = list(streamr_harness.postponed), []
     streamr_harness.dispatcher.handle(again, streamr_harness.postponed.extend)
     await streamr_harness.settled(2)
@@ -293,7 +293,7 @@ async def test_a_message_is_stored_once_when_the_result_of_its_commit_is_lost() 
     streamr_harness.disk.loses_answers = True
     streamr_harness.send("a", publish("1"))
     await until(lambda: streamr_harness.postponed)
-    await streamr_harness.store.wait_available()
+    await streamr_harness.store.commits.wait_available()
     again, streamr_harness.postponed = list(streamr_harness.postponed), []
     streamr_harness.dispatcher.handle(again, streamr_harness.postponed.extend)
     await streamr_harness.settled(1)

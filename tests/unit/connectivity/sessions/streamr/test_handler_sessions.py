@@ -50,7 +50,7 @@ async def again(
 ) -> StreamrHarness:
     """The service that follows one that was killed, which still has its journal, and writes nothing more."""
     streamr_harness.close_connection()
-    await streamr_harness.store.barrier()
+    await streamr_harness.store.commits.barrier()
     return StreamrHarness(
         *sources, journal=streamr_harness.journal, kept=kept or streamr_harness.kept.crashed(), **more
     )
@@ -246,7 +246,7 @@ async def test_while_the_disk_is_full_a_subscriber_waits_and_misses_nothing() ->
     streamr_harness.send("a", subscribe(), publish("1"))
     await until(lambda: streamr_harness.postponed)
     streamr_harness.disk.full = False
-    await streamr_harness.store.wait_available()
+    await streamr_harness.store.commits.wait_available()
     streamr_harness.dispatcher.handle(streamr_harness.postponed, streamr_harness.postponed.extend)
     frames = await streamr_harness.frames("a", 2)
     assert (frames[0], offsets(frames)) == (subscribed(), [1])
@@ -413,7 +413,7 @@ async def test_a_retried_disconnect_ends_the_subscriptions_that_its_batch_starte
     streamr_harness.send("a", subscribe(), {"type": "disconnect"})
     await until(lambda: streamr_harness.postponed)
     streamr_harness.disk.full = False
-    await streamr_harness.store.wait_available()
+    await streamr_harness.store.commits.wait_available()
     streamr_harness.dispatcher.handle(streamr_harness.postponed, streamr_harness.postponed.extend)
     await streamr_harness.settled(2)
     await until(lambda: list(streamr_harness.streams) == [])

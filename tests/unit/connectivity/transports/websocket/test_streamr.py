@@ -198,7 +198,7 @@ async def test_no_session_of_a_socket_outlives_a_crash_of_the_service() -> None:
     assert rows.written
     await client.close()
     await first.supervisor.close()
-    await first.harness.store.barrier()
+    await first.harness.store.commits.barrier()
     harness = StreamrHarness(journal=first.harness.journal, kept=rows)
     second = WebSocketService(harness, sources=[source], mappingDefinitions=definition())
     await second.open()
