@@ -63,12 +63,13 @@ class SubscriptionTable:
         return [self._row(live) for live in islice(self._streams, limit)]
 
     def one(self, prefix: str) -> ActiveSubscription:
-        """Return the subscription whose ID begins like this.
+        """Return the subscription whose shown characters begin like this, or whose whole ID is this.
 
         Raises OperationRefused: `connectivity:subscription.notfound` (404), `connectivity:subscription.conflict` (409, there
         are several).
         """
-        found = list(islice((live for live in self._streams if prefix and live.key.startswith(prefix)), 2))
+        # More characters would confirm a guess of those that are not shown.
+        found = list(islice((it for it in self._streams if _is_meant(it.key, prefix)), 2))
         if not found:
             raise OperationRefused(_unknown(prefix))
         if len(found) > 1:
@@ -95,6 +96,10 @@ class SubscriptionTable:
             "sent": live.sent,
             "idle": self._streams.idle(live),
         }
+
+
+def _is_meant(key: str, prefix: str) -> bool:
+    return key == prefix or (bool(prefix) and key[:SHOWN].startswith(prefix))
 
 
 def _entity(live: ActiveSubscription) -> str | None:

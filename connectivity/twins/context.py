@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from connectivity.authorization import policy_imports
-from connectivity.authorization.enforcer import DROP, Enforcer
+from connectivity.authorization.enforcer import DROP, READ, Enforcer
 from connectivity.authorization.policy_imports import Policy
 from connectivity.errors import TwinError
 from connectivity.security.creation import UNRESTRICTED, CreationRules
@@ -227,7 +227,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         elif value is not None:
             headers["content-type"] = JSON
         if self.past is not None:
-            headers["historical-headers"] = _decode(without_changes(self.past.headers))
+            headers["historical-headers"] = self._headers_of(self.past)
         for name, own in (
             ("etag", tag),
             ("entity-revision", revision),
@@ -239,6 +239,14 @@ class CommandContext(msgspec.Struct, frozen=True):
             elif name in headers:
                 del headers[name]
         return Response(command.entity, action, self.address.pointer, status, value, headers)
+
+    def _headers_of(self, past: PastState) -> Headers:
+        """Return the stored headers of the last event, whose change may be anywhere in the entity."""
+        enforcer = incarnations.enforcer_at(self.entity, past.snapshot.revision, self.world)
+        if enforcer is None or not enforcer.unrestricted(self.subjects, READ, f"{self.entity.type.value}:/"):
+            return {}
+        found: Headers = _decode(without_changes(past.headers))
+        return found
 
 
 def decision(

@@ -83,7 +83,7 @@ class RsioHandler(SessionHandler):
             return ()
         key, channel = found
         peer_session = registry.find(key)
-        if peer_session is not None and peer_session.owners.isdisjoint(arrival.received.subjects):
+        if peer_session is not None and peer_session.owners != frozenset(arrival.received.subjects):
             drop("session belongs to another client", arrival, session_message.headers, reply_to=channel.address)
             return ()
         if peer_session is not None and arrival.delivery.redelivered and peer_session.is_known(arrival.delivery):
@@ -163,7 +163,7 @@ class RsioHandler(SessionHandler):
             subjects = arrival.received.subjects or tuple(route.source.authorization_context)
             if peer_session is None:
                 self._turn_away(reason, route, channel, key)
-            elif peer_session.owners.isdisjoint(subjects):
+            elif peer_session.owners != frozenset(subjects):
                 drop("session belongs to another client", arrival, error.headers, reply_to=channel.address)
             else:
                 registry.see(key, peer_session, peer_session.part(reason))

@@ -18,6 +18,8 @@ from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.search_feed import SearchOptions
 from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.transports.base import OutboundMessage
+from connectivity.twins.context import TwinLimits
+from connectivity.twins.decider import Decider
 from mappings.ids import EntityType
 from mappings.reactive_streams_io.frames import SubscribeFrame, encode
 from mappings.streamr.auth_keys import fingerprint
@@ -33,6 +35,8 @@ ANSWERS = "answers"
 _WRITERS = {name: number for number, name in enumerate((ROOT, *SUBJECTS))}
 _SUBSCRIPTION = re.compile(r'"subscriptionId":"([^"]+)"')
 _ASKED = {"address": "{{ header:reply-to }}"}
+_STORED = ("put-metadata", "content-type")
+"""The headers of commands that are stored with their events. They differ between the scenarios."""
 KEY = "K"
 """The key of a Streamr client, whose own subject is in no policy."""
 
@@ -83,6 +87,7 @@ class Observer(ConnectionHarness):
                 "rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {}},
             },
             journal=TemporaryJournal(),
+            decider=lambda store: Decider(store, now=lambda: self.now, limits=TwinLimits(historical_headers=_STORED)),
         )
         self.subjects = tuple(subjects)
         # Events are not sent to the connection that caused them.

@@ -122,6 +122,16 @@ async def test_an_id_is_never_shown_whole() -> None:
     assert [(line["subscription"], line["by"]) for line in logs] == [(key[:SHOWN], "anna")]
 
 
+async def test_the_rest_of_an_id_cannot_be_found_by_longer_and_longer_prefixes() -> None:
+    """A user who may not cancel the subscription gets another error if it is found."""
+    setup = SubscriptionsSetup()
+    key = setup.subscribe()
+    for length in range(SHOWN + 1, len(key)):
+        assert (await setup.refusal(key[:length]))[:2] == (404, "connectivity:subscription.notfound")
+    setup.cancel(key)
+    assert setup.rows() == []
+
+
 async def test_an_ended_subscription_is_not_in_the_table() -> None:
     setup = SubscriptionsSetup()
     await setup.request(setup.subscribe(), UNBOUNDED)

@@ -251,6 +251,20 @@ async def test_row_15_the_current_policy_decides_which_parts_of_a_past_state_are
     assert answer["value"] == {"thingId": str(LAMP), "attributes": {"on": 3}}
 
 
+async def test_headers_of_a_command_that_changed_an_unreadable_part_are_not_shown(lamp: PastSite) -> None:
+    resources = {"thing:/attributes/open": {"grant": ["READ"], "revoke": []}}
+    open_now = policy(OWNER)
+    open_now["entries"]["R"] = {"subjects": {READER: {"type": "t"}}, "resources": resources}
+    changed = document("acme.site/lamp-7/policies/commands/modify", value={"policyId": str(POLICY), **open_now})
+    assert (await lamp.ask(changed))["status"] == 204
+    for command_ in (command("modify", "/attributes/open", 1), turn("secret", note="fired"), turn("later")):
+        assert (await lamp.ask(command_))["status"] in (201, 204)
+    answer = await lamp.retrieve(by=1, at_historical_revision=7)
+    assert (answer["value"]["attributes"], answer["headers"]["historical-headers"]) == ({"open": 1}, {})
+    answer = await lamp.retrieve(at_historical_revision=7)
+    assert answer["headers"]["historical-headers"] == {"ditto-originator": OWNER, "note": "fired"}
+
+
 async def test_row_16_other_commands_ignore_or_refuse_the_headers_of_historical_retrieve(lamp: PastSite) -> None:
     assert (await lamp.ask(turn("now", at_historical_revision=2)))["status"] == 204
     ids = {"thingIds": [str(LAMP)]}

@@ -15,7 +15,15 @@ from connectivity.authorization.revalidation import ROUND
 from connectivity.errors import PublishFailed
 from connectivity.sessions.reactive_streams_io import sessions
 from connectivity.transports.base import ReaderStatus
-from mappings.reactive_streams_io.frames import ClientHello, Goodbye, OnError, RequestFrame, Seq, ServerHello
+from mappings.reactive_streams_io.frames import (
+    CancelFrame,
+    ClientHello,
+    Goodbye,
+    OnError,
+    RequestFrame,
+    Seq,
+    ServerHello,
+)
 from spark_store.errors import StoreUnavailable
 from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import (
@@ -187,6 +195,20 @@ async def test_a_session_is_not_for_others_to_use() -> None:
     rsio_harness.send("a", H, source=1)
     await rsio_harness.received("a", f"{SERVER} 81 01 00")
     assert len(list(rsio_harness.streams)) == 1
+
+
+@pytest.mark.parametrize("payload", [raw(CancelFrame(1)), raw(H), b"?"], ids=["cancel", "hello", "malformed"])
+async def test_a_client_that_shares_only_some_subjects_cannot_use_a_session(payload: bytes) -> None:
+    rsio_harness = await RsioHarness.filled(
+        source("in", "acme:x", "acme:staff"), source("in2", "acme:y", "acme:staff"), revisions=1
+    )
+    rsio_harness.send("a", H, subscribe_synthetic("range?n=2", 1, 1))
+    await until(lambda: len(elements(rsio_harness.frames("a"))) == 1)
+    rsio_harness.send("a", payload, source=1)
+    await rsio_harness.settled(2)
+    rsio_harness.send("a", RequestFrame(1, 1))
+    await rsio_harness.framed("a", 5)
+    assert elements(rsio_harness.frames("a")) == [b"1", b"2"]
 
 
 async def test_a_stream_that_cannot_be_checked_now_fails_alone() -> None:
