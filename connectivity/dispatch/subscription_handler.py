@@ -18,7 +18,7 @@ class SubscriptionHandler(ConnectionComponent):
     """Handles the signals of subscriptions."""
 
     signals = (Subscribe, Request, Cancel)
-    acts_at_once = True
+    has_side_effects = True
 
     def __init__(self, subscriptions: SubscriptionManager) -> None:
         self._subscriptions = subscriptions
