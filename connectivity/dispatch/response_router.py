@@ -5,8 +5,6 @@ All responses are sent here. Events of subscriptions are never diverted, and go 
 
 from __future__ import annotations
 
-import math
-
 import structlog
 from msgspec.structs import replace
 
@@ -79,7 +77,7 @@ class ResponseRouter:
             ended = both
         if target is not None:
             # It waits for the broker of another connection.
-            arrival.delivery.ours_since = math.inf
+            arrival.delivery.waits += 1
             _send(target, replace(answer, headers={**answer.headers, DIVERTED_FROM: route.connection_id}), ended)
         elif not diverted.is_preserved:
             route.counters.not_diverted.note(answer, words=diverted.reason or None)

@@ -180,7 +180,7 @@ class DeliveryLedger:
             return False
         earlier = self.pending.get(key)
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
-            inbound.delivery.ours_since = earlier.delivery.ours_since
+            inbound.delivery.waits = earlier.delivery.waits
             earlier.redeliveries.append(inbound.delivery)
             return True
         failed = self.failed.get(key)
