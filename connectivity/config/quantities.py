@@ -79,8 +79,8 @@ _EXPECTED_DAYS = "a number of days above 0, such as 30"
 
 
 def _is_no_number(value: object) -> bool:
-    """Whether a value is true, false or a text beyond ASCII: the libraries read some of them as numbers."""
-    return isinstance(value, bool) or (isinstance(value, str) and not value.isascii())
+    """Whether a value is true, false or a text beyond ASCII or with `_`: Python reads some as numbers."""
+    return isinstance(value, bool) or (isinstance(value, str) and (not value.isascii() or "_" in value))
 
 
 def _number(expected: str) -> BeforeValidator:

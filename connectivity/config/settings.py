@@ -26,6 +26,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -127,7 +128,7 @@ def _read_retention(value: object) -> object:
     if not isinstance(value, Mapping) or (value and value.keys() <= limits):
         return {"default": value}
     # As durations, these numbers would be seconds.
-    if any(re.fullmatch(r"\s*[0-9.]+\s*", str(value[name])) for name in value.keys() & limits):
+    if any(re.fullmatch(_BARE_NUMBER, str(value[name])) for name in value.keys() & limits):
         raise ValueError(_EXPECTED_RETENTION)
     return value
 
@@ -141,11 +142,21 @@ _EXPECTED_RETENTION = (
 _NAMESPACE = "^[^:]*$"
 """The form of a namespace. That of a stream is any text before the first colon of its ID."""
 
+_BARE_NUMBER = r"\s*[0-9.]+\s*"
+_NO_LIMIT: JsonDict = {"not": {"type": ["number", "string"], "pattern": f"^{_BARE_NUMBER}$"}}
+"""The values of a namespace that has the name of a limit."""
+
 
 class RetentionSettings(Section):
     """Which events are kept: by namespace, and by default."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"propertyNames": {"pattern": _NAMESPACE}})
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "propertyNames": {"pattern": _NAMESPACE},
+            "allOf": [{"properties": dict.fromkeys(RetentionSetting.model_fields, _NO_LIMIT)}],
+        },
+    )
 
     default: Keeping = Field(default=RetentionSetting(), description="For namespaces without a rule of their own.")
     __pydantic_extra__: dict[Annotated[str, TextForm(_NAMESPACE, "a namespace, which has no colon")], Keeping] = Field(

@@ -60,7 +60,7 @@ class CommandHandler:
     """Handles commands."""
 
     signals = (Command,)
-    acts_at_once = False
+    has_side_effects = False
 
     def __init__(
         self,

@@ -126,7 +126,7 @@ class Dispatcher:
         for each in received.signals:
             signal = each.signal
             handler = self._handlers[type(signal)]
-            if handler.acts_at_once and not arrival.is_single:
+            if handler.has_side_effects and not arrival.is_single:
                 # In its place among the effects of the other signals, and not again if these are retried.
                 steps.append(ForwardEffect(arrival, partial(self._act, handler, each, arrival), signal.headers))
                 continue
@@ -148,7 +148,7 @@ class Dispatcher:
             batch.effects += steps
 
     def _act(self, handler: SignalHandler, received_signal: ReceivedSignal, arrival: InboundDelivery) -> None:
-        """Have a handler that acts at once process one of several signals."""
+        """Have a handler with side effects process one of several signals."""
         try:
             steps = handler.handle(received_signal.signal, received_signal, arrival, Batch())
         except Exception:

@@ -87,8 +87,8 @@ class SignalHandler(Protocol):
         """The types, exactly."""
 
     @property
-    def acts_at_once(self) -> bool:
-        """Whether `handle` does not only return effects, but has some, which a retry would repeat.
+    def has_side_effects(self) -> bool:
+        """Whether `handle` changes or sends something itself, which a retry would repeat.
 
         For one of several signals in a delivery, the call itself is then an effect.
         """

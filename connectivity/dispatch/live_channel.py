@@ -148,7 +148,7 @@ class _Recipients:
                 self._acknowledge(weak(self._signal.entity, label, "live", correlation_id))
 
 
-def outgoing(signal: Live, wish: RequestedAcks, *, is_of_peer: bool = False) -> Live:
+def outgoing(signal: Live, wish: RequestedAcks, *, is_of_peer: bool) -> Live:
     """Return the signal to be sent, with explicit headers about its response and acknowledgements.
 
     `is_of_peer`: its sender is a peer of a listener, whose reply address others do not learn.
@@ -175,9 +175,7 @@ def unexpected_response(answer: LiveAnswer) -> Fault:
     )
 
 
-def forwarded_response(
-    answer: LiveAnswer, request: Message | LiveCommand, addressing: frozenset[str] = frozenset()
-) -> LiveAnswer:
+def forwarded_response(answer: LiveAnswer, request: Message | LiveCommand, addressing: frozenset[str]) -> LiveAnswer:
     """Return the response for the requester; the request's headers override all but the content type.
 
     `addressing`: further headers that control where it is sent, in lower case.

@@ -25,7 +25,7 @@ class LiveHandler:
     """Handles live signals. Raises StoreUnavailable, since permissions are checked."""
 
     signals = (Message, LiveCommand, LiveEvent)
-    acts_at_once = False
+    has_side_effects = False
 
     def __init__(self, request_reply: RequestReply) -> None:
         self._request_reply = request_reply
@@ -47,7 +47,7 @@ class ReplyHandler:
     """Handles responses and acknowledgements to signals that wait for them."""
 
     signals = (MessageResponse, LiveResponse, Acknowledgement)
-    acts_at_once = True
+    has_side_effects = True
 
     def __init__(self, request_reply: RequestReply) -> None:
         self._request_reply = request_reply

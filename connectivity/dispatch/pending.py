@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
@@ -142,8 +141,6 @@ class PendingRequests(ConnectionComponent):
         ended: Done | None,
     ) -> PendingRequest:
         """Add a signal; `find` must not find another with the same correlation ID."""
-        if ended is not None:
-            arrival.delivery.ours_since = math.inf
         labels = wish.labels or (LIVE_RESPONSE,)
         deadline = self._clock() + wish.timeout
         pending = PendingRequest(
@@ -186,7 +183,6 @@ class PendingRequests(ConnectionComponent):
         if pending.is_over:
             return
         pending.is_over = True
-        pending.arrival.delivery.ours_since = monotonic()
         if self._pending.get(_key(pending)) is pending:
             del self._pending[_key(pending)]
         self._count(pending, -1)
@@ -234,7 +230,11 @@ class PendingRequests(ConnectionComponent):
             )
 
     def _count(self, pending: PendingRequest, step: int) -> None:
-        counter = self._held if pending.ended is not None else self._unheld
+        delivery, counter = pending.arrival.delivery, self._unheld
+        if pending.ended is not None:
+            counter = self._held
+            delivery.waits += step
+            delivery.ours_since = monotonic()
         counter[pending.arrival.route.connection_id] += step
 
     def _set_timer(self) -> None:

@@ -5,8 +5,6 @@ All responses are sent here. Events of subscriptions are never diverted, and go 
 
 from __future__ import annotations
 
-import math
-
 import structlog
 from msgspec.structs import replace
 
@@ -19,7 +17,7 @@ from connectivity.targets.directory import DIVERTED_FROM, ConnectionDirectory
 from connectivity.targets.reply_target import ReplyTargetPublisher, response_type, too_large
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Done
-from mappings.model.headers import response_required
+from mappings.model.headers import response_required, without_reply_address
 from mappings.model.signals import Answer, Headers
 
 log = structlog.get_logger(__name__)
@@ -79,8 +77,9 @@ class ResponseRouter:
             ended = both
         if target is not None:
             # It waits for the broker of another connection.
-            arrival.delivery.ours_since = math.inf
-            _send(target, replace(answer, headers={**answer.headers, DIVERTED_FROM: route.connection_id}), ended)
+            arrival.delivery.waits += 1
+            headers = without_reply_address(answer.headers) if route.is_listener else answer.headers
+            _send(target, replace(answer, headers={**headers, DIVERTED_FROM: route.connection_id}), ended)
         elif not diverted.is_preserved:
             route.counters.not_diverted.note(answer, words=diverted.reason or None)
             ended(None)

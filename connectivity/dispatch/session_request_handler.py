@@ -22,7 +22,7 @@ class SessionRequestHandler:
     """Handles messages of sessions."""
 
     signals = (SessionMessage,)
-    acts_at_once = False
+    has_side_effects = False
 
     def __init__(
         self, session_handlers: Mapping[str, SessionHandler], executor: CommandExecutor, responder: Responder

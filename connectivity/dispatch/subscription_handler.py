@@ -18,7 +18,7 @@ class SubscriptionHandler(ConnectionComponent):
     """Handles the signals of subscriptions."""
 
     signals = (Subscribe, Request, Cancel)
-    acts_at_once = True
+    has_side_effects = True
 
     def __init__(self, subscriptions: SubscriptionManager) -> None:
         self._subscriptions = subscriptions
@@ -40,7 +40,9 @@ class SubscriptionHandler(ConnectionComponent):
             route, arrival.received.subjects, route.connection_id, reader=arrival.delivery.reader
         )
         if isinstance(signal, Subscribe):
-            self._subscriptions.subscribe(signal, subscriber)
+            # Beside other signals, it acts after their commit, when the connection may be closed.
+            if not arrival.ledger.is_closed:
+                self._subscriptions.subscribe(signal, subscriber)
             return ()
         key = name_of_signal(signal, received_signal, arrival)
         # A retry of a delivery that the broker has not marked has not carried it out: it acts after the commit.

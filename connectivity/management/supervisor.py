@@ -267,6 +267,7 @@ class Supervisor:
             # Confirmed now, they are not sent again later. A silent broker gets half of the time.
             stopping = asyncio.gather(*(component.stop(self.connection.id) for component in self._components))
             await self._wait(stopping, links, (end - time.monotonic()) / 2)
+        self.deliveries.ledger.is_closed = True
         for component in self._components:
             component.closed(self.connection.id)
         if self._is_announced:

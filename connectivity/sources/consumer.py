@@ -57,6 +57,8 @@ class RetryBuffer:
         self.ledger = DeliveryLedger()
         self._consumers: set[SourceConsumer] = set()
         self._held: list[tuple[InboundDelivery, SourceConsumer]] = []
+        self._to_forget: set[tuple[str, int, str]] = set()
+        """Connections, sources and prefixes whose answers could not be forgotten."""
         self.recovery: asyncio.Task[None] | None = None
         """Retries the held deliveries while there are some; others wait for it."""
 
@@ -77,13 +79,23 @@ class RetryBuffer:
         `sources`: how many sources the connection has.
         """
         self.ledger.forget_names(prefix)
+        self._to_forget.update((connection, it, prefix) for it in range(sources))
         try:
-            await asyncio.gather(*(forget_answers(self._store, connection, it, prefix) for it in range(sources)))
+            await self._forget()
         except StoreUnavailable as error:
-            log.warning("deliveries of an earlier session not forgotten", connection=connection, reason=str(error))
+            log.warning("deliveries of an earlier session not forgotten yet", connection=connection, reason=str(error))
+
+    async def _forget(self) -> None:
+        """Forget the answers to deliveries that do not come again. Raises StoreUnavailable."""
+        for each in tuple(self._to_forget):
+            await forget_answers(self._store, *each)
+            self._to_forget.discard(each)
 
     def enter(self, consumer: SourceConsumer) -> None:
+        """Add a consumer, whose deliveries wait until those of an earlier session are forgotten."""
         self._consumers.add(consumer)
+        if self._to_forget:
+            self._begin_recovery()
 
     def leave(self, consumer: SourceConsumer) -> None:
         """Remove a consumer whose link has ended, and its deliveries, which the broker will redeliver."""
@@ -123,7 +135,7 @@ class RetryBuffer:
                 consumer.working_since = now
             elif now - consumer.working_since > timeout:
                 for delivery in consumer.unsettled():
-                    if now - max(delivery.arrived, delivery.ours_since) > timeout:
+                    if not delivery.waits and now - max(delivery.arrived, delivery.ours_since) > timeout:
                         consumer.reject(delivery, now)
 
     def hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:
@@ -134,13 +146,16 @@ class RetryBuffer:
         for delivery, _ in held:
             delivery.route.meter.inbound("held")
         self._held += held
+        self._begin_recovery()
+
+    def _begin_recovery(self) -> None:
         if self.recovery is None:
             self.recovery = asyncio.get_running_loop().create_task(self._recover())
 
     async def _recover(self) -> None:
         """Retry the held deliveries; an internal error ends the links, so that brokers redeliver."""
         try:
-            while self._held:
+            while self._held or self._to_forget:
                 await self._wait_for_store()
                 await self._retry()
         except Exception as error:
@@ -157,6 +172,7 @@ class RetryBuffer:
             with contextlib.suppress(StoreUnavailable):
                 # Transactions before the barrier may still hand deliveries back.
                 await self._store.commits.barrier()
+                await self._forget()
                 break
 
     async def _retry(self) -> None:

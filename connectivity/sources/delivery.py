@@ -164,6 +164,8 @@ class DeliveryLedger:
     failed: OrderedDict[_DeliveryKey, _FailedDelivery] = field(default_factory=OrderedDict)
     requests: OrderedDict[DeliveryName, None] = field(default_factory=OrderedDict)
     """Executed requests and cancels, so that demand is never added twice."""
+    is_closed: bool = False
+    """Whether the connection is closed, so that its deliveries open no subscriptions any more."""
 
     def is_known(self, inbound: InboundDelivery) -> bool:
         """Return whether a delivery is a redelivery that needs no processing.
@@ -180,7 +182,7 @@ class DeliveryLedger:
             return False
         earlier = self.pending.get(key)
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
-            inbound.delivery.ours_since = earlier.delivery.ours_since
+            inbound.delivery.waits = earlier.delivery.waits
             earlier.redeliveries.append(inbound.delivery)
             return True
         failed = self.failed.get(key)

@@ -11,8 +11,5 @@ STEP_ROWS = 1000
 
 async def forget_answers(store: Store, connection_id: str, source: int, prefix: str) -> None:
     """Forget the answers to a source's deliveries with a prefix of their names. Raises StoreUnavailable."""
-    is_more = [True]
-    while is_more.pop():
-        await store.commits.execute(
-            lambda it: is_more.append(answers.forget(it, connection_id, source, prefix, STEP_ROWS))
-        )
+    while await store.commits.execute_alone(lambda it: answers.forget(it, connection_id, source, prefix, STEP_ROWS)):
+        pass

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
-from connectivity.subscriptions.search_feed import AT_ONCE, PageBuilder, SearchService, SearchWorker
+from connectivity.subscriptions.search_feed import AT_ONCE, STORE_UNAVAILABLE, PageBuilder, SearchService, SearchWorker
 from connectivity.twins.access import ThingRights
 from connectivity.twins.retrieval import TIMESTAMP
 from mappings.errors import Fault
@@ -143,6 +143,7 @@ class AggregationFeed(Feed):
     """The rows of one aggregation, in pages."""
 
     has_timeout = True
+    store_fault = STORE_UNAVAILABLE
 
     def __init__(self, scan: FullScan, aggregation: Aggregation, size: int, kept: RowBudget) -> None:
         self._scan = scan

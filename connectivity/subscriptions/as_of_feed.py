@@ -30,7 +30,7 @@ from connectivity.store.spark_queries import AT_ONCE as SPARK_AT_ONCE
 from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
-from connectivity.subscriptions.search_feed import AT_ONCE, PageBuilder, SearchRequest, item
+from connectivity.subscriptions.search_feed import AT_ONCE, STORE_UNAVAILABLE, PageBuilder, SearchRequest, item
 from connectivity.subscriptions.search_queue import MAX_WAITING, SearchQueue
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import StateLookup
@@ -199,6 +199,7 @@ class AsOfFeed(Feed):
     """The pages of one search of the past. A position is the index of the next record in the spool."""
 
     has_timeout = True
+    store_fault = STORE_UNAVAILABLE
 
     def __init__(self, past: AsOfSearches, request: SearchRequest, before: datetime) -> None:
         self._past = past

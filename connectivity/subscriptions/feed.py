@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from mappings.errors import Fault
+from mappings.errors import INTERNAL_ERROR, Fault
 
 
 class PageEnd(Enum):
@@ -60,6 +60,11 @@ class Feed(ABC):
     def is_prompt(self) -> bool:
         """Whether the first element is to come within `open_timeout`."""
         return False
+
+    @property
+    def store_fault(self) -> Fault:
+        """The fault that the subscriber gets if the store is unavailable."""
+        return INTERNAL_ERROR
 
     @abstractmethod
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:

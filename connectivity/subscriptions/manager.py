@@ -35,7 +35,6 @@ from connectivity.subscriptions.read_ahead import (
     read_ahead_metrics,
     size_of,
 )
-from connectivity.subscriptions.search_feed import STORE_UNAVAILABLE
 from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done, ReaderStatus
@@ -396,12 +395,12 @@ class SubscriptionManager(ConnectionComponent):
     def _start(self, subscription: ActiveSubscription) -> None:
         """Read pages if there is demand, unless some are read already."""
         if subscription.feed is not None and subscription.pump is None and subscription.capacity:
-            subscription.pump = asyncio.get_running_loop().create_task(self._run(subscription))
+            subscription.pump = asyncio.get_running_loop().create_task(self._run(subscription, subscription.feed))
 
-    async def _run(self, subscription: ActiveSubscription) -> None:
+    async def _run(self, subscription: ActiveSubscription, feed: Feed) -> None:
         then = PageEnd.MORE
         try:
-            then = await self._pump(subscription)
+            then = await self._pump(subscription, feed)
         except FeedFailed as error:
             log.warning("feed ended early", reason=str(error), **_log_fields(subscription))
             self._end(subscription, subscription.fail(error.fault))
@@ -410,8 +409,7 @@ class SubscriptionManager(ConnectionComponent):
             self._end(subscription, subscription.fail(error.fault))
         except StoreUnavailable as error:
             log.error("feed ended early", reason=str(error), **_log_fields(subscription))
-            is_search = subscription.kind is SubscriptionKind.SEARCH
-            self._end(subscription, subscription.fail(STORE_UNAVAILABLE if is_search else INTERNAL_ERROR))
+            self._end(subscription, subscription.fail(feed.store_fault))
         except Exception:
             log.exception("feed failed", **_log_fields(subscription))
             self._end(subscription, subscription.fail(INTERNAL_ERROR))
@@ -421,14 +419,14 @@ class SubscriptionManager(ConnectionComponent):
             if not subscription.unconfirmed:
                 subscription.posting = None
         if then is PageEnd.WAIT and subscription.feed is not None:
-            subscription.feed.wake(lambda: self._start(subscription))
+            feed.wake(lambda: self._start(subscription))
 
-    async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
+    async def _pump(self, subscription: ActiveSubscription, feed: Feed) -> PageEnd:
         """Read and send pages while there is demand; the next one when the broker has taken the last.
 
         After the last requested element, read on without demand until it is known whether another one follows.
         """
-        while (feed := subscription.feed) is not None:
+        while subscription.feed is not None:
             if not subscription.sent:
                 await feed.prepare()
             wanted, budget = self._bounds.page_bytes, subscription.budget

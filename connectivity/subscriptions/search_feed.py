@@ -267,6 +267,7 @@ class SearchFeed(Feed):
 
     __slots__ = ("_is_closed", "_request", "_service", "_thing_id")
     has_timeout = True
+    store_fault = STORE_UNAVAILABLE
 
     def __init__(self, service: SearchService, request: SearchRequest) -> None:
         self._service = service

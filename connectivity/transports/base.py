@@ -57,8 +57,8 @@ class Delivery:
     the broker. `reader` is the address of the sender, which reads the replies there, if the link reports when the sender
     leaves (`ReaderStatus.GONE`). `skipped` is the size of a payload that was too large to keep (or `UNKNOWN_SIZE`); the
     envelope's is then empty. `position`: partition and offset of a delivery that comes again until its offset is
-    committed. `arrived` is the time in monotonic seconds, `outcome` None until it is settled. The settle timeout counts
-    from `ours_since` if that is later: from the end of a wait for others, or not at all during the wait (infinity).
+    committed. `arrived` is the time in monotonic seconds, `outcome` None until it is settled. The settle timeout does not
+    run while any of its signals `waits` for others, and counts from `ours_since`, the end of a wait, if that is later.
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """
@@ -73,6 +73,7 @@ class Delivery:
     position: tuple[str, int] = "", 0
     arrived: float = field(default_factory=monotonic)
     outcome: Outcome | None = None
+    waits: int = 0
     ours_since: float = 0.0
     user: Hashable | None = None
     """The user of a link that several share; None if the link has one user."""

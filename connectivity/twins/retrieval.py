@@ -155,10 +155,10 @@ def readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLoo
 
 
 def retrieve_several(case: CommandContext) -> Decision:
-    """Answer those of several things that are there and readable, in the order in which they were named."""
+    """Answer those of several things that exist and are readable, each once, in the order of the request."""
     entities = _named_things(case)
     selection = read_selection(case)
-    found = (_one_of_several(case, entity, selection) for entity in entities)
+    found = (_one_of_several(case, entity, selection) for entity in dict.fromkeys(entities))
     return decision([], case.respond(200, encode([thing for thing in found if thing is not None])))
 
 

@@ -39,6 +39,10 @@ class _FeedOfFeed(Feed):
     def is_prompt(self) -> bool:
         return self._feed.is_prompt
 
+    @property
+    def store_fault(self) -> Fault:
+        return self._feed.store_fault
+
     async def prepare(self) -> None:
         await self._feed.prepare()
 

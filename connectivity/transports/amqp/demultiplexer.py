@@ -1,7 +1,8 @@
 """Splits a link's received frames between the service's own handlers and aio-pika.
 
 aio-pika reads each frame with several awaits and creates tasks for each delivery, which is fast enough only for login,
-channels and consumers. Deliveries, returns and confirms go straight to the handler of their channel. Frames for aio-pika
+channels and consumers. Deliveries, returns and confirms go straight to the handler of their channel. Heartbeats
+are left out: a flood of them would occupy aio-pika, which ignores them, without a turn for other tasks. Frames for aio-pika
 are inspected for close reasons, blocked notifications, and the offered frame size and channel number.
 """
 
@@ -131,7 +132,8 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             payload = data[at + FRAME.size : stop - 1]
             try:
                 if (frame_handler := self.takers.get(channel)) is None:
-                    passed.append(self._inspect(kind, channel, payload))
+                    if kind != HEARTBEAT:
+                        passed.append(self._inspect(kind, channel, payload))
                 elif not frame_handler.take(kind, payload):
                     if kind == METHOD and METHOD_ID.unpack_from(payload) == CHANNEL_CLOSE:
                         frame_handler.closed(read_reason(payload, METHOD_ID.size))

@@ -34,6 +34,8 @@ SENDER = "ditto-connection-id"
 
 Header = tuple[str, str | bytes | None]
 
+_MILLISECONDS = re.compile(r"-?[0-9]{1,4000}")
+
 _read_headers = methodcaller("headers")
 """Reads headers without the direct call `message.headers()`, which can crash the process.
 
@@ -98,10 +100,8 @@ def is_expired(envelope: Envelope, now: float) -> bool:
     created, ttl = envelope.headers.get(CREATED), envelope.headers.get(TTL)
     if created is None or ttl is None:
         return False
-    try:
-        return int(now * 1000) - int(created) >= int(ttl)
-    except ValueError:
-        return False
+    is_readable = _MILLISECONDS.fullmatch(created) and _MILLISECONDS.fullmatch(ttl)
+    return is_readable is not None and int(now * 1000) - int(created) >= int(ttl)
 
 
 def record_headers(headers: Mapping[str, str], sender: Sequence[Header]) -> list[Header]:

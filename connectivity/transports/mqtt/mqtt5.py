@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -94,22 +95,24 @@ class Mqtt5(Mqtt311):
 
 
 def _pack(name: str, value: str) -> bytes:
-    """Return one header as a packed property. Raises PublishFailed for a value that MQTT cannot carry."""
+    """Return one header as a packed property, empty for a `reply-to` that is no topic.
+
+    Raises PublishFailed for a value that MQTT cannot carry.
+    """
     try:
         if name == CORRELATION:
-            return packed.pack_binary(packed.CORRELATION_DATA, value.encode())
+            return packed.pack_binary(packed.CORRELATION_DATA, value.encode(errors="replace"))
         if name == CONTENT_TYPE:
             return packed.pack_text(packed.CONTENT_TYPE, value)
         if name == REPLY_TO:
-            encode_topic(value)
-            return packed.pack_text(packed.RESPONSE_TOPIC, value)
+            with suppress(PublishFailed):
+                return packed.pack_binary(packed.RESPONSE_TOPIC, encode_topic(value))
+            return b""
         if name == EXPIRY:
             return _pack_expiry(value)
         return packed.pack_user(name, value)
-    except (packed.MalformedProperty, UnicodeEncodeError) as error:
-        raise PublishFailed(
-            f"header {name[:200]!r}: found {error}, expected text that MQTT can carry", status=400
-        ) from error
+    except packed.MalformedProperty as error:
+        raise PublishFailed(f"header {name[:200]!r}: found {error}", status=400) from error
 
 
 def _pack_expiry(text: str) -> bytes:

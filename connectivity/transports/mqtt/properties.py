@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 
 from connectivity.errors import PublishFailed
 from connectivity.transports.mqtt.protocol_version import Publication
-from connectivity.transports.mqtt.topics import MAX_STRING, text_fault
+from connectivity.transports.mqtt.topics import MAX_STRING, replace_unfit
 
 MESSAGE_EXPIRY_INTERVAL = 2
 CONTENT_TYPE = 3
@@ -32,7 +32,6 @@ CACHED_PROPERTIES = 4096
 
 _EXPIRY = Struct("!BI")
 _TEXT = Struct("!BH")
-_LENGTH = Struct("!H")
 
 
 class MalformedProperty(ValueError):
@@ -96,21 +95,14 @@ def pack_binary(identifier: int, value: bytes) -> bytes:
 
 @lru_cache(maxsize=CACHED_PROPERTIES)
 def pack_text(identifier: int, value: str) -> bytes:
-    """Pack a text property. Raises MalformedProperty for a text that MQTT cannot carry."""
-    return _TEXT.pack(identifier, len(encoded := _encode(value))) + encoded
+    """Pack a text property. Raises MalformedProperty for more than 65,535 bytes."""
+    return pack_binary(identifier, replace_unfit(value).encode())
 
 
 @lru_cache(maxsize=CACHED_PROPERTIES)
 def pack_user(name: str, value: str) -> bytes:
-    """Pack a user property. Raises MalformedProperty for texts that MQTT cannot carry."""
-    second = _encode(value)
-    return pack_text(USER_PROPERTY, name) + _LENGTH.pack(len(second)) + second
-
-
-def _encode(text: str) -> bytes:
-    if (fault := text_fault(text)) is not None:
-        raise MalformedProperty(fault)
-    return text.encode()
+    """Pack a user property. Raises MalformedProperty for more than 65,535 bytes."""
+    return pack_text(USER_PROPERTY, name) + pack_binary(USER_PROPERTY, replace_unfit(value).encode())[1:]
 
 
 def unpack(packed: bytes) -> PublishProperties:

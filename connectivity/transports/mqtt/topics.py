@@ -35,6 +35,11 @@ def text_fault(text: str) -> str | None:
     return None
 
 
+def replace_unfit(text: str) -> str:
+    """Return the text with U+FFFD in place of each character that cannot be sent in a packet."""
+    return text if text.isascii() and text.isprintable() else _UNFIT.sub("\ufffd", text)
+
+
 CACHED_TOPICS = 4096
 HIGHEST_NUMBER = 268_435_455
 """The highest subscription identifier."""

@@ -159,7 +159,7 @@ class WebSocketPeer(Socket):
             part, self._unread = self._unread[:size], self._unread[size:]
             is_flood = self._parse(part) > MANY_FRAMES
             self._size = SMALL_SIZE if is_flood else PARSE_SIZE
-            if self._unread and (is_flood or (self.times.closing is not None and size == PARSE_SIZE)):
+            if self._unread and (is_flood or self.times.closing is not None):
                 # Without messages no limit stops the peer: other tasks get their turn.
                 self._next_turn = self._loop.call_soon(self._take_turn)
                 break

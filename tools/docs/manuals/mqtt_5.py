@@ -32,7 +32,8 @@ MANUAL = Manual(
     header_rules=f"""\
 `{TOPIC}`, `{QOS}` and `{RETAIN}` are as with `mqtt`. The service ignores a user property with the name of another header in
 this table. If several user properties have the same name, the last one applies. Correlation data must be UTF-8: a response
-does not return other bytes unchanged.
+does not return other bytes unchanged. In headers of a message to send, U+FFFD replaces each character that MQTT does not
+allow, such as a line break; a `reply-to` that is not a topic is not sent.
 """,
     outcomes=OUTCOMES,
     limits=(

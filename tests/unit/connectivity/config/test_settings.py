@@ -312,6 +312,10 @@ def test_a_duration_beyond_all_measure_is_a_problem(tmp_path: Path, setting: str
         ("journal: {retention: \u0667d}", "journal.retention"),
         ("api: {port: '\u0668\u0660'}", "api.port"),
         ("tracing: {ratio: '\u0660'}", "tracing.ratio"),
+        ("search: {workers: '1_0'}", "search.workers"),
+        ("api: {port: '8_080'}", "api.port"),
+        ("lake: {retention: {days: '1_0'}}", "lake.retention.default.days"),
+        ("limits: {payload: '1_0'}", "limits.payload"),
     ],
 )
 def test_numbers_have_the_digits_from_0_to_9(text: str, setting: str, tmp_path: Path) -> None:

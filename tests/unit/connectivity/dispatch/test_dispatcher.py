@@ -158,7 +158,7 @@ async def test_b1_deliveries_processed_one_by_one_wait_behind_one_that_is_handed
             raise StoreUnavailable("a page cannot be read")
         return decide.handle(signal, *arguments)
 
-    monkeypatch.setitem(harness.dispatcher._handlers, Command, SimpleNamespace(acts_at_once=False, handle=handle))
+    monkeypatch.setitem(harness.dispatcher._handlers, Command, SimpleNamespace(has_side_effects=False, handle=handle))
     batch = read(
         harness.readers[0], [harness.delivery(turn(number), str(number)) for number in range(3)], DeliveryLedger()
     )

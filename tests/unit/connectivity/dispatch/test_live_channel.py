@@ -21,7 +21,7 @@ def test_a_sent_signal_shows_the_reply_address_of_its_sender_unless_that_is_a_pe
 
 
 def test_a_sent_signal_has_explicit_headers_about_its_acknowledgements() -> None:
-    headers = outgoing(BLINK, RequestedAcks(("live-response",), True, 60)).headers
+    headers = outgoing(BLINK, RequestedAcks(("live-response",), True, 60), is_of_peer=False).headers
     assert (headers["response-required"], headers["requested-acks"]) == (True, ["live-response"])
     assert BLINK.headers.get("response-required") is None
 
@@ -38,7 +38,7 @@ def test_a_response_is_routed_by_the_headers_of_its_request() -> None:
         "more": "x",
     }
     answer = forwarded_response(
-        MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', headers), BLINK
+        MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', headers), BLINK, frozenset()
     )
     assert answer.headers == {**BLINK.headers, "content-type": "text/plain", "more": "x"}
 

@@ -46,6 +46,18 @@ async def test_case_57_an_answer_is_diverted_with_its_correlation_id() -> None:
     assert "divert-response-to-connection" not in answer["headers"]
 
 
+@pytest.mark.parametrize("is_of_peer", [False, True])
+async def test_a_diverted_answer_shows_the_reply_address_of_its_requester_unless_that_is_a_peer(
+    is_of_peer: bool,
+) -> None:
+    harness = await diverting({**SOURCE, "preserve-normal-response-via-source": "true"})
+    other = divert_target(harness)
+    harness.readers[0].route.is_listener = is_of_peer
+    harness.deliver(turn(True, reply_to="desk/4"))
+    await harness.settled(1)
+    assert ["reply-to" in made.answers()[0]["headers"] for made in (harness, other)] == [True, not is_of_peer]
+
+
 async def test_case_57_the_reply_target_may_be_preserved() -> None:
     harness = await diverting({**SOURCE, "preserve-normal-response-via-source": "true"})
     other = divert_target(harness)

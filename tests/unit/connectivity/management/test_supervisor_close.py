@@ -15,7 +15,7 @@ from connectivity.errors import Detail, NotConnected
 from connectivity.management.client import Backoff
 from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, Done, Link
 from tests.support.in_process.running_connection import Running, numbered, with_broker
-from tests.support.in_process.service import pause, streaming, target, turn, until
+from tests.support.in_process.service import pause, source, streaming, target, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
 from tests.support.temporary_journal import positions
 from tests.support.wait import PATIENCE
@@ -105,6 +105,29 @@ async def test_closing_does_not_wait_for_a_link_that_has_died() -> None:
         await asyncio.wait_for(closing, PATIENCE)
     assert running.supervisor.status is Status.CLOSED
     assert lines == [], "nobody wants this link to be made again"
+
+
+async def test_a_subscribe_beside_a_change_that_is_durable_after_the_close_opens_nothing() -> None:
+    running = await Running.opened(
+        source("in"),
+        source("both", payloadMapping=["creating", "Ditto"]),
+        mappingDefinitions={
+            "creating": {
+                "mappingEngine": "ImplicitThingCreation",
+                "options": {"thing": {"thingId": "{{ header:device }}"}},
+            }
+        },
+    )
+    running.harness.disk.hold()
+    running.send(streaming("subscribeForPersistedEvents", {}), to="both", device="acme.site:fan-1")
+    await until(lambda: running.unsettled(1))
+    await pause()
+    await running.supervisor.close()
+    running.harness.disk.release()
+    await running.harness.store.commits.barrier()
+    await pause()
+    assert list(running.harness.streams) == []
+    assert running.connection.id not in running.harness.streams.budgets
 
 
 async def test_closing_ends_the_subscriptions_and_does_not_wait_for_their_elements() -> None:

@@ -81,14 +81,20 @@ async def test_demand_of_a_new_session_is_added_although_an_earlier_session_had_
     await running.answered(5)
 
 
-async def test_an_unavailable_store_does_not_prevent_a_session() -> None:
+async def test_an_unavailable_store_does_not_prevent_a_session_whose_deliveries_are_new() -> None:
     running = await Running.opened()
+    running.send(turn(1), name="mqtt:1")
+    await running.answered(1)
     running.harness.disk.full = True
-    running.send(turn(1))
+    running.send(turn(2), name="key:1")
     with capture_logs() as lines:
         await until(lambda: not running.harness.store.commits.is_available)
         await begin_session(running)
     events = [line["event"] for line in lines]
-    assert events.count("deliveries of an earlier session not forgotten") == 1
+    assert events.count("deliveries of an earlier session not forgotten yet") == 1
+    for _ in range(2):
+        await running.linked_again()
+    running.send(turn(1), name="mqtt:1", again="yes")
     running.harness.disk.full = False
-    await running.answered(1)
+    await running.answered(3)
+    assert running.harness.values() == [1, 2, 1]

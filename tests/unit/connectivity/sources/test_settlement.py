@@ -12,9 +12,11 @@ from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.targets import outbox
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import pause, source, turn, until
+from tests.support.in_process.two_connections import acknowledgement
 
 pytestmark = pytest.mark.usefixtures("runs")
 
+DITTO = "application/vnd.eclipse.ditto+json"
 TIMEOUT = 300.0
 LATER = TIMEOUT + 1
 
@@ -124,6 +126,22 @@ async def test_a_delivery_that_waits_for_acknowledgements_has_a_timeout_of_its_o
     await until(lambda: running.harness.waiting_deliveries())
     assert await reject_overdue(running) == []
     assert running.unsettled() == 1
+
+
+async def test_the_settle_timeout_does_not_run_while_one_of_several_signals_waits_for_acknowledgements() -> None:
+    running = await Running.opened(
+        source("in"),
+        source("both", payloadMapping=["Ditto", "CloudEvents"]),
+        source("acks", declaredAcks=["{{ connection:id }}:seen"]),
+    )
+    event = {"ce_specversion": "1.0", "ce_type": "t", "ce_source": "s", "ce_id": "e-1", "content_type": DITTO}
+    asked = turn(1, correlation_id="c-1", requested_acks=["twin-persisted", "site:seen"], timeout="30s")
+    running.send(asked, to="both", **event)
+    await until(lambda: len(running.harness.request_reply.pending) == 2)
+    running.send(acknowledgement("site:seen", correlation_id="c-1"), to="acks")
+    await running.answered(1)
+    assert await reject_overdue(running) == []
+    assert running.unsettled(1) == 1
 
 
 async def test_the_settle_timeout_counts_from_the_end_of_a_wait_for_acknowledgements() -> None:

@@ -199,13 +199,17 @@ def test_case_19_headers_that_are_too_large() -> None:
     assert twin_harness().refused("modify", "/attributes/a", 1, by=[f"edge:{n}" for n in range(101)])[0] == 431
 
 
-def test_case_20_several_things_come_in_the_order_of_the_request() -> None:
+def test_case_20_several_things_come_once_in_the_order_of_the_request() -> None:
     harness = twin_harness(attributes={"a": 1})
     harness.send("create", "/", {"policyId": POLICY}, to=OTHER)
     several = EntityId(EntityType.THING, "acme.plant", "_")
     asked = {"thingIds": [OTHER, "acme.plant:none", THING]}
     found = harness.send("retrieve", "/", asked, to=several, fields="thingId,attributes/a")
     assert answer(found) == [{"thingId": OTHER}, {"thingId": THING, "attributes": {"a": 1}}]
+    asked_again = {"thingIds": [*asked["thingIds"], OTHER, THING]}
+    assert answer(harness.send("retrieve", "/", asked_again, to=several, fields="thingId,attributes/a")) == answer(
+        found
+    )
     assert answer(harness.send("retrieve", "/", {"thingIds": ["acme.plant:none"]}, to=several)) == []
     assert answer(harness.send("retrieve", "/", asked, to=several, by=["edge:nobody"])) == []
     assert harness.refused("retrieve", "/", {"thingIds": []}, to=several) == (400, "things:things.ids.missing")

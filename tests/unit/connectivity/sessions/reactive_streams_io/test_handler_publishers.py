@@ -35,6 +35,7 @@ from mappings.reactive_streams_io.frames import (
     RequestFrame,
 )
 from mappings.reactive_streams_io.publisher_names import SyntheticName
+from spark_store.errors import StoreUnavailable
 from spark_store.history.history import HistoryPage
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
@@ -236,6 +237,15 @@ async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
     await rsio_harness.framed("a", 4)
     rsio_harness.send("a", RequestFrame(1, 1))
     await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
+
+
+@pytest.mark.parametrize("publisher", ["things/search", "things/search?unit=thing"])
+async def test_a_search_while_the_store_is_unavailable_ends_with_an_error_that_says_so(publisher: str) -> None:
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.search.error = StoreUnavailable("the file was moved")
+    *_, error = await received_frames(rsio_harness, publisher, number=2)
+    assert isinstance(error, OnError)
+    assert error.error.startswith("503 thing-search:store.unavailable ")
 
 
 # streams

@@ -85,13 +85,14 @@ async def passed(traffic: FrameDemultiplexer, size: int) -> bytes:
 
 @pytest.mark.parametrize("step", [1, 3, 7, 8, 100, 10_000])
 async def test_frames_are_split_for_any_pieces_of_bytes(traffic: FrameDemultiplexer, step: int) -> None:
+    """The library, which is slow, gets no heartbeats: a broker can send very many at once."""
     recorder = traffic.takers[2] = FrameRecorder()
     ours = [pack_ack(2, 7), pack_content(2, b"\x00\x00", b"x" * 300, 100), frame(BODY, 2, b"")]
     theirs = [method(1, 20, 11), HEARTBEAT_FRAME, method(2, 20, 41)]
     stream = b"".join(part for pair in zip(ours, theirs, strict=True) for part in pair)
     for at in range(0, len(stream), step):
         traffic.data_received(stream[at : at + step])
-    expected = b"".join(theirs)
+    expected = theirs[0] + theirs[2]
     assert await passed(traffic, len(expected)) == expected
     assert [kind for kind, _ in recorder.taken] == [METHOD, HEADER, BODY, BODY, BODY, BODY, BODY]
     assert b"".join(payload for kind, payload in recorder.taken if kind == BODY) == b"x" * 300

@@ -61,6 +61,8 @@ def test_headers_of_a_record_are_not_read_as_its_key_topic_and_time() -> None:
         ("1000", "9" * 400, False),
         ("9" * 5000, "1", False),
         ("nan", "inf", False),
+        ("1_0", "5_0", False),
+        ("\u0661", "\u0661", False),
     ],
 )
 def test_a_message_expires_only_if_its_time_to_live_is_a_whole_number(created: str, ttl: str, expected: bool) -> None:

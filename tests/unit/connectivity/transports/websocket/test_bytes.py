@@ -78,6 +78,7 @@ async def test_frames_that_do_not_wait_for_the_response_are_read_after_it(opcode
         peer.flush_output()
         assert wire.written.startswith(status)
         peer.connection_lost(None)
+        await asyncio.sleep(0)
         assert listener.has_left
 
 
