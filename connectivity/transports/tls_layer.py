@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
+import time
 from typing import Any, cast
 
 MOST_RECORDS = 16
@@ -19,7 +21,7 @@ _HEADER = 5
 """Bytes before the content of a record; the last two are its length."""
 
 _READ_SIZE = 32 * 1024
-"""Bytes; a record has fewer."""
+"""Bytes of one read, and of data that is encrypted at once; a record has fewer."""
 
 
 class TlsRecords:
@@ -56,6 +58,8 @@ class TlsRecords:
             self._incoming.write(self._next_part())
             if not self.is_established:
                 self.handshake()
+                if self.is_established:
+                    break
                 continue
             try:
                 part = self.tls.read(_READ_SIZE)
@@ -280,3 +284,75 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
     def abort(self) -> None:
         if self._socket is not None:
             self._socket.abort()
+
+
+class TlsSocket:
+    """A client's socket with TLS, for code that watches its descriptor.
+
+    As with a non-blocking SSL socket, data that was not sent must be passed to `send` again.
+    """
+
+    def __init__(self, connected: socket.socket, context: ssl.SSLContext, server_hostname: str) -> None:
+        self._socket = connected
+        self._records = TlsRecords(context, server_hostname=server_hostname)
+        self._unsent = b""
+        """Bytes for the peer, and how much data they have."""
+        self._unsent_data = 0
+
+    def do_handshake(self, patience: float) -> None:
+        """Complete the handshake within so many seconds; blocks. Raises OSError."""
+        records, end = self._records, time.monotonic() + patience
+        records.handshake()
+        while True:
+            self._socket.sendall(records.to_send())
+            if records.failure is not None:
+                raise records.failure
+            if records.is_established:
+                return
+            if not records.has_more:
+                if (left := end - time.monotonic()) <= 0:
+                    raise TimeoutError
+                self._socket.settimeout(left)
+                if not (data := self._socket.recv(_READ_SIZE)):
+                    raise ConnectionResetError("the peer has closed the connection")
+                records.receive(data)
+            records.process()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether received bytes wait for `recv`, which the descriptor does not show."""
+        return self._records.has_more
+
+    def recv(self, size: int) -> bytes:
+        """Return data, or nothing at its end. Raises OSError, ssl.SSLWantReadError without data."""
+        records = self._records
+        if not records.has_more and not records.is_closed:
+            if not (received := self._socket.recv(size)):
+                return b""
+            records.receive(received)
+        if data := records.process():
+            return data
+        if records.failure is not None:
+            raise records.failure
+        if records.is_closed:
+            return b""
+        raise ssl.SSLWantReadError
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send some of the data and return how much. Raises OSError."""
+        if not self._unsent:
+            part = memoryview(data)[:_READ_SIZE]
+            self._records.send(part)
+            self._unsent, self._unsent_data = self._records.to_send(), len(part)
+        while self._unsent:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        return self._unsent_data
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def setblocking(self, is_blocking: bool) -> None:
+        self._socket.setblocking(is_blocking)
+
+    def close(self) -> None:
+        self._socket.close()

@@ -15,6 +15,8 @@ from connectivity.connections.model import Connection
 from connectivity.errors import LinkError
 from connectivity.transports import load_connection_type
 from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer
+from connectivity.transports.mqtt.async_client import AsyncMqttClient
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.tls_layer import MOST_RECORDS
 from tests.support.brokers.mosquitto import Certificates
 
@@ -88,6 +90,27 @@ async def amqp_records_take_turns(certificates: Certificates, monkeypatch: pytes
     assert seen[1] - seen[0] >= TICKETS // MOST_RECORDS
 
 
+async def mqtt_records_take_turns(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, seen = Turns(), list[int]()
+    attached, fed = AsyncMqttClient._attach, SansIoPahoClient.feed
+
+    def attach(self: AsyncMqttClient) -> None:
+        seen.append(turns.count)
+        attached(self)
+
+    def feed(self: SansIoPahoClient, data: bytes) -> None:
+        seen.append(turns.count)
+        fed(self, data)
+
+    monkeypatch.setattr(AsyncMqttClient, "_attach", attach)
+    monkeypatch.setattr(SansIoPahoClient, "feed", feed)
+    async with flooding_broker(certificates, b"no MQTT") as port:
+        with pytest.raises(LinkError):
+            await connected("mqtt-5", f"ssl://localhost:{port}", certificates)
+    # In one turn it may read because the socket is readable, and because it was in the turn before.
+    assert seen[1] - seen[0] >= TICKETS // (2 * MOST_RECORDS)
+
+
 async def connected(kind: str, uri: str, certificates: Certificates) -> Any:
     connect = load_connection_type(kind).connect
     assert connect is not None
@@ -99,3 +122,10 @@ def test_very_many_records_of_an_amqp_broker_leave_turns_to_other_tasks(
     run: Callable[[Coroutine[Any, Any, None]], None], certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(amqp_records_take_turns(certificates, monkeypatch))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_very_many_records_of_an_mqtt_broker_leave_turns_to_other_tasks(
+    run: Callable[[Coroutine[Any, Any, None]], None], certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(mqtt_records_take_turns(certificates, monkeypatch))
