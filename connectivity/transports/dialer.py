@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import TypeVar
 
 from connectivity.connections.model import Connection
@@ -83,13 +84,18 @@ def resolve_allowed(host: str, port: int) -> list[str]:
 def reach(host: str, port: int, patience: float | None) -> socket.socket:
     """Return a socket connected to the host; blocks.
 
-    Only allowed addresses are tried, and the connected address is checked again. Raises ForbiddenAddress, OSError,
-    UnicodeError.
+    `patience`: the seconds for all addresses together, after the name is resolved; None for no limit. Only allowed
+    addresses are tried, and the connected address is checked again. Raises ForbiddenAddress, OSError, UnicodeError.
     """
     failure: OSError | None = None
-    for address in resolve_allowed(host, port):
+    addresses = resolve_allowed(host, port)
+    end = None if patience is None else monotonic() + patience
+    for address in addresses:
+        left = None if end is None else end - monotonic()
+        if left is not None and left <= 0:
+            break
         try:
-            made = socket.create_connection((address, port), timeout=patience)
+            made = socket.create_connection((address, port), timeout=left)
         except OSError as error:
             failure = error
             if error.errno is not None:

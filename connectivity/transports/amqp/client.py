@@ -24,6 +24,7 @@ from connectivity.transports.amqp.frames import Reason
 from connectivity.transports.amqp.options import Options, seconds, virtual_host
 from connectivity.transports.amqp.pika_connection import PikaConnection
 from connectivity.transports.dialer import dial_error, handshake_error, lost_error, reach, run_in_thread, tls_context
+from connectivity.transports.tls_layer import TlsTransport
 
 T = TypeVar("T")
 
@@ -79,24 +80,23 @@ class AmqpClient:
                 made, context = await run_in_thread(
                     "amqp connect", work, lambda late: late[0].close() if late else None
                 )
-                name = uri.host if context else None
                 # The event loop does not close a socket that it has not taken over.
                 with contextlib.ExitStack() as cleanup:
                     cleanup.callback(made.close)
-                    try:
-                        transport, _ = await self._loop.create_connection(
-                            lambda: self.frame_demultiplexer, sock=made, ssl=context, server_hostname=name
-                        )
-                    except OSError as error:  # the port is reached, so it is about TLS
-                        raise handshake_error(error) from error
+                    tls = TlsTransport(self.frame_demultiplexer, context, uri.host) if context else None
+                    transport, _ = await self._loop.create_connection(
+                        lambda: tls or self.frame_demultiplexer, sock=made
+                    )
                     cleanup.pop_all()
+                if tls is not None:
+                    await _establish(tls)
         except TimeoutError:
             words = f"no answer within {patience:g} s" if patience else "no answer"
             raise NotConnected(Detail.TIMEOUT, words) from None
         except Exception as error:
             raise dial_error(error) from error
         self._writer = asyncio.StreamWriter(
-            transport, self.frame_demultiplexer, self.frame_demultiplexer.reader, self._loop
+            tls or transport, self.frame_demultiplexer, self.frame_demultiplexer.reader, self._loop
         )
 
     async def _login(self) -> None:
@@ -306,3 +306,14 @@ class AmqpClient:
 
 async def ignore_message(_message: object) -> None:
     """The consumer callback required by the library, which is never called."""
+
+
+async def _establish(tls: TlsTransport) -> None:
+    """Wait for the TLS handshake. Raises LinkError."""
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(tls.abort)
+        try:
+            await tls.established
+        except OSError as error:
+            raise handshake_error(error) from error
+        cleanup.pop_all()

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 from struct import Struct, error
 from typing import NamedTuple
@@ -102,6 +103,7 @@ def _exchange_requests(connection: Connection, host: str, port: int, mechanism: 
     """Exchange the probe's requests; blocks. Raises LinkError, OSError."""
     uri = connection.broker_uri
     context = tls_context(connection) if uri.is_secure else None
+    end = time.monotonic() + patience
     with contextlib.ExitStack() as until_done:
         sock = until_done.enter_context(reach(host, port, patience))
         if context is not None:
@@ -110,13 +112,13 @@ def _exchange_requests(connection: Connection, host: str, port: int, mechanism: 
             except OSError as caught:
                 raise handshake_error(caught) from caught
         try:
-            _send_request(sock, API_VERSIONS, API_VERSIONS_VERSION, b"")
+            _send_request(sock, API_VERSIONS, API_VERSIONS_VERSION, b"", end)
         except _ConnectionClosed as caught:
             raise _closed_error(connection) from caught
         encoded_mechanism = mechanism.encode()
         try:
             response = _send_request(
-                sock, SASL_HANDSHAKE, HANDSHAKE_VERSION, _SHORT.pack(len(encoded_mechanism)) + encoded_mechanism
+                sock, SASL_HANDSHAKE, HANDSHAKE_VERSION, _SHORT.pack(len(encoded_mechanism)) + encoded_mechanism, end
             )
         except _ConnectionClosed:
             return  # it speaks Kafka, but not this request: the library will find out
@@ -145,15 +147,18 @@ def _closed_error(connection: Connection) -> LinkError:
     return NotConnected(Detail.REFUSED_BY_BROKER, CLOSED)
 
 
-def _send_request(sock: socket.socket, key: int, version: int, body: bytes) -> bytes:
-    """Send a request and return the body of its answer. Raises LinkError, _HungUp, OSError."""
+def _send_request(sock: socket.socket, key: int, version: int, body: bytes, end: float) -> bytes:
+    """Send a request and return the body of its answer. Raises LinkError, _ConnectionClosed, OSError.
+
+    `end`: the monotonic time until which the answer must be complete.
+    """
     try:
         sock.sendall(request(key, version, body))
-        head = _receive_exactly(sock, _SIZE.size)
+        head = _receive_exactly(sock, _SIZE.size, end)
         [size] = _SIZE.unpack(head)
         if not _SIZE.size <= size <= MAX_RESPONSE:
             raise NotConnected(Detail.REFUSED_BY_BROKER, _describe_response(head + sock.recv(36)))
-        return _receive_exactly(sock, size)[_SIZE.size :]
+        return _receive_exactly(sock, size, end)[_SIZE.size :]
     except (ssl.SSLEOFError, ConnectionError) as caught:
         raise _ConnectionClosed from caught
 
@@ -164,9 +169,13 @@ def _describe_response(response: bytes) -> str:
     return f"the response is not Kafka: {response[:40].decode('ascii', errors='backslashreplace')!r}"
 
 
-def _receive_exactly(sock: socket.socket, size: int) -> bytes:
+def _receive_exactly(sock: socket.socket, size: int, end: float) -> bytes:
     parts = bytearray()
     while len(parts) < size:
+        # The timeout of the socket begins again with each byte.
+        if (left := end - time.monotonic()) <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
         if not (part := sock.recv(size - len(parts))):
             raise _ConnectionClosed
         parts += part

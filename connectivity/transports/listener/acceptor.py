@@ -20,7 +20,8 @@ import structlog
 from connectivity.security.descriptors import is_reserved
 from connectivity.security.logins import network_of
 from connectivity.transports.listener.socket import Socket
-from connectivity.transports.listener.timeouts import CLOSING, OPENING
+from connectivity.transports.listener.timeouts import OPENING
+from connectivity.transports.tls_layer import TlsTransport
 
 log = structlog.get_logger(__name__)
 
@@ -107,20 +108,19 @@ class Acceptor:
 
     async def _open(self, accepted: socket.socket, peer: Socket) -> None:
         """Connect a peer, after the TLS handshake if there is one."""
-        is_secure = self._context is not None
+        tls = TlsTransport(peer, self._context) if self._context is not None else None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: peer,
-                accepted,
-                ssl=self._context,
-                ssl_handshake_timeout=OPENING if is_secure else None,
-                ssl_shutdown_timeout=CLOSING if is_secure else None,
-            )
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: tls or peer, accepted)
+            if tls is not None:
+                async with asyncio.timeout(OPENING):
+                    await tls.established
         except OSError as error:
             # A failed handshake, or a client that has gone.
             log.debug("socket not opened", peer=peer.id, reason=repr(error))
         finally:
             if not peer.was_connected:
+                if tls is not None:
+                    tls.abort()
                 self._link.left(peer)
 
 

@@ -240,11 +240,7 @@ class Socket(asyncio.Protocol, ABC):
     def write_end(self) -> None:
         """Close the output side, so that the peer can close its own."""
         self.flush_output()
-        # TLS in Python 3.11.2 cannot be aborted after it was closed twice.
         if self._transport is None or self._transport.is_closing():
-            return
-        if not self._transport.can_write_eof():
-            self._transport.close()
             return
         try:
             self._transport.write_eof()

@@ -24,6 +24,7 @@ from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnect
 from connectivity.transports.dialer import dial_error, lost_error, run_in_thread
 from connectivity.transports.mqtt.errors import connack_error, reason_text, suback_error
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.tls_layer import TlsSocket
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +32,7 @@ PATIENCE = 10.0
 """Seconds for connecting and login, and again for the answer to each subscription."""
 
 READ_SIZE = 65536
-"""Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
+"""Bytes of one read."""
 
 DISCONNECT_TIMEOUT = 1.0
 """Seconds that the broker has to receive a DISCONNECT."""
@@ -41,7 +42,7 @@ MIN_TICK = 0.25
 KEEP_ALIVE_TIMEOUT = 141
 UNANSWERED = "the link was lost before its subscriptions were changed"
 
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
 _EMPTY = memoryview(b"")
 
 
@@ -62,7 +63,7 @@ class AsyncMqttClient:
         self._loop = asyncio.get_running_loop()
         self.client = client
         self._on_lost = on_lost
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | TlsSocket | None = None
         self._rest = _EMPTY
         self._is_closing = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
@@ -151,6 +152,8 @@ class AsyncMqttClient:
             self.is_paused = False
             self.client.feed(b"")
             self._loop.add_reader(self._socket, self._readable)
+            if isinstance(self._socket, TlsSocket):
+                self._read_on()
 
     async def close(self) -> None:
         """Send DISCONNECT, give the broker time to read it, and close the socket."""
@@ -180,7 +183,7 @@ class AsyncMqttClient:
 
     def _attach(self) -> None:
         sock = self.client.socket()
-        if not isinstance(sock, socket.socket):
+        if not isinstance(sock, socket.socket | TlsSocket):
             raise NotConnected(Detail.REFUSED, "the socket was closed while the service was connecting")
         self._socket = sock
         self._loop.add_reader(sock, self._readable)
@@ -213,18 +216,13 @@ class AsyncMqttClient:
             return
         self.client.spoke()
         if self._rest and not had_rest:
-            self._loop.add_writer(sock, self._writable)
+            self._loop.add_writer(sock, self._flush)
         elif had_rest and not self._rest:
             self._loop.remove_writer(sock)
         if not self._rest and self._written:
             written, self._written = self._written, []
             for done in written:
                 done()
-
-    def _writable(self) -> None:
-        self._flush()
-        if isinstance(self._socket, ssl.SSLSocket) and not self.is_paused:
-            self._readable()  # TLS may have had to write before it could read
 
     def _readable(self) -> None:
         """Read once; the rest is read in another turn."""
@@ -233,6 +231,8 @@ class AsyncMqttClient:
         try:
             data = sock.recv(READ_SIZE)
         except _WOULD_BLOCK:
+            if isinstance(sock, TlsSocket) and sock.has_more:
+                self._read_on()
             if self._rest:
                 self._flush()
             return
@@ -251,7 +251,7 @@ class AsyncMqttClient:
                 self._die(NotConnected(Detail.CONNECTING, f"reading failed: {type(error).__name__}"))
             if self._socket is None:
                 return
-        if len(data) == READ_SIZE or isinstance(sock, ssl.SSLSocket):
+        if len(data) == READ_SIZE or isinstance(sock, TlsSocket):
             # There may be more, and no further event would report it.
             self._read_on()
         # uvloop reports a reset connection only once, even if data came before it.

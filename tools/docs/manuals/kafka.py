@@ -112,6 +112,11 @@ a change until the offset is committed, however long the service was down, and f
             "the clock of the service is wrong by more than the topic allows (`message.timestamp.after.max.ms`, an hour)",
             "events of targets wait and are sent again until the clocks agree; responses are lost, and a log entry says so",
         ),
+        Fault(
+            "the broker sends responses that violate the Kafka protocol",
+            "the client library reconnects, but after some responses it ends the process of the service: connect only to "
+            "brokers that you trust",
+        ),
     ),
     notes=(
         Note(

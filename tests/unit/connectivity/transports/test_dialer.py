@@ -19,6 +19,7 @@ from connectivity.transports.dialer import (
     reach,
     run_in_thread,
 )
+from tests.support.clock import Clock
 from tests.support.wait import wait_until
 
 BLOCKED = EgressRules(blocked=["127.0.0.0/8"])
@@ -119,6 +120,25 @@ def test_the_checked_address_is_the_one_that_is_connected(monkeypatch: pytest.Mo
     with pytest.raises(ConnectionRefusedError):
         reach("broker.example", 1883, 1)
     assert reached == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_all_addresses_of_a_name_together_have_the_time_to_connect(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """A name server can return thousands of addresses that do not answer."""
+    timeouts: list[float] = []
+
+    def connect(_place: tuple[str, int], timeout: float) -> socket.socket:
+        timeouts.append(timeout)
+        clock.advance(3)
+        raise TimeoutError
+
+    leading_to(monkeypatch, [f"10.0.0.{number}" for number in range(9)])
+    monkeypatch.setattr("connectivity.transports.dialer.socket.create_connection", connect)
+    monkeypatch.setattr("connectivity.transports.dialer.monotonic", clock.now)
+    with pytest.raises(TimeoutError):
+        reach("broker.example", 1883, 10)
+    assert timeouts == [10, 7, 4, 1]
 
 
 def test_the_next_address_is_tried_and_a_checked_socket_is_returned() -> None:

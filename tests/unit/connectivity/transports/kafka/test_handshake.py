@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from struct import pack
@@ -14,6 +15,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.transports.kafka.handshake import LoginOffer, handshake, read_login, request
 from tests.support.brokers import free_port
+from tests.support.wait import PATIENCE, wait_until
 
 KAFKA = pack(">iih", 6, 0, 0)
 """An answer without a body that matters."""
@@ -140,6 +142,25 @@ async def test_silence_is_a_timeout() -> None:
     async with server() as place:
         with pytest.raises(NotConnected, match=r"timeout: .* did not answer within 0\.2 s"):
             await handshake(connection(), [place], "PLAIN", 0.2)
+
+
+async def test_a_broker_that_sends_single_bytes_keeps_no_thread() -> None:
+    has_ended = asyncio.Event()
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(pack(">i", 60_000))
+        while not writer.is_closing():
+            writer.write(b"x")
+            await asyncio.sleep(0.05)
+        writer.transport.abort()
+        has_ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        place = "127.0.0.1", listening.sockets[0].getsockname()[1]
+        with pytest.raises(NotConnected, match="did not answer within"):
+            await handshake(connection(), [place], "PLAIN", 0.3)
+        await wait_until(lambda: not any(each.name == "kafka greeting" for each in threading.enumerate()))
+        await asyncio.wait_for(has_ended.wait(), PATIENCE)
 
 
 async def test_of_several_brokers_one_is_enough() -> None:
