@@ -89,6 +89,21 @@ def test_the_reader_requests_a_gap_until_it_is_filled_and_passes_messages_on_in_
     assert [line["read"] for line in noted if "read" in line] == [1, 2, 3, 4]
 
 
+def test_a_recall_is_not_requested_again_while_its_messages_come() -> None:
+    sent: list[dict[str, object]] = []
+    reader = Reader(sent.append, lambda _line: None, recalls=True)
+    reader.look(0.0)
+    assert len(sent) == 2
+    for offset, now in ((1, 6.0), (2, 12.0)):
+        for partition in (0, 1):
+            message = [28, "", partition, 1, 0, offset, offset - 1 or None, 27, f'{{"n":{offset}}}']
+            reader.take([0, 0, "", message], now)
+        reader.look(now)
+    assert len(sent) == 2
+    reader.look(22.0)
+    assert len(sent) == 4
+
+
 # ── kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

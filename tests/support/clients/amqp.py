@@ -46,6 +46,13 @@ class _NamelessMessage(aio_pika.Message):
         return _NamelessProperties(**{name: getattr(properties, name) for name in properties.attributes()})
 
 
+class CollectedConnection(aio_pika.Connection):
+    """A connection that the garbage collector, in whatever thread it runs, does not try to close."""
+
+    def __del__(self) -> None:
+        """Override the library's, which leaves a coroutine that is never awaited."""
+
+
 class AmqpClient(BrokerClient):
     """Publishes to the queue `ask`, receives from the queue `answers`, and declares both as durable.
 
@@ -125,7 +132,7 @@ class AmqpClient(BrokerClient):
         sent: Collection[aio_pika.Message] = ()
         while True:
             with contextlib.suppress(*GONE):
-                connection = await aio_pika.connect(self._uri, timeout=PATIENCE)
+                connection = await aio_pika.connect(self._uri, timeout=PATIENCE, connection_class=CollectedConnection)
                 lost = asyncio.Event()
                 connection.close_callbacks.add(lambda *_, lost=lost: lost.set())
                 async with connection:

@@ -46,7 +46,7 @@ PACE = 0.02
 
 LOOKS = 0.2
 AGAIN = 10.0
-"""Seconds after which a request without a response is sent again."""
+"""Seconds without a response, or a message of a recall, after which a request is sent again."""
 
 ANSWERED_WITHIN = 90.0
 
@@ -117,6 +117,9 @@ class Partition:
     def came(self, message: list[Any], now: float) -> None:
         got = line_of(message, self.number)
         self._note(got)
+        if self._recalls:
+            # The response comes after all messages.
+            self._asked = now
         if self.last is None or got["got"] > self.last:
             self._ahead[got["got"]] = got
         while self._ahead and self._fits(first := self._ahead[min(self._ahead)]):
