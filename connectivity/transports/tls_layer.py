@@ -179,6 +179,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
 
     def _take_turn(self) -> None:
         self._next_turn = None
+        if self.is_closing():
+            return
         records = self._records
         if self._is_wanted and not self._has_written_end:
             data = records.process()
@@ -196,6 +198,15 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         else:
             self._update_reading()
 
+    def _take_later_turn(self) -> None:
+        try:
+            self._take_turn()
+        except Exception as error:
+            # In the first turn, the event loop does this.
+            self._failure = error
+            self.abort()
+            raise
+
     def _connect(self) -> None:
         self._is_connected = True
         self._protocol.connection_made(self)
@@ -208,7 +219,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
             return
         has_more = self._records.has_more and not self._has_written_end
         if has_more and self._is_wanted:
-            self._next_turn = self._loop.call_soon(self._take_turn)
+            self._next_turn = self._loop.call_soon(self._take_later_turn)
         if has_more or not self._is_wanted:
             self._socket.pause_reading()
         else:

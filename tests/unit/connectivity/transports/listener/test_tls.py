@@ -138,6 +138,57 @@ async def test_a_client_that_leaves_is_read_to_the_end(
         client.writer.close()
 
 
+async def test_an_error_in_a_later_turn_closes_the_connection(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    parts: list[bytes] = []
+
+    def data_received(_peer: TcpPeer, data: bytes) -> None:
+        parts.append(data)
+        if len(parts) > 1:
+            raise RuntimeError("a defect")
+
+    monkeypatch.setattr(TcpPeer, "data_received", data_received)
+    async with listening(authority) as (link, port):
+        client = await Client.connected(port, trusting(authority))
+        for _ in range(FLOOD):
+            client.tls.write(b"x")
+        client.flush()
+        await wait_until(lambda: len(parts) > 1 and not link._sockets)
+        client.writer.close()
+    assert len(parts) == 2
+    assert [str(each["exception"]) for each in errors] == ["a defect"]
+
+
+async def test_no_data_follows_a_close_between_two_turns(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, closed, late = asyncio.get_running_loop(), list[TcpPeer](), list[bytes]()
+
+    def data_received(peer: TcpPeer, data: bytes) -> None:
+        if closed:
+            late.append(data)
+        else:
+            loop.call_soon(close, peer)
+
+    def close(peer: TcpPeer) -> None:
+        closed.append(peer)
+        assert peer._transport is not None
+        peer._transport.close()
+
+    monkeypatch.setattr(TcpPeer, "data_received", data_received)
+    async with listening(authority) as (link, port):
+        client = await Client.connected(port, trusting(authority))
+        for _ in range(FLOOD):
+            client.tls.write(b"x")
+        client.flush()
+        await wait_until(lambda: bool(closed) and not link._sockets)
+        client.writer.close()
+    assert late == []
+
+
 async def test_a_client_gets_the_reason_for_which_its_certificate_is_refused(authority: trustme.CA) -> None:
     trusted = trustme.CA().cert_pem.bytes().decode()
     shown = authority.issue_cert("device-9.test", common_name="device-9")
