@@ -87,7 +87,7 @@ class GroupCommit:
     def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
         """Stage changes, and queue them as `submit_staged` does."""
         for change in changes:
-            self._followers.decided.add(change)
+            self.stage(change)
         return self.submit_staged(changes)
 
     def submit_staged(self, changes: Sequence[Change]) -> asyncio.Future[None]:
@@ -99,7 +99,7 @@ class GroupCommit:
         submitted = PendingCommit(changes, asyncio.get_running_loop().create_future())
         if self._is_closed or not self.is_available:
             self._followers.decided.clear()
-            submitted.fail(StoreUnavailable(self.reason or "the store is closed"))
+            submitted.fail(self._unavailable())
             return submitted.durable
         self.progress.submits += 1
         self._queue.append(submitted)
@@ -148,7 +148,7 @@ class GroupCommit:
         queued = PendingCommit((), asyncio.get_running_loop().create_future(), step)
         queued.is_outside_transaction = is_outside_transaction
         if self._is_closed or not self.is_available:
-            queued.fail(StoreUnavailable(self.reason or "the store is closed"))
+            queued.fail(self._unavailable())
             return queued
         self._queue.append(queued)
         self._schedule()
@@ -175,7 +175,7 @@ class GroupCommit:
         part of a commit. If it deletes the most that it may, there may be more to delete. Raises StoreUnavailable.
         """
         if self._is_closed or not self.is_available:
-            raise StoreUnavailable(self.reason or "the store is closed")
+            raise self._unavailable()
         if self._trimming is None:
             self._trimming = PendingTrim(last, before, asyncio.get_running_loop().create_future())
             self._schedule()
@@ -198,6 +198,9 @@ class GroupCommit:
             await self._thread.run(self._journal.close)
         finally:
             self._thread.end()
+
+    def _unavailable(self) -> StoreUnavailable:
+        return StoreUnavailable(self.reason or "the store is closed")
 
     def _schedule(self) -> None:
         """Begin a commit, unless one is running: the next one takes what waits."""
