@@ -107,6 +107,17 @@ def reach(host: str, port: int, patience: float | None) -> socket.socket:
     raise failure or OSError("no address")
 
 
+def receive_until(end: float, sock: socket.socket, size: int) -> bytes:
+    """Receive at most `size` bytes; blocks. Raises OSError, TimeoutError after the monotonic time `end`.
+
+    The timeout of a socket alone begins again with each byte.
+    """
+    if (left := end - monotonic()) <= 0:
+        raise TimeoutError
+    sock.settimeout(left)
+    return sock.recv(size)
+
+
 def check_connected_address(made: socket.socket, host: str) -> None:
     """Check the address that a socket is connected to, and set TCP_NODELAY.
 

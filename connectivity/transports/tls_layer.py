@@ -14,6 +14,8 @@ import ssl
 import time
 from typing import Any, cast
 
+from connectivity.transports.dialer import receive_until
+
 MOST_RECORDS = 16
 """The maximum number of records in one turn: 256 KiB of data, or milliseconds of changed keys."""
 
@@ -116,7 +118,7 @@ class TlsRecords:
 class TlsTransport(asyncio.Protocol, asyncio.Transport):
     """The TLS layer of a socket: the protocol of its transport, and the transport of another protocol.
 
-    The other protocol is connected after the handshake. `established` is done then, or has the error.
+    The other protocol is connected after the handshake, for which `establish` waits.
     """
 
     def __init__(self, protocol: asyncio.Protocol, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
@@ -126,7 +128,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         self._protocol = protocol
         self._records = TlsRecords(context, server_hostname=server_hostname)
         self._is_client = server_hostname is not None
-        self.established: asyncio.Future[None] = self._loop.create_future()
+        self._established: asyncio.Future[None] = self._loop.create_future()
         self._socket: asyncio.Transport | None = None
         self._next_turn: asyncio.Handle | None = None
         self._failure: Exception | None = None
@@ -134,6 +136,14 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         """Whether the protocol is connected, the peer has closed its side, and the own side is closed."""
         self._is_wanted = True
         """Whether the protocol wants data."""
+
+    async def establish(self) -> None:
+        """Wait for the handshake, and abort the connection if it fails or is cancelled. Raises OSError."""
+        try:
+            await self._established
+        except BaseException:
+            self.abort()
+            raise
 
     # ── the protocol of the socket ────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,8 +174,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         failure = self._failure or error
         if self._is_connected:
             self._protocol.connection_lost(failure)
-        elif not self.established.done():
-            self.established.set_exception(failure or ConnectionResetError("the peer has closed the connection"))
+        elif not self._established.done():
+            self._established.set_exception(failure or ConnectionResetError("the peer has closed the connection"))
 
     def pause_writing(self) -> None:
         if self._is_connected:
@@ -210,8 +220,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
     def _connect(self) -> None:
         self._is_connected = True
         self._protocol.connection_made(self)
-        if not self.established.done():
-            self.established.set_result(None)
+        if not self._established.done():
+            self._established.set_result(None)
 
     def _update_reading(self) -> None:
         """Read the socket, or process what was read, as far as the protocol wants data."""
@@ -241,8 +251,6 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "peercert":
             return self._records.tls.getpeercert()
-        if name == "ssl_object":
-            return self._records.tls
         return default if self._socket is None else self._socket.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
@@ -321,10 +329,7 @@ class TlsSocket:
             if records.is_established:
                 return
             if not records.has_more:
-                if (left := end - time.monotonic()) <= 0:
-                    raise TimeoutError
-                self._socket.settimeout(left)
-                if not (data := self._socket.recv(_READ_SIZE)):
+                if not (data := receive_until(end, self._socket, _READ_SIZE)):
                     raise ConnectionResetError("the peer has closed the connection")
                 records.receive(data)
             records.process()

@@ -89,7 +89,10 @@ class AmqpClient:
                     )
                     cleanup.pop_all()
                 if tls is not None:
-                    await _establish(tls)
+                    try:
+                        await tls.establish()
+                    except OSError as error:
+                        raise handshake_error(error) from error
         except TimeoutError:
             words = f"no answer within {patience:g} s" if patience else "no answer"
             raise NotConnected(Detail.TIMEOUT, words) from None
@@ -306,14 +309,3 @@ class AmqpClient:
 
 async def ignore_message(_message: object) -> None:
     """The consumer callback required by the library, which is never called."""
-
-
-async def _establish(tls: TlsTransport) -> None:
-    """Wait for the TLS handshake. Raises LinkError."""
-    with contextlib.ExitStack() as cleanup:
-        cleanup.callback(tls.abort)
-        try:
-            await tls.established
-        except OSError as error:
-            raise handshake_error(error) from error
-        cleanup.pop_all()

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.transports.dialer import dial_error, handshake_error, reach, run_in_thread, tls_context
+from connectivity.transports.dialer import dial_error, handshake_error, reach, receive_until, run_in_thread, tls_context
 
 API_VERSIONS, SASL_HANDSHAKE = 18, 17
 API_VERSIONS_VERSION = 0
@@ -172,11 +172,7 @@ def _describe_response(response: bytes) -> str:
 def _receive_exactly(sock: socket.socket, size: int, end: float) -> bytes:
     parts = bytearray()
     while len(parts) < size:
-        # The timeout of the socket begins again with each byte.
-        if (left := end - time.monotonic()) <= 0:
-            raise TimeoutError
-        sock.settimeout(left)
-        if not (part := sock.recv(size - len(parts))):
+        if not (part := receive_until(end, sock, size - len(parts))):
             raise _ConnectionClosed
         parts += part
     return bytes(parts)

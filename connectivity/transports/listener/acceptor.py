@@ -113,14 +113,12 @@ class Acceptor:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: tls or peer, accepted)
             if tls is not None:
                 async with asyncio.timeout(OPENING):
-                    await tls.established
+                    await tls.establish()
         except OSError as error:
             # A failed handshake, or a client that has gone.
             log.debug("socket not opened", peer=peer.id, reason=repr(error))
         finally:
             if not peer.was_connected:
-                if tls is not None:
-                    tls.abort()
                 self._link.left(peer)
 
 

@@ -37,7 +37,7 @@ def text_fault(text: str) -> str | None:
 
 def replace_unfit(text: str) -> str:
     """Return the text with U+FFFD in place of each character that cannot be sent in a packet."""
-    return text if text.isascii() and text.isprintable() else _UNFIT.sub("\ufffd", text)
+    return _UNFIT.sub("\ufffd", text)
 
 
 CACHED_TOPICS = 4096

@@ -19,6 +19,7 @@ from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.tls_layer import MOST_RECORDS
 from tests.support.brokers.mosquitto import Certificates
+from tests.support.turns import Turns
 
 TICKETS = 1000
 """Records without data: tickets to resume the session, which a broker may send in any number."""
@@ -43,18 +44,6 @@ async def flooding_broker(certificates: Certificates, last: bytes) -> AsyncItera
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     async with server:
         yield server.sockets[0].getsockname()[1]
-
-
-class Turns:
-    """The turns of the event loop."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._tick()
-
-    def _tick(self) -> None:
-        self.count += 1
-        asyncio.get_running_loop().call_soon(self._tick)
 
 
 def document(kind: str, uri: str, certificates: Certificates) -> Connection:

@@ -24,6 +24,7 @@ from connectivity.transports.tcp.link import TcpLink, TcpPeer
 from connectivity.transports.tls_layer import MOST_RECORDS
 from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import own, trusting
+from tests.support.turns import Turns
 from tests.support.wait import PATIENCE, wait_until
 
 FLOOD = 3000
@@ -88,16 +89,10 @@ class Client:
 
 
 async def records_take_turns(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn, arrived = 0, dict[int, int]()
-    loop = asyncio.get_running_loop()
-
-    def tick() -> None:
-        nonlocal turn
-        turn += 1
-        loop.call_soon(tick)
+    turns, arrived = Turns(), dict[int, int]()
 
     def data_received(_peer: TcpPeer, data: bytes) -> None:
-        arrived[turn] = arrived.get(turn, 0) + len(data)
+        arrived[turns.count] = arrived.get(turns.count, 0) + len(data)
 
     monkeypatch.setattr(TcpPeer, "data_received", data_received)
     async with listening(authority) as (_, port):
@@ -105,7 +100,6 @@ async def records_take_turns(authority: trustme.CA, monkeypatch: pytest.MonkeyPa
         for _ in range(FLOOD):
             client.tls.write(b"x")
         client.flush()
-        tick()
         await wait_until(lambda: sum(arrived.values()) == FLOOD)
         client.writer.close()
     assert max(arrived.values()) <= MOST_RECORDS
