@@ -232,6 +232,14 @@ def test_a_search_evaluates_no_thing_whose_policy_names_others(
 # -- what a search may take
 
 
+def test_a_requester_sees_the_namespaces_in_which_a_search_finds_something(
+    database: StateDatabase, search: SqliteSearch, many: ReaderRights
+) -> None:
+    database.put({"thingId": "other:1", "policyId": "acme:other", **BESIDE})
+    assert [search.sees(namespace, many) for namespace in ("acme", "other", "nothing")] == [True, False, False]
+    assert not search.sees("acme", ReaderRights({}))
+
+
 def test_a_page_that_searches_too_long_returns_its_position(database: StateDatabase, many: ReaderRights) -> None:
     with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         asked, place, pages = query_for('not(lt(thingId,"acme:0999"))'), None, 0
