@@ -12,6 +12,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 from connectivity.transports.dialer import receive_until
@@ -84,7 +85,10 @@ class TlsRecords:
         try:
             self.tls.do_handshake()
             # Raises the error for unreadable names now, and not for each later caller.
-            self.tls.getpeercert()
+            certificate = self.tls.getpeercert()
+            # The library checks certificates in a complete handshake only.
+            if self.tls.session_reused and certificate and _has_expired(certificate):
+                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the certificate of the resumed session has expired")
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
@@ -123,6 +127,10 @@ class TlsRecords:
         del self._received[: self._left]
         self._left -= len(part)
         return part
+
+
+def _has_expired(certificate: Mapping[str, Any]) -> bool:
+    return ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()
 
 
 class TlsTransport(asyncio.Protocol, asyncio.Transport):
