@@ -368,9 +368,8 @@ class Service:
         options = PastOptions(
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
-        return AsOfSearches(
-            self.store, self.decider.world, open_spark_queries(self.settings), self._now, options, quotas
-        )
+        spark, sees = open_spark_queries(self.settings), self.searching.sees
+        return AsOfSearches(self.store, self.decider.world, spark, self._now, options, quotas, sees)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """Return the feed of a subscribe, or the fault."""

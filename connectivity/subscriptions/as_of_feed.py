@@ -16,7 +16,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
 from connectivity.subscriptions.search_feed import AT_ONCE, STORE_UNAVAILABLE, PageBuilder, SearchRequest, item
-from connectivity.subscriptions.search_queue import MAX_WAITING, SearchQueue
+from connectivity.subscriptions.search_queue import MAX_WAITING, SearchQueue, User
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import StateLookup
 from connectivity.twins.retrieval import TIMESTAMP
@@ -123,12 +123,13 @@ class AsOfSearches:
         now: Callable[[], datetime],
         options: PastOptions | None = None,
         quotas: Quotas | None = None,
+        sees: Callable[[User, str], Awaitable[bool]] | None = None,
     ) -> None:
-        """`world` is the current state, for use on the event loop."""
+        """`world` is the current state, for use on the event loop. `sees`: see `SearchQueue`."""
         self.options = options or PastOptions()
         self.lake: Lake = queries.lake
         self.spark = AsyncSparkQueries(queries)
-        self.searches = SearchQueue(SPARK_AT_ONCE, max(1, SPARK_AT_ONCE - 1), MAX_WAITING, quotas)
+        self.searches = SearchQueue(SPARK_AT_ONCE, max(1, SPARK_AT_ONCE - 1), MAX_WAITING, quotas, sees)
         self._store = store
         self._world = world
         self._now = now

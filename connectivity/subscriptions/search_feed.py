@@ -148,6 +148,9 @@ class SearchConnection(ThingSearch, Protocol):
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """Return the durable state of an entity, as of the current page. Raises StoreUnavailable."""
 
+    def sees(self, namespace: str, rights: ReadRights) -> bool:
+        """Whether a search in a namespace finds something, or takes long. Raises StoreUnavailable."""
+
     def explain(self, question: ThingQuery, rights: ReadRights, limit: int) -> QueryPlan:
         """Return the plan for finding the first `limit` things. Raises StoreUnavailable."""
 
@@ -203,7 +206,7 @@ class SearchService:
         self.pace = SearchPace()
         """The pace of the worker threads."""
         self._workers = _Workers(open_connection, self.pace, now, self.options.workers)
-        self.searches = SearchQueue(sys.maxsize, MAX_RUNNING, MAX_WAITING, quotas)
+        self.searches = SearchQueue(sys.maxsize, MAX_RUNNING, MAX_WAITING, quotas, self.sees)
         """The searches whose page is being filled, and scans of all matches, however many slices they take."""
 
     def open(self, query: SearchQuery, headers: Headers, subjects: tuple[str, ...]) -> Feed | Fault:
@@ -237,6 +240,10 @@ class SearchService:
         """
         await self.store.commits.barrier()
         return await self._workers.run(user, look)
+
+    async def sees(self, user: User, namespace: str) -> bool:
+        """Whether a user sees a thing in a namespace. Raises StoreUnavailable."""
+        return await self.look(user, lambda worker: worker.reading.sees(namespace, ThingRights(worker.world, user)))
 
     def figures(self) -> Iterator[GaugeReading]:
         """Return the gauges for a scrape."""

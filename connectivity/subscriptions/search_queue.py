@@ -1,7 +1,8 @@
 """A queue for searches in which users take turns, and each has a limited number of places.
 
 A user stands for the clients with the same authorization subjects. However many searches one of them starts, the next slot
-goes to the user who has waited longest for a turn. Quotas can bound the searches of a subject or in a namespace further.
+goes to the user who has waited longest for a turn. Quotas can bound the searches of a subject or in a namespace further. A
+search does not use the quota of a namespace in which the user sees nothing, so strangers cannot use it up.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 
-from connectivity.authorization.quotas import Quantity, Quotas, growth_by_one
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas, growth_by_one
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.subscriptions.feed import FeedFailed
 from mappings.errors import Fault
@@ -29,9 +30,20 @@ User = tuple[str, ...]
 class SearchQueue:
     """The slots that searches use: at most `slots` are used at once, `per_user` of them by one user."""
 
-    def __init__(self, slots: int, per_user: int, max_waiting: int, quotas: Quotas | None = None) -> None:
-        """`max_waiting`: the most searches of one user that wait."""
+    def __init__(
+        self,
+        slots: int,
+        per_user: int,
+        max_waiting: int,
+        quotas: Quotas | None = None,
+        sees: Callable[[User, str], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`max_waiting`: the most searches of one user that wait.
+
+        `sees`: whether a user sees a thing in a namespace. Raises StoreUnavailable.
+        """
         self._quotas = quotas or Quotas(())
+        self._sees = sees
         self._free = slots
         self._per_user, self._max_waiting = per_user, max_waiting
         self.running: Counter[User] = Counter()
@@ -49,9 +61,11 @@ class SearchQueue:
     async def slot(self, user: User, namespaces: Collection[str] = ()) -> AsyncIterator[None]:
         """Wait for a slot, and use it for a search in some namespaces.
 
-        Raises FeedFailed if a quota is exceeded, or too many searches of the user wait.
+        Raises FeedFailed if a quota is exceeded, or too many searches of the user wait; StoreUnavailable.
         """
-        growth = {} if self._quotas.is_empty else growth_by_one(Quantity.SEARCHES, user, namespaces)
+        growth: Mapping[QuotaKey, int] = {}
+        if not self._quotas.is_empty:
+            growth = growth_by_one(Quantity.SEARCHES, user, await self._counted(user, namespaces))
         if (exceeded := self._quotas.take(growth)) is not None:
             raise FeedFailed(_limit_fault(f"A quota of searches is used up: {exceeded}."))
         try:
@@ -62,6 +76,12 @@ class SearchQueue:
                 self.leave(user)
         finally:
             self._quotas.give_back(growth)
+
+    async def _counted(self, user: User, namespaces: Collection[str]) -> list[str]:
+        """Return the namespaces whose quota a search uses."""
+        holder, quantity = QuotaHolder.NAMESPACE, Quantity.SEARCHES
+        bounded = [name for name in namespaces if self._quotas.allowed((holder, name, quantity)) is not None]
+        return [name for name in bounded if self._sees is None or await self._sees(user, name)]
 
     async def enter(self, user: User) -> None:
         """Wait for a slot, which `leave` gives back. Raises FeedFailed if too many searches of the user wait."""

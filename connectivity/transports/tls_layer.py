@@ -12,12 +12,18 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 from connectivity.transports.dialer import receive_until
 
 MOST_RECORDS = 16
 """The maximum number of records in one turn: 256 KiB of data, or milliseconds of changed keys."""
+
+MOST_ANSWERS = 64 * 1024
+"""The maximum bytes of answers that the peer has not read: more than a thousand changes of keys."""
+
+_UNREAD = "the peer does not read the answers to its changes of TLS keys"
 
 _HEADER = 5
 """Bytes before the content of a record; the last two are its length."""
@@ -79,7 +85,10 @@ class TlsRecords:
         try:
             self.tls.do_handshake()
             # Raises the error for unreadable names now, and not for each later caller.
-            self.tls.getpeercert()
+            certificate = self.tls.getpeercert()
+            # The library checks certificates in a complete handshake only.
+            if self.tls.session_reused and certificate and _has_expired(certificate):
+                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the certificate of the resumed session has expired")
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
@@ -97,6 +106,11 @@ class TlsRecords:
         """Return the bytes for the peer."""
         return self._outgoing.read()
 
+    @property
+    def unsent(self) -> int:
+        """How many bytes `to_send` would return."""
+        return self._outgoing.pending
+
     def end(self) -> None:
         """End the own side."""
         with contextlib.suppress(ssl.SSLError):
@@ -113,6 +127,10 @@ class TlsRecords:
         del self._received[: self._left]
         self._left -= len(part)
         return part
+
+
+def _has_expired(certificate: Mapping[str, Any]) -> bool:
+    return ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()
 
 
 class TlsTransport(asyncio.Protocol, asyncio.Transport):
@@ -136,6 +154,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         """Whether the protocol is connected, the peer has closed its side, and the own side is closed."""
         self._is_wanted = True
         """Whether the protocol wants data."""
+        self._answers = 0
+        """Bytes of answers since the peer has last read everything."""
 
     async def establish(self) -> None:
         """Wait for the handshake, and abort the connection if it fails or is cancelled. Raises OSError."""
@@ -194,6 +214,12 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         records = self._records
         if self._is_wanted and not self._has_written_end:
             data = records.process()
+            if self._is_connected:
+                self._answers = records.unsent + (self._answers if self.get_write_buffer_size() else 0)
+                if self._answers > MOST_ANSWERS:
+                    self._failure = ConnectionAbortedError(_UNREAD)
+                    self.abort()
+                    return
             self._flush()
             if records.is_established and not self._is_connected:
                 self._connect()
@@ -346,7 +372,10 @@ class TlsSocket:
             if not (received := self._socket.recv(size)):
                 return b""
             records.receive(received)
-        if data := records.process():
+        data = records.process()
+        if records.unsent > MOST_ANSWERS:
+            raise ConnectionAbortedError(_UNREAD)
+        if data:
             return data
         if records.failure is not None:
             raise records.failure

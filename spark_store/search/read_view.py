@@ -16,6 +16,7 @@ from mappings.ids import namespace_of
 from spark_store.rql.order import TypeRank
 from spark_store.rql.pace import ThreadPace
 from spark_store.search.index import COMPLETE, DeclaredPathState
+from spark_store.search.state_sql import Condition
 
 CHUNK: Final = 128
 """Things that are loaded at a time."""
@@ -25,12 +26,29 @@ POLICIES: Final = 200
 
 NAMESPACES: Final = 50
 
-COLUMNS: Final = "key, id, revision, created, modified, policy, CAST(state AS BLOB)"
+HEAD: Final = "key, id, revision, created, modified, policy"
+STATE: Final = "CAST(state AS BLOB)"
+COLUMNS: Final = f"{HEAD}, {STATE}"
 _LOAD: Final = f"SELECT {COLUMNS} FROM entities WHERE key = ? AND +type = 'thing' AND state IS NOT NULL"
 _LOAD_CHUNK: Final = f"""
     SELECT {COLUMNS} FROM entities WHERE key IN ({",".join("?" * CHUNK)}) AND +type = 'thing' AND state IS NOT NULL
 """
 _IDS_CHUNK: Final = f"SELECT id, key FROM entities WHERE key IN ({','.join('?' * CHUNK)}) AND +type = 'thing'"
+
+_NAMED: Final = """
+    (EXISTS (SELECT 1 FROM search_subjects WHERE subject IN ({subjects}) AND search_subjects.policy = entities.policy)
+    OR EXISTS (
+        WITH RECURSIVE others (policy) AS (
+            SELECT imported FROM search_imports WHERE importer = entities.policy
+            UNION SELECT imported FROM search_imports JOIN others ON importer = others.policy
+        )
+        SELECT 1 FROM search_subjects JOIN others USING (policy) WHERE subject IN ({subjects})
+    ))
+"""
+"""A condition on a thing: its policy, or one that this imports, names a subject.
+
+The subjects are given twice.
+"""
 
 _DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(DeclaredPathState.THERE)}"
 
@@ -76,6 +94,8 @@ class ReadView:
     def __init__(self, connection: sqlite3.Connection, clock: Deadline) -> None:
         self.connection = connection
         self.clock = clock
+        self.visible = Condition("1", ())
+        """A condition on rows of `entities` that every thing meets which the requester may see."""
         self._paths: dict[str, int | None] = {}
 
     def column(self, sql: str, parameters: Sequence[Any] = (), limit: int = -1) -> list[Any]:
@@ -130,25 +150,47 @@ class ReadView:
         return self.column("SELECT thing FROM search_large")
 
     def load(self, keys: Collection[int]) -> Iterator[CandidateRow]:
-        """The things with these keys, in no order."""
+        """The visible things with these keys, in no order."""
+        condition, parameters = self.visible
         if len(keys) <= 4:
             for key in keys:
-                yield from self.connection.execute(_LOAD, (key,))
+                yield from self.connection.execute(f"{_LOAD} AND {condition}", (key, *parameters))
             return
         for chunk in _chunks(keys):
-            yield from self.connection.execute(_LOAD_CHUNK, chunk).fetchall()
+            yield from self.connection.execute(f"{_LOAD_CHUNK} AND {condition}", (*chunk, *parameters)).fetchall()
 
     def ids(self, keys: Collection[int]) -> list[tuple[str, int]]:
+        """The IDs and keys of the visible things with these keys, in no order."""
+        condition, parameters = self.visible
         found: list[tuple[str, int]] = []
         for chunk in _chunks(keys):
-            found += self.connection.execute(_IDS_CHUNK, chunk).fetchall()
+            found += self.connection.execute(f"{_IDS_CHUNK} AND {condition}", (*chunk, *parameters)).fetchall()
         return found
+
+    def only_visible(self, keys: Collection[int]) -> frozenset[int]:
+        """Return the keys of visible things among these."""
+        condition, parameters = self.visible
+        select = f"SELECT key FROM entities WHERE key IN (SELECT value FROM json_each(?)) AND {condition}"
+        return frozenset(self.column(select, (msgspec.json.encode(sorted(keys)).decode(), *parameters)))
+
+    def restrict(self, subjects: Collection[str]) -> list[str] | None:
+        """Leave out things of policies that do not name these subjects, and return the other policies.
+
+        The index is complete. Returns None for too many policies.
+        """
+        policies = self.policies(subjects)
+        if policies is None:
+            named = sorted(subjects)
+            self.visible = Condition(_NAMED.format(subjects=_marks(named)), (*named, *named))
+        else:
+            self.visible = Condition(f"policy IN ({_marks(policies)})", tuple(policies))
+        return policies
 
     def policies(self, subjects: Collection[str]) -> list[str] | None:
         """Return the policies that may permit something to these subjects; None if there are too many."""
         named = sorted(subjects)
-        marks = ",".join("?" * len(named))
-        found = set(self.column(f"SELECT policy FROM search_subjects WHERE subject IN ({marks})", named, POLICIES + 1))
+        select = f"SELECT policy FROM search_subjects WHERE subject IN ({_marks(named)})"
+        found = set(self.column(select, named, POLICIES + 1))
         new = list(found)
         while new and len(found) <= POLICIES:
             importers = self.column(
@@ -169,6 +211,10 @@ class ReadView:
             found.append(namespace_of(first))
             after = f"{found[-1]};" if ":" in first else f"{first}\0"
         return None
+
+
+def _marks(values: Collection[str]) -> str:
+    return ",".join("?" * len(values))
 
 
 def _chunks(keys: Collection[int]) -> Iterator[list[int | None]]:

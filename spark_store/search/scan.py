@@ -30,7 +30,7 @@ from spark_store.search.candidates import (
 from spark_store.search.index_sql import AllThings, Candidates, Intersection, RowSelect, path_of
 from spark_store.search.matcher import Match, Matcher
 from spark_store.search.planner import SORTABLE, AccessPath, QueryPlan, shown_order, way_to_ids
-from spark_store.search.read_view import CHUNK, COLUMNS, CandidateRow, ReadView
+from spark_store.search.read_view import CHUNK, CandidateRow, ReadView
 from spark_store.search.state_sql import Condition, possible
 
 CHUNK_MARK: Final = 128
@@ -195,7 +195,7 @@ class OrderedScan:
         Their first values are `fixed`, and, if `last` is given, the next one is one of those.
         """
         found, level = [], len(fixed)
-        for row in self._by_ids.things(None, False, COLUMNS) if keys is None else self.read_view.load(keys):
+        for row in self._by_ids.things(None, False) if keys is None else self.read_view.load(keys):
             judged = self.matcher.match_row(row)
             if (
                 judged is not None
@@ -239,13 +239,13 @@ class OrderedScan:
             return
         value = self._value(part)
         things: Iterator[CandidateRow | str] = (
-            self._by_ids.things(start, is_descending, COLUMNS)
+            self._by_ids.steps(start, is_descending)
             if value is None
             else self._of_value(value, None, start, is_descending, fixed)
         )
         for looked_at, row in enumerate(things, 1):
             id = row if isinstance(row, str) else row[1]
-            if isinstance(row, str) or row[0] not in apart:
+            if isinstance(row, str) or (row[-1] is not None and row[0] not in apart):
                 yield row
             if looked_at % CHUNK_MARK == 0:
                 yield id
@@ -277,7 +277,7 @@ class OrderedScan:
             start, last = last, self.read_view.first(ahead, (last, SCANNED))
             upto = "" if last is None else f" AND id {back}= ?"
             more, values = f"{upto} AND {condition.sql}", (*(() if last is None else (last,)), *condition.parameters)
-            for row in self._by_ids.things(start, is_descending, COLUMNS, more, values):
+            for row in self._by_ids.things(start, is_descending, more, values):
                 if row[0] not in apart:
                     yield row
             if last is not None:
@@ -296,7 +296,8 @@ class OrderedScan:
             yield from self._of_value(value, keys, start, is_descending, part.fixed)
             return
         is_dense = len(keys) * _DENSE > self.candidates.things
-        rows = self._by_ids.things(start, is_descending, COLUMNS if is_dense else "key, id")
+        by_ids = self._by_ids
+        rows: Iterator[Any] = by_ids.things(start, is_descending) if is_dense else by_ids.keys(start, is_descending)
         for looked_at, row in enumerate(rows, 1):
             if row[0] in keys:
                 if is_dense:
@@ -320,9 +321,10 @@ class OrderedScan:
             yield from self._load(some)
             yield some[-1][0]
 
-    def _load(self, ids: Sequence[tuple[str, int]]) -> Iterator[CandidateRow]:
+    def _load(self, ids: Sequence[tuple[str, int]]) -> Iterator[CandidateRow | str]:
+        """Yield the rows of things, and the IDs of invisible ones."""
         rows = {row[0]: row for row in self.read_view.load([key for _, key in ids])}
-        yield from (rows[key] for _, key in ids if key in rows)
+        yield from (rows.get(key, id) for id, key in ids)
 
     def _value(self, part: _Part) -> ValueCandidates | None:
         """Return the value whose IDs are walked along, in place of all things."""

@@ -160,6 +160,17 @@ class SqliteSearch:
         """Return how many things match. Raises as `page` does."""
         return sum(1 for _ in self.every(replace(question, order=_BY_ID), rights, budget))
 
+    def sees(self, namespace: str, rights: ReadRights) -> bool:
+        """Whether the requester sees a thing in a namespace; also true if a page does not tell.
+
+        Raises StoreUnavailable.
+        """
+        try:
+            found = self.page(ThingQuery(None, _BY_ID, frozenset({namespace})), rights, None, 1, Budget())
+        except BudgetExceeded:
+            return True
+        return bool(found.hits) or not found.is_last
+
     def explain(self, question: ThingQuery, rights: ReadRights, limit: int = 25) -> QueryPlan:
         """Return the plan of the first page at this moment. Raises StoreUnavailable."""
         clock = Deadline(self._pace.now() + Budget().seconds, self._slice, self._pace)

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 from connectivity.security.egress import EgressRules, enforce
+from connectivity.transports.amqp import client
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, examined, lost, numbered
@@ -318,6 +319,15 @@ async def test_a_server_that_does_not_answer_a_tls_handshake(harness: AmqpLinkHa
     async with silent_server(b"") as uri:
         error = await refusal(harness, uri.replace("amqp:", "amqps:"), connectionTimeout="300")
     assert (type(error), str(error)) == (NotConnected, "timeout: no answer within 0.3 s")
+
+
+async def test_a_tls_handshake_is_limited_even_if_connecting_is_not(
+    harness: AmqpLinkHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TLS_PATIENCE", 0.3)
+    async with silent_server(b"") as uri:
+        error = await refusal(harness, uri.replace("amqp:", "amqps:"), connectionTimeout="0")
+    assert (type(error), str(error)) == (NotConnected, "timeout: the broker's host did not answer in time")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x00\x01\x00\x00", b"\x00" * 20])

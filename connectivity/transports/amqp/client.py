@@ -28,6 +28,12 @@ from connectivity.transports.tls_layer import TlsTransport
 
 T = TypeVar("T")
 
+TLS_PATIENCE = 60.0
+"""Seconds for the TLS handshake if `connectionTimeout` is 0.
+
+Unlike that of TCP, the system does not limit it.
+"""
+
 MAX_SILENT_HEARTBEATS = 2
 """The number of heartbeat intervals without a byte after which a link is dead."""
 
@@ -90,7 +96,8 @@ class AmqpClient:
                     cleanup.pop_all()
                 if tls is not None:
                     try:
-                        await tls.establish()
+                        async with asyncio.timeout(None if patience else TLS_PATIENCE):
+                            await tls.establish()
                     except OSError as error:
                         raise handshake_error(error) from error
         except TimeoutError:

@@ -46,7 +46,8 @@ class Options(SpecificConfig):
 
     connection_timeout: Milliseconds = Field(
         default=60_000,
-        description="Timeout in milliseconds for connecting to the broker's host, including TLS; 0: no timeout.",
+        description="Timeout in milliseconds for connecting to the broker's host, including TLS; 0: the timeout of the "
+        "system, and 60 s for TLS.",
         examples=["10000"],
     )
     handshake_timeout: Milliseconds = Field(

@@ -98,6 +98,10 @@ class SlowSearch:
         taken = taken[: max(1, sum(size <= max_bytes for size in sizes))]
         return ThingPage([hit for _, hit in taken], taken[-1][0] if taken else after, len(taken) == len(found))
 
+    def sees(self, namespace: str, rights: ReadRights) -> bool:
+        question = ThingQuery(None, (), frozenset({namespace}))
+        return any(_seen(thing, question, rights) is not None for thing in self.things())
+
     def explain(self, question: ThingQuery, rights: ReadRights, limit: int) -> QueryPlan:
         number = sum(1 for _ in self.things())
         return QueryPlan(AccessPath.THINGS, AllThings(), None, number, False, shown_order(tuple(question.order)))

@@ -75,7 +75,7 @@ same bytes varies. The first delivery of each peer is empty: it reports the new 
             "the listener's certificate has expired",
             "peers that check it do not connect; the service logs a warning when it opens the port",
         ),
-        Fault("a missing or unknown certificate, with a `ca`", "the TLS handshake fails"),
+        Fault("a missing, unknown or expired certificate, with a `ca`", "the TLS handshake fails"),
         Fault("more peers than `maxPeers`", "the service closes the new connection immediately, before TLS"),
         Fault(
             "more connections of an address than the options allow",

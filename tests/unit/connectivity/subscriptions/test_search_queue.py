@@ -137,6 +137,20 @@ async def test_a_search_is_added_to_the_use_of_the_namespaces_that_it_names() ->
         pass
 
 
+async def test_a_search_does_not_use_the_quota_of_a_namespace_in_which_the_user_sees_nothing() -> None:
+    asked: list[tuple[User, str]] = []
+
+    async def sees(user: User, namespace: str) -> bool:
+        asked.append((user, namespace))
+        return user == GOOD
+
+    queue = SearchQueue(100, 100, 100, quotas(namespaces=["acme.*"], searches=1), sees)
+    async with queue.slot(BAD, {"acme.site", "other"}), queue.slot(BAD, {"acme.site"}), queue.slot(GOOD, {"acme.site"}):
+        with pytest.raises(FeedFailed, match=r"the namespace 'acme\.site' uses 1 of its quota searches of 1"):
+            await queue.slot(GOOD, {"acme.site"}).__aenter__()
+    assert asked == [(user, "acme.site") for user in (BAD, BAD, GOOD, GOOD)]
+
+
 # Searches.
 
 
@@ -211,6 +225,26 @@ async def test_searches_beyond_a_quota_of_a_namespace_fail_and_name_it(
     assert "the namespace 'acme.site' uses 1 of its quota searches of 1" in failure["message"]
     harness.search.gate.set()
     await until(lambda: searcher.end(keys[0]) == "complete")
+
+
+@pytest.mark.parametrize("more", [{}, {"aggregation": {}}], ids=["search", "aggregation"])
+async def test_searches_of_strangers_in_a_namespace_leave_its_quota_to_those_who_can_read_there(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    await has_thing(harness, "lamp-1")
+    bounded = SearchQueue(100, 16, 100, quotas(namespaces=["acme.*"], searches=1), harness.searching.sees)
+    monkeypatch.setattr(harness.searching, "searches", bounded)
+    harness.search.gate.clear()
+    owner, stranger = Searcher(harness), Searcher(harness, source=1)
+    foreign = await stranger.subscribe("exists(thingId)", namespaces=["acme.site"], **more)
+    stranger.ask(foreign)
+    await until(lambda: bounded.running[("acme:good",)] == 1)
+    own = await owner.subscribe("exists(thingId)", namespaces=["acme.site"], **more)
+    owner.ask(own)
+    await until(lambda: bounded.running[("acme:owner",)] == 1 or owner.end(own) is not None)
+    harness.search.gate.set()
+    await until(lambda: owner.end(own) == "complete")
+    await until(lambda: stranger.end(foreign) == "complete")
 
 
 async def test_waiting_for_a_turn_is_not_idleness(harness: ConnectionHarness) -> None:

@@ -17,6 +17,7 @@ from spark_store.search.candidates import ALL, CachedCandidates, CandidateSet
 from spark_store.search.index import LARGE
 from spark_store.search.read_view import Deadline, ReadView
 from tests.support.oracles.search import StateDatabase
+from tests.support.random_questions import narrow
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 ORDER = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
@@ -78,6 +79,20 @@ def test_sets_are_joined_by_the_operators_of_the_filter(database: StateDatabase)
 def test_large_things_are_always_candidates(database: StateDatabase) -> None:
     put(database, {"a": 1}, {"a": "x" * LARGE})
     assert reach(database, "eq(attributes/a,1)").few() == frozenset({1, 2})
+
+
+@pytest.mark.parametrize("others", [0, 1, 300])
+@pytest.mark.parametrize("bounds", [{}, {"FEW_OF_POLICIES": 0}, {"FEW_OF_POLICIES": 0, "POLICIES": 0}])
+def test_things_of_policies_of_others_are_no_candidates(
+    database: StateDatabase, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int], others: int
+) -> None:
+    narrow(monkeypatch, bounds)
+    put(database, {"a": 1}, {"a": 2})
+    database.put(
+        *({"thingId": f"other:{n}", "policyId": f"other:{n}", "attributes": {"a": 1}, **BESIDE} for n in range(others))
+    )
+    assert reach(database, "eq(attributes/a,1)").few() == frozenset({1})
+    assert reach(database, "eq(attributes/a,3)").few() == frozenset()
 
 
 def test_a_subject_in_no_policy_reaches_no_things(database: StateDatabase) -> None:

@@ -52,10 +52,10 @@ def in_the_hall(
 def test_things_come_in_the_order_of_their_ids_after_an_id(database: StateDatabase) -> None:
     _, ids = by_ids(database)
     behind = ["a:d", "a:e", "b:a", "b:b", "b:bb", "b:c", "b:d", "b:e"]
-    assert [id for (id,) in ids.things("a:c", False, "id")] == behind
-    assert [id for (id,) in ids.things("a:c", True, "id")] == ["a:bb", "a:b", "a:a"]
+    assert [row[1] for row in ids.things("a:c", False)] == behind
+    assert [row[1] for row in ids.things("a:c", True)] == ["a:bb", "a:b", "a:a"]
     _, ids = by_ids(database, "b")
-    assert [id for (id,) in ids.things(None, True, "id", " AND id < ?", ("b:bb",))] == ["b:b", "b:a"]
+    assert [row[1] for row in ids.things(None, True, " AND id < ?", ("b:bb",))] == ["b:b", "b:a"]
 
 
 def test_things_of_one_value_come_with_the_large_ones_in_the_middle_of_them(database: StateDatabase) -> None:

@@ -58,6 +58,38 @@ def test_policies_of_subjects_are_those_that_name_them_and_those_that_import_the
     assert read_view(database).policies({"all"}) is None
 
 
+@pytest.mark.parametrize("most", [200, 1])
+def test_things_whose_policy_names_a_subject_or_imports_one_that_does_are_visible(
+    database: StateDatabase, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("spark_store.search.read_view.POLICIES", most)
+    policies = ["own", "importing", "importing-again", "other", "importing-other", "circle"]
+    database.put(*({"thingId": f"acme:{it}", "policyId": f"acme:{it}", **BESIDE} for it in policies))
+    database.name("reader", ["acme:own"])
+    database.name("stranger", ["acme:other"])
+    imports = [
+        ("importing", "own"),
+        ("importing-again", "importing"),
+        ("importing-other", "other"),
+        ("circle", "circle"),
+    ]
+    database.connection.executemany(
+        "INSERT INTO search_imports (importer, imported) VALUES (?, ?)",
+        [(f"acme:{importer}", f"acme:{imported}") for importer, imported in imports],
+    )
+    seen = read_view(database)
+    seen.restrict({"reader", "acme:nothing"})
+    keys = range(1, len(policies) + 1)
+    assert {(row[1], row[0]) for row in seen.load(keys)} == set(seen.ids(keys))
+    assert {row[0] for row in seen.load(keys)} == seen.only_visible(keys)
+    assert {row[1] for row in seen.load(keys)} == {"acme:own", "acme:importing", "acme:importing-again"}
+    assert [row[1] for key in keys for row in seen.load([key])] == [
+        "acme:own",
+        "acme:importing",
+        "acme:importing-again",
+    ]
+
+
 def test_namespaces_are_those_of_things(database: StateDatabase) -> None:
     database.put(*({"thingId": id, **BESIDE} for id in ("acme:a", "acme:b", "acme.lab:a", ":free")))
     assert sorted(read_view(database).namespaces() or ()) == ["", "acme", "acme.lab"]

@@ -28,6 +28,8 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search import read_view, sqlite_search
 from spark_store.search.candidates import IdScan
 from spark_store.search.index import LARGE
+from spark_store.search.matcher import Match, Matcher
+from spark_store.search.read_view import CandidateRow
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.clock import Clock
 from tests.support.oracles.search import PartialReader, ReaderRights, StateDatabase, answer, with_rights
@@ -184,7 +186,58 @@ def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
     assert found(search, query_for(None, "sort(-thingId)"), rights) == ["acme:own-2", "acme:own-1", "acme:own-0"]
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"FEW_OF_POLICIES": 0},
+        {"FEW_OF_POLICIES": 0, "POLICIES": 1},
+        {"FEW_OF_POLICIES": 0, "FEW_CANDIDATES": 0},
+        {"FEW_OF_POLICIES": 0, "SORTABLE": 0, "_SMALL": 1, "LOST": 0, "bound_of": lambda things, page: 0},
+        {"FEW_OF_POLICIES": 0, "SORTABLE": 0, "_SMALL": 1, "POLICIES": 1, "bound_of": lambda things, page: 0},
+    ],
+)
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_search_evaluates_no_thing_whose_policy_names_others(
+    database: StateDatabase, search: SqliteSearch, bounds: dict[str, Any], is_declared: bool
+) -> None:
+    own = {f"acme:own-{n}": f"acme:own-{n % 2}" for n in range(9)}
+    others = {f"acme:{n}": f"acme:other-{n % 5}" for n in range(300)}
+    database.clear()
+    database.declare(*(["attributes/room"] if is_declared else []))
+    database.put(
+        *(
+            {"thingId": id, "policyId": policy, "attributes": {"room": "hall", "n": int(id[-1])}, **BESIDE}
+            for id, policy in (others | own).items()
+        )
+    )
+    rights = with_rights({"acme:own-0": WHOLE, "acme:own-1": WHOLE}, database)
+    database.name("stranger", others.values())
+    evaluated: set[str] = set()
+    match = Matcher.match_row
+
+    def recording(self: Matcher, row: CandidateRow) -> Match | None:
+        evaluated.add(row[1])
+        return match(self, row)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Matcher, "match_row", recording)
+        narrow(patch, bounds)
+        for text in ('eq(attributes/room,"hall")', "not(eq(attributes/n,20))", None):
+            for options in ("sort(-thingId)", "sort(+attributes/n)", "sort(+attributes/room)", "sort(+_revision)"):
+                assert sorted(found(search, query_for(text, options), rights, 4)) == sorted(own), (text, options)
+    assert evaluated == set(own)
+
+
 # -- what a search may take
+
+
+def test_a_requester_sees_the_namespaces_in_which_a_search_finds_something(
+    database: StateDatabase, search: SqliteSearch, many: ReaderRights
+) -> None:
+    database.put({"thingId": "other:1", "policyId": "acme:other", **BESIDE})
+    assert [search.sees(namespace, many) for namespace in ("acme", "other", "nothing")] == [True, False, False]
+    assert not search.sees("acme", ReaderRights({}))
 
 
 def test_a_page_that_searches_too_long_returns_its_position(database: StateDatabase, many: ReaderRights) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from connectivity.connections.model import Connection
+from connectivity.transports import tls_layer
+from connectivity.transports.listener.socket import common_name
 from connectivity.transports.tcp.connection_type import listen
 from connectivity.transports.tcp.link import TcpLink, TcpPeer
 from connectivity.transports.tls_layer import MOST_RECORDS
@@ -58,14 +61,20 @@ async def listening(authority: trustme.CA, **more: Any) -> AsyncIterator[tuple[T
 class Client:
     """A client whose records are sent as the test wants."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        context: ssl.SSLContext,
+        session: ssl.SSLSession | None = None,
+    ) -> None:
         self.reader, self.writer = reader, writer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost", session=session)
 
     @classmethod
-    async def connected(cls, port: int, context: ssl.SSLContext) -> Client:
-        made = cls(*await asyncio.open_connection("127.0.0.1", port), context)
+    async def connected(cls, port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> Client:
+        made = cls(*await asyncio.open_connection("127.0.0.1", port), context, session)
         await made.repeated(made.tls.do_handshake)
         return made
 
@@ -83,6 +92,13 @@ class Client:
 
     def flush(self) -> None:
         self.writer.write(self._outgoing.read())
+
+    async def receive_ticket(self) -> None:
+        """Receive a ticket for resuming the session."""
+        while self.tls.session is None or not self.tls.session.has_ticket:
+            self._incoming.write(await asyncio.wait_for(self.reader.read(1 << 16), PATIENCE))
+            with pytest.raises(ssl.SSLWantReadError):
+                self.tls.read(1)
 
     async def read(self) -> bytes:
         return bytes(await self.repeated(lambda: self.tls.read(1 << 16)))
@@ -192,6 +208,38 @@ async def test_a_client_gets_the_reason_for_which_its_certificate_is_refused(aut
             await client.read()
         client.writer.close()
         await wait_until(lambda: not link._sockets)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_can_be_resumed_until_the_certificate_of_the_client_expires(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, version: ssl.TLSVersion
+) -> None:
+    names: list[str | None] = []
+    made = TcpPeer.connection_made
+
+    def connection_made(peer: TcpPeer, transport: asyncio.BaseTransport) -> None:
+        names.append(common_name(transport.get_extra_info("peercert")))
+        made(peer, transport)
+
+    monkeypatch.setattr(TcpPeer, "connection_made", connection_made)
+    expiry = datetime.now(UTC) + timedelta(days=1)
+    context = trusting(authority, authority.issue_cert("device-9.test", common_name="device-9", not_after=expiry))
+    context.maximum_version = version
+    async with listening(authority, ca=authority.cert_pem.bytes().decode()) as (link, port):
+        client = await Client.connected(port, context)
+        if version is ssl.TLSVersion.TLSv1_3:
+            await client.receive_ticket()
+        again = await Client.connected(port, context, client.tls.session)
+        await wait_until(lambda: len(names) == 2)
+        assert again.tls.session_reused
+        monkeypatch.setattr(tls_layer, "time", SimpleNamespace(time=lambda: expiry.timestamp() + 1))
+        late = await Client.connected(port, context, client.tls.session)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await late.read()
+        for each in (client, again, late):
+            each.writer.close()
+        await wait_until(lambda: not link._sockets)
+    assert names == ["device-9", "device-9"]
 
 
 async def test_a_certificate_that_cannot_be_read_is_refused_without_an_internal_error(
