@@ -204,25 +204,6 @@ class LakeHistory:
         (event,) = read_events(entity, journal_rows(rows.slice(0, 1), _COLUMNS), 0)
         return NumberedEvent(int(rows["seq"][0].as_py()), event)
 
-    def last_complete(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
-        """Return the newest of these revisions whose event contains or deletes the whole entity; 0 for none.
-
-        Raises HistoryUnavailable.
-        """
-        asked = self._scan_filter(entity)
-        is_whole = (pc.field("path") == "/") & (pc.field("action") != "merged")
-
-        def newest(version: Version) -> int:
-            found = 0
-            columns = ["revision", "path", "action"]
-            for rows, upcoming in parts_of(version, asked, first, last, columns, newest_first=True):
-                found = max(found, pc.max(rows.filter(is_whole)["revision"]).as_py() or 0)
-                if found >= upcoming:
-                    break
-            return found
-
-        return self._events.read(newest, reaching)
-
     def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
         """Return the newest revision up to `last` from before a timestamp; 0 for none.
 

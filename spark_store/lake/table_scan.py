@@ -304,18 +304,15 @@ def extremes(chunk: Any) -> tuple[Any, Any]:
 
 
 def parts_of(
-    version: Version, asked: ScanFilter, first: int, last: int, columns: list[str], *, newest_first: bool = False
+    version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the rows with these revisions by row groups, the oldest or the newest ones first.
+    """Yield the rows with these revisions by row groups, the oldest ones first.
 
-    With each part comes the first revision (with `newest_first` the last one) that later parts may have: the caller stops
-    when it needs no more. Files and row groups that cannot have any of the rows are left alone. Where times are asked for,
-    `columns` has them.
+    With each part comes the first revision that later parts may have: the caller stops when it needs no more. Files and row
+    groups that cannot have any of the rows are left alone. Where times are asked for, `columns` has them.
     """
 
     def nearest(bounds: _Bounds) -> int:
-        if newest_first:
-            return -min(last, bounds.most_revision or last)
         return max(first, bounds.least_revision or first)
 
     files = [file for file in version.files if file.may_hold(asked, first, last)]
@@ -330,7 +327,7 @@ def parts_of(
                 heappush(waiting, (nearest(bounds), place, it))
         else:
             rows = _read(path, number, asked, first, last, columns)
-            yield rows, abs(waiting[0][0]) if waiting else (first - 1 if newest_first else last + 1)
+            yield rows, waiting[0][0] if waiting else last + 1
 
 
 def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
