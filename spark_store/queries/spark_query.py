@@ -213,6 +213,8 @@ def _session(url: str) -> SparkSession:
         logging.getLogger(name).disabled = True
     session = SparkSession(url)
     session.client.set_retry_policies([])
+    # Queries write times as text, and another server may have another time zone.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
 
 

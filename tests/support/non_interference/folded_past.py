@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,8 @@ from spark_store.rql.query import ThingQuery
 from tests.support.in_process.service import ConnectionHarness
 
 _INPUT = pa.schema(
-    [(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in FoldRow._fields]
+    [(name, pa.int64() if name == "revision" else pa.string()) for name in FoldRow._fields]
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FoldQuery(NamedTuple):
@@ -71,10 +70,8 @@ def _things(journal: Journal) -> list[EntityId]:
 def _rows(journal: Journal, entity: EntityId, before: str) -> list[FoldRow]:
     def row(event: Any) -> FoldRow:
         value = None if event.value is None else event.value.decode()
-        at = (datetime.fromisoformat(event.timestamp) - _EPOCH) // (datetime.resolution)
-        return FoldRow(
-            str(entity), event.revision, event.action, event.path, value, event.headers.decode(), at, None, None
-        )
+        headers, at = event.headers.decode(), event.timestamp
+        return FoldRow(str(entity), event.revision, event.action, event.path, value, headers, at, None, None)
 
     return [row(event) for event in journal.events(entity, 1, 2**62, 1000, 1 << 30) if event.timestamp < before]
 
