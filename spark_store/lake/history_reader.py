@@ -77,7 +77,7 @@ def _size_of(run: _Run) -> int:
 
 
 class LakeHistory:
-    """The tables `events` and `snapshots` of one lake."""
+    """The tables `events` and `snapshots` of one lake. Methods that read `events` raise HistoryUnavailable."""
 
     def __init__(
         self,
@@ -99,10 +99,7 @@ class LakeHistory:
         self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), clock)
 
     def reaches(self) -> int:
-        """Return the journal's number up to which `events` is complete; 0 for none.
-
-        Raises HistoryUnavailable.
-        """
+        """Return the journal's number up to which `events` is complete; 0 for none."""
         return self._events.newest().reaches
 
     def events(
@@ -119,7 +116,7 @@ class LakeHistory:
         """Return the oldest events with first ≤ revision ≤ last between `times`, without gaps.
 
         At most `limit` (from 1); the one with which values and headers reach `max_bytes` is the last. The table must reach
-        the journal's number `reaching`. Raises HistoryUnavailable, also if it does not.
+        the journal's number `reaching`.
         """
         asked = self._scan_filter(entity, times)
 
@@ -142,7 +139,7 @@ class LakeHistory:
         return ColdEvents(found, is_all)
 
     def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
-        """Return the smallest of these revisions in the lake; 0 for none. Raises HistoryUnavailable."""
+        """Return the smallest of these revisions in the lake; 0 for none."""
         asked = self._scan_filter(entity)
 
         def smallest(version: Version) -> int:
@@ -158,7 +155,7 @@ class LakeHistory:
     def first_published(self, entity: EntityId, first: int, last: int, instant: int, *, reaching: int = 0) -> int:
         """Return the first of these revisions published at an instant or later; 0 for none.
 
-        Missing revisions are ignored. Raises HistoryUnavailable.
+        Missing revisions are ignored.
         """
         asked = self._scan_filter(entity)
         start = pa.scalar(as_datetime(timestamp_of(instant)), INSTANTS)
@@ -172,10 +169,7 @@ class LakeHistory:
         return self._events.read(found, reaching)
 
     def deletions(self) -> int:
-        """A number that grows whenever events may have been deleted, as far as this process has seen it.
-
-        Raises HistoryUnavailable.
-        """
+        """A number that grows whenever events may have been deleted, as far as this process has seen it."""
         self._events.newest()
         return self._events.deletions
 
@@ -194,7 +188,7 @@ class LakeHistory:
         return ColdEvents([], is_all=False)
 
     def find_numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> NumberedEvent | None:
-        """Return one event with its number, if it exists. Raises HistoryUnavailable."""
+        """Return one event with its number, if it exists."""
         asked = self._scan_filter(entity)
         rows = self._events.read(
             lambda version: rows_of(version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
@@ -207,7 +201,7 @@ class LakeHistory:
     def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
         """Return the newest revision up to `last` from before a timestamp; 0 for none.
 
-        Some twenty look-ups. Raises HistoryUnavailable.
+        Some twenty look-ups.
         """
         asked, end = self._scan_filter(entity), as_datetime(before)
 
