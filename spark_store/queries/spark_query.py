@@ -133,7 +133,7 @@ class SparkQueries:
             try:
                 session = _session(self.find())
                 closing.callback(_release, session)
-                answer = _in_thread(lambda: query(Tables(session, self.lake)).collect())
+                answer = _in_thread(lambda: _collect(query, Tables(session, self.lake)))
                 closing.callback(_interrupt, session, answer)
                 while not wait([answer], _POLL_SECONDS).done:
                     check()
@@ -213,9 +213,13 @@ def _session(url: str) -> SparkSession:
         logging.getLogger(name).disabled = True
     session = SparkSession(url)
     session.client.set_retry_policies([])
-    # Queries write times as text, and another server may have another time zone.
-    session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
+
+
+def _collect(query: SparkQuery, tables: Tables) -> Rows:
+    # Queries write times as text, and another server may have another time zone.
+    tables.session.conf.set("spark.sql.session.timeZone", "UTC")
+    return query(tables).collect()
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T]:
