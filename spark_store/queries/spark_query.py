@@ -49,6 +49,7 @@ _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """The logger of pyspark that writes errors to standard error; they are raised to the caller only."""
 
 _CLOSED = "closed channel"
+_LOST_CODES = ("UNAUTHENTICATED", "UNAVAILABLE", "CANCELLED")
 _LOST_TEXTS = (
     "SparkContext was shut down",
     "Cannot call methods on a stopped SparkContext",
@@ -58,7 +59,7 @@ _LOST_TEXTS = (
     "RESPONSE_ALREADY_RECEIVED",
     _CLOSED,
 )
-"""Texts of Spark for failures of its process, not of the query."""
+"""Codes and texts of Spark for a pipeline that is restarting, has ended or is not there, and not for the query."""
 
 _REMOVED_TEXTS = ("DELTA_VERSION_NOT_FOUND", "FILE_NOT_EXIST")
 """Texts of Spark for versions that an erasure has removed, and for their files."""
@@ -171,16 +172,10 @@ def translate_error(error: Exception) -> QueryRefused | StoreUnavailable:
     text = str(error)
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
     reason = _shorten(text)
-    if code == "UNAUTHENTICATED":
-        return StoreUnavailable(f"the server does not know this token: {reason}; the pipeline may be restarting")
-    if code == "UNAVAILABLE" and "onnect" in text:
+    if code in _LOST_CODES or any(said in text for said in _LOST_TEXTS):
         return StoreUnavailable(
-            f"expected a pipeline with Spark queries, found none: {reason}; `connectivity pipeline status` and "
-            "/health/ready show its state"
-        )
-    if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST_TEXTS):
-        return StoreUnavailable(
-            f"the pipeline ended during the query: {reason}; repeat the query when the pipeline runs again"
+            f"expected a pipeline that answers the query to its end: {reason}; repeat the query when the pipeline runs: "
+            "`connectivity pipeline status` and /health/ready show its state"
         )
     if any(said in text for said in _REMOVED_TEXTS):
         return StoreUnavailable(

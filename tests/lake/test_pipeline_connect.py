@@ -26,7 +26,7 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder
     # As left behind by a killed pipeline.
     data_folder.lake.pipeline.mkdir(parents=True)
     data_folder.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
-    with pytest.raises(StoreUnavailable, match="expected a pipeline with Spark queries"):
+    with pytest.raises(StoreUnavailable, match="expected a pipeline that answers"):
         queries.run(sql("SELECT 1"), QueryLimits())
     with PipelineProcess(data_folder, "run", *given(master="local[2]")) as process:
         process.wait_for("batch", seq=10)
@@ -44,7 +44,7 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder
             process.wait_for("batch", seq=15)
             assert not answer.done()
             java.kill()
-            with pytest.raises(StoreUnavailable, match="ended during the query"):
+            with pytest.raises(StoreUnavailable, match="expected a pipeline that answers"):
                 answer.result(WITHIN)
         assert process.wait() == 1, process.output()
     assert not data_folder.lake.connect.exists()
