@@ -199,10 +199,7 @@ class LakeHistory:
         return NumberedEvent(int(rows["seq"][0].as_py()), event)
 
     def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
-        """Return the newest revision up to `last` from before a timestamp; 0 for none.
-
-        Some twenty look-ups.
-        """
+        """Return the newest revision up to `last` from before a timestamp; 0 for none. Some twenty look-ups."""
         asked, end = self._scan_filter(entity), as_datetime(before)
 
         def newest(version: Version) -> int:

@@ -77,14 +77,8 @@ class ScanFilter(NamedTuple):
 
     @classmethod
     def of(cls, entity: EntityId, times: Times, above: int = 0) -> ScanFilter:
-        after, before = times
-        return cls(
-            entity.type.value,
-            entity.id,
-            None if after is None else instant(after),
-            None if before is None else instant(before),
-            above,
-        )
+        after, before = (None if it is None else instant(it) for it in times)
+        return cls(entity.type.value, entity.id, after, before, above)
 
     def rows(self, rows: pa.Table, first: int, last: int) -> pa.ChunkedArray:
         """Whether each row has the entity, a revision from `first` to `last`, and the other properties."""
@@ -167,10 +161,7 @@ class Footer(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A version of a table.
-
-    Its files, and the last number of the journal that it contains.
-    """
+    """A version of a table: its files, and the last number of the journal that it contains."""
 
     number: int
     files: tuple[_File, ...]

@@ -121,8 +121,8 @@ def fold_batches(predicate: Predicate | None, batches: Iterator[pa.RecordBatch])
     types = dict.fromkeys(Candidate._fields, pa.string()) | {"revision": pa.int64(), "matches": pa.bool_()}
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     things = (state_after(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
-    matcher = None if predicate is None else _PredicateMatcher(predicate)
-    found = (row for thing in things if thing is not None and (row := _match_row(matcher, thing)) is not None)
+    weak = None if predicate is None or (weaker := weaken(predicate)) == predicate else weaker
+    found = (row for thing in things if thing is not None and (row := _match(predicate, weak, thing)) is not None)
     for some in _slices(found):
         columns = zip(*some, strict=True)
         arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
@@ -157,27 +157,15 @@ def weaken(predicate: Predicate) -> Predicate:
             return predicate
 
 
-class _PredicateMatcher:
-    """A predicate that is evaluated for one thing after the other."""
-
-    def __init__(self, predicate: Predicate) -> None:
-        self._predicate, self._weak = predicate, weaken(predicate)
-        self._is_weak = self._weak == predicate
-
-    def matches(self, thing: StateRow) -> bool | None:
-        """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
+def _match(predicate: Predicate | None, weak: Predicate | None, thing: StateRow) -> Candidate | None:
+    """Return a row of the output; None if it cannot match for anyone. `weak`: see `weaken`; None if it is the same."""
+    matches = True
+    if predicate is not None:
         state = thing.state if thing.state is not None else decode_state(thing.text or "{}")
         document = thing_document(*thing[:4], state)
-        if holds(self._predicate, document):
-            return True
-        return None if self._is_weak or not holds(self._weak, document) else False
-
-
-def _match_row(matcher: _PredicateMatcher | None, thing: StateRow) -> Candidate | None:
-    """Return a row of the output, if it matches."""
-    matches = True if matcher is None else matcher.matches(thing)
-    if matches is None:
-        return None
+        matches = holds(predicate, document)
+        if not matches and (weak is None or not holds(weak, document)):
+            return None
     return Candidate(*thing[:4], thing.text if thing.text is not None else encode_state(thing.state).decode(), matches)
 
 
@@ -186,12 +174,10 @@ def state_after(rows: Sequence[FoldRow]) -> StateRow | None:
     known = next((row for row in reversed(rows) if row.action == KNOWN), None)
     events = rows if known is None else [row for row in rows if row.revision > known.revision]
     if not events:
-        return None if known is None or known.value is None else _known_state(known)
+        if known is None or known.value is None:
+            return None
+        return StateRow(known.entity, known.revision, known.created or known.at, known.at, known.value)
     return _fold_values(known, events) if _only_sets_values(known, events) else _fold(known, events)
-
-
-def _known_state(row: FoldRow) -> StateRow:
-    return StateRow(row.entity, row.revision, row.created or row.at, row.at, row.value)
 
 
 def _only_sets_values(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
