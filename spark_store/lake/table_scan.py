@@ -155,10 +155,6 @@ class Footer(NamedTuple):
         repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
         return cls(metadata, tuple(_row_groups(metadata)), repeated)
 
-    def row_groups_of(self, entity: str, first: int, last: int) -> list[tuple[int, _Bounds]]:
-        """The numbers and bounds of the row groups that may have these revisions of an entity."""
-        return [(number, it) for number, it in enumerate(self.row_groups) if it.may_hold(entity, first, last)]
-
 
 class Version(NamedTuple):
     """A version of a table: its files, and the last number of the journal that it contains."""
@@ -314,8 +310,9 @@ def parts_of(
         _, place, number = heappop(waiting)
         path = files[place].path
         if number < 0:
-            for it, bounds in footer_of(path).row_groups_of(asked.id, first, last):
-                heappush(waiting, (nearest(bounds), place, it))
+            for it, bounds in enumerate(footer_of(path).row_groups):
+                if bounds.may_hold(asked.id, first, last):
+                    heappush(waiting, (nearest(bounds), place, it))
         else:
             rows = _read(path, number, asked, first, last, columns)
             yield rows, waiting[0][0] if waiting else last + 1
