@@ -66,7 +66,6 @@ from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.options import StoreOptions
 from connectivity.store.session_repository import SessionRepository
-from connectivity.store.spark_queries import open_spark_queries
 from connectivity.store.store import Store
 from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
 from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
@@ -86,6 +85,7 @@ from mappings.model.signals import SearchQuery, SessionQuery, Subscribe, Subscri
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.files import identity_of
 from spark_store.lake.tables import Lake
+from spark_store.queries.spark_query import SparkQueries
 from spark_store.search.sqlite_search import SqliteSearch
 
 if TYPE_CHECKING:
@@ -369,7 +369,12 @@ class Service:
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
         return AsOfSearches(
-            self.store, self.decider.world, open_spark_queries(self.settings), self._now, options, quotas
+            self.store,
+            self.decider.world,
+            SparkQueries(self._lake, self.settings.spark.remote),
+            self._now,
+            options,
+            quotas,
         )
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:

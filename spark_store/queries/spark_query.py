@@ -117,10 +117,10 @@ Rows: TypeAlias = "list[Row]"
 class SparkQueries:
     """Queries one lake. Every method may be called from any thread; none belongs on an event loop."""
 
-    def __init__(self, lake: Lake, find: Callable[[], str]) -> None:
-        """`find` returns the address of Spark Connect for each query; see `finder`."""
+    def __init__(self, lake: Lake, remote: str | None = None) -> None:
+        """`remote`: the address of an external Spark Connect; by default that of the running pipeline."""
         self.lake = lake
-        self.find = find
+        self.remote = remote
 
     def run(self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None) -> Rows:
         """Return all rows of a query.
@@ -132,7 +132,7 @@ class SparkQueries:
         with contextlib.ExitStack() as closing:
             check()
             try:
-                session = _session(self.find())
+                session = _session(self.remote or read_address(self.lake.connect))
                 closing.callback(_release, session)
                 answer = _in_thread(lambda: _collect(query, Tables(session, self.lake)))
                 closing.callback(_interrupt, session, answer)
@@ -146,25 +146,6 @@ class SparkQueries:
                 if not _is_foreign(error):
                     raise
                 raise translate_error(error) from error
-
-
-def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
-    """Return a finder of the address: an external Spark's, or that of the running pipeline.
-
-    `is_off`: there is none.
-    """
-
-    def find() -> str:
-        if remote is not None:
-            return remote
-        if is_off:
-            raise QueryRefused(
-                "Spark queries need Spark, and spark.mode is off: set spark.mode to embedded or external, or "
-                "spark.remote to the address of a Spark Connect server that sees the lake"
-            )
-        return read_address(lake.connect)
-
-    return find
 
 
 def translate_error(error: Exception) -> QueryRefused | StoreUnavailable:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from spark_store.errors import StoreUnavailable
-from spark_store.queries.spark_query import QueryLimits, SparkQueries, finder
+from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, given
 from tests.support.lake.sql_query import sql
 
@@ -22,7 +22,7 @@ MINUTES = sql("SELECT id FROM range(0, 1000000000000000, 1, 2) WHERE xxhash64(id
 @pytest.mark.soak(shard="lake-processes")
 def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder) -> None:
     data_folder.write(10)
-    queries = SparkQueries(data_folder.lake, finder(data_folder.lake, None, is_off=False))
+    queries = SparkQueries(data_folder.lake)
     # As left behind by a killed pipeline.
     data_folder.lake.pipeline.mkdir(parents=True)
     data_folder.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')

@@ -50,7 +50,7 @@ LONG = QueryLimits(WITHIN)
 
 
 def spark_queries(data_folder: DataFolder, address: str) -> SparkQueries:
-    return SparkQueries(data_folder.lake, lambda: address)
+    return SparkQueries(data_folder.lake, address)
 
 
 def is_idle(spark: SparkSession) -> bool:

@@ -38,7 +38,7 @@ class FoldedQueries(SparkQueries):
     """Runs searches of the past on a journal."""
 
     def __init__(self, lake: Lake, journal: Journal) -> None:
-        super().__init__(lake, lambda: "")
+        super().__init__(lake)
         self._journal = journal
 
     def run(  # type: ignore[override]

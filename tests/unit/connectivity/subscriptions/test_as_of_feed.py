@@ -44,7 +44,7 @@ class CannedQueries(SparkQueries):
     """Answers every query with the same rows, in files of two, once it is allowed or the query is stopped."""
 
     def __init__(self, lake: Lake) -> None:
-        super().__init__(lake, lambda: "")
+        super().__init__(lake)
         self.rows: list[dict[str, Any]] = []
         self.error: StoreError | None = None
         self.is_complete = True
