@@ -221,8 +221,6 @@ class LakeHistory:
 
         From before a timestamp. A missing or unreadable table has none: the events give the same result, more slowly.
         """
-        if not self._snapshots.is_there():
-            return None
         asked = self._scan_filter(entity)
 
         def newest(version: Version) -> Snapshot | None:

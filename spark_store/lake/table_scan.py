@@ -30,7 +30,7 @@ from deltalake.exceptions import DeltaError
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
 from spark_store.lake.reader import file_facts
-from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table, is_table
+from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table
 from spark_store.records import Times
 
 FOOTERS: Final = 512
@@ -185,9 +185,6 @@ class DeltaTableReader:
 
         It applies only to a table with a row for each of the journal's numbers.
         """
-
-    def is_there(self) -> bool:
-        return self._version is not None or is_table(self._path)
 
     def newest(self) -> Version:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
