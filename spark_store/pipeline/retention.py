@@ -41,8 +41,6 @@ class DeletedEvents(NamedTuple):
 
 def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> list[DeletedEvents]:
     """Return what `delete_expired` would delete now, by namespace."""
-    if retention.is_forever:
-        return []
     boundaries = _boundaries(target, retention, now)
     found = boundaries.groupBy("namespace").agg(
         sql.sum("events").alias("events"),
@@ -63,8 +61,6 @@ def trusted_time(newest: datetime | None, now: datetime) -> datetime:
 
 def delete_expired(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """Delete events that are past their time; how many. Their files go with a later `vacuum`."""
-    if retention.is_forever:
-        return 0
     deleted = _delete_events(target, retention, now)
     snapshots.thin(target)
     return deleted
