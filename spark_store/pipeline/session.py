@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -272,11 +272,7 @@ def wait_for_lock(lake: Lake, seconds: float) -> None:
 
     It needs no Spark, so it is quick; `lake_lock` takes the lock.
     """
-    deadline = time.monotonic() + seconds
-    while _is_locked(lake.lock):
-        if time.monotonic() >= deadline:
-            raise _busy(lake)
-        time.sleep(_POLL_SECONDS)
+    _wait_until(lambda: not _is_locked(lake.lock), lake, seconds)
 
 
 def _is_locked(lock: Path) -> bool:
@@ -291,11 +287,18 @@ def _is_locked(lock: Path) -> bool:
     return False
 
 
-def _busy(lake: Lake) -> LakeBusy:
-    return LakeBusy(
-        f"{lake.lock}: found a lock held by another pipeline, expected none; stop that pipeline, or, if the service "
-        "started it, stop the service or set spark.mode to external"
-    )
+def _wait_until(
+    is_free: Callable[[], bool], lake: Lake, seconds: float, stopping: threading.Event | None = None
+) -> None:
+    """Wait until the lock of the lake is free, for so long, or until `stopping`. Raises LakeBusy."""
+    deadline = time.monotonic() + seconds
+    while not is_free():
+        if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
+            raise LakeBusy(
+                f"{lake.lock}: found a lock held by another pipeline, expected none; stop that pipeline, or, if the "
+                "service started it, stop the service or set spark.mode to external"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
@@ -312,12 +315,8 @@ def lake_lock(
     assert jvm is not None
     lake.pipeline.mkdir(parents=True, exist_ok=True)
     file = jvm.java.io.RandomAccessFile(str(lake.lock.absolute()), "rw")
-    deadline = time.monotonic() + seconds
     try:
-        while file.getChannel().tryLock() is None:
-            if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
-                raise _busy(lake)
-            time.sleep(_POLL_SECONDS)
+        _wait_until(lambda: file.getChannel().tryLock() is not None, lake, seconds, stopping)
         yield
     finally:
         # A killed Java process has released it.
