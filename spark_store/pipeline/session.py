@@ -247,22 +247,19 @@ def shuffle_files(spark: SparkSession) -> set[Path]:
     return {file for folder in blocks.localDirs() for file in Path(folder.getPath()).rglob("shuffle_*")}
 
 
-def drop_shuffles(spark: SparkSession, collections: int = 20) -> int:
-    """Have unused shuffle files deleted; return how many are still needed after so many collections.
+def drop_shuffles(spark: SparkSession) -> int:
+    """Have unused shuffle files deleted; return how many are still needed.
 
     They are deleted with the queries that need them, or with the process. Spark deletes a file when Java's collector has
     found that it is unused, which runs when memory is short. Delta needs those of the newest version of each table, so this
     ends before, when `_IDLE_COLLECTIONS` collections in a row have freed none.
     """
-    before = shuffle_files(spark)
+    left, idle = shuffle_files(spark), 0
     gc.collect()  # Python may keep objects of Java alive
-    left, idle = before, 0
-    for _ in range(collections):
-        if not left or idle == _IDLE_COLLECTIONS:
-            break
+    while left and idle < _IDLE_COLLECTIONS:
         spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
         time.sleep(_POLL_SECONDS)
-        still = before & shuffle_files(spark)
+        still = left & shuffle_files(spark)
         left, idle = still, 0 if still < left else idle + 1
     return len(left)
 
