@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from spark_store.errors import LimitExceeded, StoreUnavailable, translate_sqlite_error, translate_system_error
 from spark_store.rql.query import SortField, SortKey
 
-_RECORD: Final = "SELECT record FROM records WHERE rowid = ?"
 _STEPS: Final = 10_000
 """After how many steps of SQLite a sort looks whether the spool was closed."""
 
@@ -44,17 +43,18 @@ class Spool:
         columns = ", ".join(f"rank{place}, value{place}" for place in places)
         signs = ["DESC" if sorting.is_descending else "ASC" for sorting in order]
         by = ", ".join(f"rank{place} {sign}, value{place} {sign}" for place, sign in zip(places, signs, strict=True))
-        self._insert = f"INSERT INTO records VALUES ({', '.join('?' * 2 * len(order))}, ?)"
-        self._select = f"SELECT rowid FROM records ORDER BY {by}, rowid"
+        self._insert = f"INSERT INTO places VALUES ({', '.join('?' * 2 * len(order))})"
+        self._select = f"SELECT rowid FROM places ORDER BY {by}, rowid"
+        # Two tables with the same numbers: a sort reads no record.
+        tables = f"CREATE TABLE places ({columns})", "CREATE TABLE records (record)"
         try:
-            with tempfile.TemporaryDirectory(dir=folder) as name:
-                self._records = sqlite3.connect(Path(name, "records"), isolation_level=None, check_same_thread=False)
+            with self._used(), tempfile.TemporaryDirectory(dir=folder) as name:
+                self._database = sqlite3.connect(Path(name, "spool"), isolation_level=None, check_same_thread=False)
+                self._database.set_progress_handler(lambda: self._is_closed, _STEPS)
+                for statement in ("PRAGMA journal_mode = OFF", "BEGIN", *tables):
+                    self._database.execute(statement)
         except OSError as error:
             raise translate_system_error(folder, error, "search results cannot be written") from error
-        self._records.set_progress_handler(lambda: self._is_closed, _STEPS)
-        with self._used():
-            for statement in ("PRAGMA journal_mode = OFF", "BEGIN", f"CREATE TABLE records ({columns}, record)"):
-                self._records.execute(statement)
 
     def __len__(self) -> int:
         return self._number
@@ -68,13 +68,14 @@ class Spool:
             )
         values = [it for rank, value in place for it in (int(rank), _comparable(value))]
         with self._used():
-            self._records.execute(self._insert, (*values, record))
+            self._database.execute(self._insert, values)
+            self._database.execute("INSERT INTO records VALUES (?)", (record,))
         self._number, self._bytes = self._number + 1, self._bytes + len(record)
 
     def sort(self) -> None:
         """Everything has been added. Raises StoreUnavailable."""
         with self._used():
-            self._ranking = array("q", (number for (number,) in self._records.execute(self._select)))
+            self._ranking = array("q", (number for (number,) in self._database.execute(self._select)))
 
     def read(self, start: int, number: int, max_bytes: int = 1 << 20) -> list[bytes]:
         """Return records and bytes up to these limits from this number on, in order; at least one.
@@ -84,7 +85,7 @@ class Spool:
         found: list[bytes] = []
         with self._used():
             for it in self._ranking[start : start + number]:
-                (record,) = self._records.execute(_RECORD, (it,)).fetchone()
+                (record,) = self._database.execute("SELECT record FROM records WHERE rowid = ?", (it,)).fetchone()
                 if found and len(record) > max_bytes:
                     break
                 found.append(record)
@@ -95,7 +96,7 @@ class Spool:
         """Close the file, or have it closed by the thread that uses it. May be repeated."""
         self._is_closed = True
         if self._lock.acquire(blocking=False):
-            self._records.close()
+            self._database.close()
             self._lock.release()
 
     @contextlib.contextmanager
