@@ -204,11 +204,11 @@ def _spark_settings(
     if scratch is not None:
         # Spark makes this folder at its start, wherever it is; nothing comes into it.
         found["spark.sql.warehouse.dir"] = (scratch / "warehouse").as_uri()
-    # Spark takes a comma for the end of a folder's name.
-    if scratch is not None and "," not in str(scratch):
-        found["spark.local.dir"] = str(scratch)
-        if not _forbids_programs(scratch):
-            found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(scratch))}"
+        # Spark takes a comma for the end of a folder's name.
+        if "," not in str(scratch):
+            found["spark.local.dir"] = str(scratch)
+            if not _forbids_programs(scratch):
+                found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(scratch))}"
     if token is not None:
         found |= _CONNECT | {
             "spark.driver.maxResultSize": str(_bytes(settings.memory) // _RESULT_SHARE),
