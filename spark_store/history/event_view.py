@@ -56,9 +56,7 @@ def whole_thing(snapshot: Snapshot) -> dict[str, Any]:
     )
 
 
-def thing_document(
-    id: str, revision: int, created: str, modified: str, state: Mapping[str, Any]
-) -> dict[str, Any]:
+def thing_document(id: str, revision: int, created: str, modified: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """A thing with the fields beside the document."""
     return {**state, "thingId": id, "_revision": revision, "_created": created, "_modified": modified}
 

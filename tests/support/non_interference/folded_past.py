@@ -21,9 +21,7 @@ from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQuer
 from spark_store.rql.query import ThingQuery
 from tests.support.in_process.service import ConnectionHarness
 
-_INPUT = pa.schema(
-    [(name, pa.int64() if name == "revision" else pa.string()) for name in FoldRow._fields]
-)
+_INPUT = pa.schema([(name, pa.int64() if name == "revision" else pa.string()) for name in FoldRow._fields])
 
 
 class FoldQuery(NamedTuple):

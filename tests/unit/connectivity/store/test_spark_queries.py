@@ -78,5 +78,3 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
     async with slow_queries(slow) as wide:
         with pytest.raises(QueryRefused, match="wrong"):
             await wide.run(QUERY, LIMITS)
-
-

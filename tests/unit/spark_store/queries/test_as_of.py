@@ -113,7 +113,9 @@ def journal(tmp_path: Path) -> Path:
 
 def test_a_deleted_thing_has_the_permissions_of_its_last_policy_at_the_deletion(journal: Path) -> None:
     """An erased thing, or one without a policy, is readable by no subject."""
-    found = [Candidate(f"acme:{name}", 1, timestamp(0), timestamp(1), "{}", True) for name in ("gone", "free", "erased")]
+    found = [
+        Candidate(f"acme:{name}", 1, timestamp(0), timestamp(1), "{}", True) for name in ("gone", "free", "erased")
+    ]
     with JournalReader.open(journal) as follower:
         assert [(it.candidate.entity, it.guard) for it in with_guards(follower, found)] == [
             ("acme:gone", StateGuard("", "acme", LAST))

@@ -45,9 +45,7 @@ from tests.support.replayed import fold
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 AT = "2030-01-15T07:30:00.000000Z"
-INPUT = pa.schema(
-    [(name, pa.int64() if name == "revision" else pa.string()) for name in FoldRow._fields]
-)
+INPUT = pa.schema([(name, pa.int64() if name == "revision" else pa.string()) for name in FoldRow._fields])
 
 
 def event_row(event: Event) -> FoldRow:
