@@ -12,6 +12,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -140,22 +141,11 @@ def _is_parquet(file: Path) -> bool:
         return False
 
 
-class _Add(msgspec.Struct):
-    path: str
-    size: int
-
-
-class _Action(msgspec.Struct):
-    """A line of a commit: a new file, or something else."""
-
-    add: _Add | None = None
-
-
 def _is_damaged(commit: Path) -> bool:
     try:
-        actions = [msgspec.json.decode(line, type=_Action) for line in commit.read_bytes().splitlines()]
+        actions = [msgspec.json.decode(line, type=dict[str, Any]) for line in commit.read_bytes().splitlines()]
     except ValueError:
         return True
-    added = [action.add for action in actions if action.add is not None]
+    added = [action["add"] for action in actions if "add" in action]
     # Names are plain: `full_snapshots`, the one table with partitions, has a folder for each number, such as `as_of=7`.
-    return not actions or any(size_of(commit.parent.parent / it.path) != it.size for it in added)
+    return not actions or any(size_of(commit.parent.parent / it["path"]) != it["size"] for it in added)
