@@ -77,7 +77,7 @@ def _size_of(run: _Run) -> int:
 
 
 class LakeHistory:
-    """The tables `events` and `snapshots` of one lake. Methods that read `events` raise HistoryUnavailable."""
+    """The tables `events` and `snapshots` of one lake. Readers of `events` raise HistoryUnavailable."""
 
     def __init__(
         self,

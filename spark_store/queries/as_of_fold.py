@@ -158,7 +158,10 @@ def weaken(predicate: Predicate) -> Predicate:
 
 
 def _match(predicate: Predicate | None, weak: Predicate | None, thing: StateRow) -> Candidate | None:
-    """Return a row of the output; None if it cannot match for anyone. `weak`: see `weaken`; None if it is the same."""
+    """Return a row of the output; None if it cannot match for anyone.
+
+    `weak` is the weakened predicate, None if that is the same.
+    """
     matches = True
     if predicate is not None:
         state = thing.state if thing.state is not None else decode_state(thing.text or "{}")

@@ -59,7 +59,7 @@ _LOST_TEXTS = (
     "RESPONSE_ALREADY_RECEIVED",
     _CLOSED,
 )
-"""Codes and texts of Spark for a pipeline that is restarting, has ended or is not there, and not for the query."""
+"""Codes and texts of Spark for a pipeline that is restarting, has ended or is not there."""
 
 _REMOVED_TEXTS = ("DELTA_VERSION_NOT_FOUND", "FILE_NOT_EXIST")
 """Texts of Spark for versions that an erasure has removed, and for their files."""
