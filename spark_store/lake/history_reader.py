@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -203,16 +205,13 @@ class LakeHistory:
         asked, end = self._scan_filter(entity), as_datetime(before)
 
         def newest(version: Version) -> int:
-            low, high, found = 1, last, 0
-            while low <= high:
-                middle = (low + high) // 2
-                rows = rows_of(version, asked, middle, middle, ["ts"])
-                # Missing revisions are older than existing ones.
-                if rows.num_rows and rows["ts"][0].as_py() >= end:
-                    high = middle - 1
-                else:
-                    low, found = middle + 1, middle if rows.num_rows else 0
-            return found
+            def time_of(revision: int) -> datetime | None:
+                rows = rows_of(version, asked, revision, revision, ["ts"])
+                return rows["ts"][0].as_py() if rows.num_rows else None
+
+            # Missing revisions are older than existing ones.
+            found = bisect_left(range(1, last + 1), True, key=lambda it: (at := time_of(it)) is not None and at >= end)
+            return 0 if time_of(found) is None else found
 
         return self._events.read(newest, reaching)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from heapq import heapify, heappop, heappush
 from pathlib import Path
@@ -29,7 +29,7 @@ from deltalake.exceptions import DeltaError
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
-from spark_store.lake.reader import file_facts
+from spark_store.lake.reader import CUT, file_facts
 from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table
 from spark_store.records import Times
 
@@ -57,7 +57,6 @@ _SCHEMA: Final = pa.unify_schemas([schema_of(EVENTS), schema_of(SNAPSHOTS)])
 _JSON: Final = frozenset({"value", "headers", "state"})
 _KEY: Final = ("entity_type", "entity", "revision")
 _TRIES: Final = 3
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _REPEATED: Final = ("entity_type", "entity", "action", "path")
 """The columns with repeated values: read as dictionaries, a row group takes half of the time."""
 
@@ -137,7 +136,7 @@ class _File(NamedTuple):
             self.bounds.may_hold(asked.id, first, last)
             and (asked.before is None or self.least_time is None or self.least_time < asked.before)
             # The log cuts times to milliseconds.
-            and (asked.after is None or self.most_time is None or self.most_time + _MILLISECOND > asked.after)
+            and (asked.after is None or self.most_time is None or self.most_time + CUT > asked.after)
         )
 
 
@@ -147,13 +146,6 @@ class Footer(NamedTuple):
     metadata: Any
     row_groups: tuple[_Bounds, ...]
     repeated: Sequence[str]
-
-    @classmethod
-    def of(cls, metadata: Any) -> Footer:
-        # Not the types that another writer has named, which are not all readable in this way.
-        types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
-        repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
-        return cls(metadata, tuple(_row_groups(metadata)), repeated)
 
 
 class Version(NamedTuple):
@@ -270,7 +262,11 @@ def _files(path: str, table: DeltaTable) -> Iterator[_File]:
 @lru_cache(FOOTERS)
 def footer_of(path: str) -> Footer:
     """Return the footer of a file, which never changes. Raises OSError, ArrowException."""
-    return Footer.of(pq.read_metadata(path, memory_map=True))
+    metadata = pq.read_metadata(path, memory_map=True)
+    # Not the types that another writer has named, which are not all readable in this way.
+    types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
+    repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
+    return Footer(metadata, tuple(_row_groups(metadata)), repeated)
 
 
 def _row_groups(footer: Any) -> Iterator[_Bounds]:
