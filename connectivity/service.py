@@ -66,7 +66,6 @@ from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.options import StoreOptions
 from connectivity.store.session_repository import SessionRepository
-from connectivity.store.spark_queries import open_spark_queries
 from connectivity.store.store import Store
 from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
 from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
@@ -86,6 +85,7 @@ from mappings.model.signals import SearchQuery, SessionQuery, Subscribe, Subscri
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.files import identity_of
 from spark_store.lake.tables import Lake
+from spark_store.queries.spark_query import SparkQueries
 from spark_store.search.sqlite_search import SqliteSearch
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ class Service:
         options = PastOptions(
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
-        spark, sees = open_spark_queries(self.settings), self.searching.sees
+        spark, sees = SparkQueries(self._lake, self.settings.spark.remote), self.searching.sees
         return AsOfSearches(self.store, self.decider.world, spark, self._now, options, quotas, sees)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:

@@ -159,7 +159,7 @@ class OutputUnusable(StoreError):
 
 
 class QueryRefused(StoreError):
-    """No lake, or Spark rejected the query: its text, a missing table or column, a value it fails on."""
+    """Spark rejected the query: its text, a missing table or column, a value it fails on."""
 
 
 class QueryCancelled(StoreError):

@@ -30,7 +30,7 @@ from spark_store.lake.tables import LATEST, Lake
 from spark_store.pipeline.delta_jars import default_folder, find_jars
 from spark_store.pipeline.java import find_java
 from spark_store.pipeline.session import prepared_classes
-from spark_store.queries.spark_query import QueryLimits, SparkQueries, finder
+from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.records import Change, Snapshot
 
 JARS = default_folder()
@@ -104,7 +104,7 @@ def run(data: Path, into: Path) -> list[str]:
 
 def _query(lake: Lake) -> None:
     """Execute a Spark query. Raises StoreError."""
-    queries = SparkQueries(lake, finder(lake, None, is_off=False))
+    queries = SparkQueries(lake)
     queries.run(lambda tables: tables.read(LATEST).groupBy("entity").count(), QueryLimits(TIMEOUT))
 
 

@@ -159,21 +159,14 @@ class HistoryExport:
         """
         # Arrow takes a moment to load: invalid arguments are reported before.
         with _without_pandas():
-            from spark_store.queries.export import Export
+            from spark_store.queries.export import export_events
 
         self._check_known()
-        export = Export(Lake(self._settings.data_dir), self._limits, self._cancellation, progress)
+        lake = Lake(self._settings.data_dir)
         try:
-            written = export.run(self._selection, out, force=force)
+            return export_events(lake, self._selection, out, self._limits, self._cancellation, progress, force=force)
         except StoreError as error:
             raise CommandFailed(str(error), _exit_code(error)) from error
-        return {
-            "file": str(written.file),
-            "rows": written.rows,
-            "bytes": written.bytes,
-            "first_revision": written.first_revision,
-            "last_revision": written.last_revision,
-        }
 
     def _check_known(self) -> None:
         """Check that a named entity exists. Raises CommandFailed."""

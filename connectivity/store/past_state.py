@@ -1,8 +1,8 @@
 """The past state of an entity, from the nearest known state and the events after it.
 
 See the Ditto protocol, historical retrieve. A short history that is entirely in the journal is folded from its first event.
-Otherwise the lake is searched for the nearest snapshot, or for the newest event that contains the whole entity. Pages are
-read as for a replay and folded in worker threads. `first_published` finds where a replay from a time begins.
+Otherwise the lake is searched for the nearest snapshot. Pages are read as for a replay and folded in worker threads.
+`first_published` finds where a replay from a time begins.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ async def state_at(store: Store, query: PastQuery) -> PastState | None:
         found = await store.page(HistoryRange(entity, last, last, None, None), 0, 1, _PAGE_BYTES)
         return PastState(base, found.events[0].headers if found.events else b"{}")
     start = 1 if base is None else base.revision + 1
-    if base is None and last > SHORT:
-        start = await store.ask_lake(lambda lake, reach: lake.last_complete(entity, 1, last, reaching=reach)) or 1
     return await _fold(store, HistoryRange(entity, start, last, None, None), base)
 
 

@@ -9,18 +9,10 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from connectivity.config.settings import Settings, SparkMode
-from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import Cancellation, QueryLimits, Rows, SparkQueries, SparkQuery, finder
+from spark_store.queries.spark_query import Cancellation, QueryLimits, Rows, SparkQueries, SparkQuery
 
 AT_ONCE = 2
 """How many queries run at the same time; others wait."""
-
-
-def open_spark_queries(settings: Settings) -> SparkQueries:
-    """Return the Spark queries of a service with these settings."""
-    lake = Lake(settings.data_dir)
-    return SparkQueries(lake, finder(lake, settings.spark.remote, is_off=settings.spark.mode is SparkMode.OFF))
 
 
 class AsyncSparkQueries:

@@ -282,7 +282,7 @@ class AsOfFeed(Feed):
         with contextlib.ExitStack() as undo, past.result_folder() as folder:
             output = FoldOutput(folder, bound.bytes)
             spark_query = await asyncio.to_thread(query, past.lake, question, self._before, output)
-            spool = Spool(past.lake.folder, question.order, bound)
+            spool = Spool(past.lake.results, question.order, bound)
             undo.callback(spool.close)
             async with past.searches.slot(self._request.subjects, question.namespaces):
                 rows = await past.spark.run(spark_query, QueryLimits(past.options.seconds))

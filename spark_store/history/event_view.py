@@ -51,13 +51,14 @@ def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[s
 
 def whole_thing(snapshot: Snapshot) -> dict[str, Any]:
     """The thing of a snapshot with the fields beside it, as a `condition` sees it."""
-    return {
-        **(snapshot.state or {}),
-        "thingId": snapshot.entity.id,
-        "_revision": snapshot.revision,
-        "_created": snapshot.created,
-        "_modified": snapshot.modified,
-    }
+    return thing_document(
+        snapshot.entity.id, snapshot.revision, snapshot.created, snapshot.modified, snapshot.state or {}
+    )
+
+
+def thing_document(id: str, revision: int, created: str, modified: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A thing with the fields beside the document."""
+    return {**state, "thingId": id, "_revision": revision, "_created": created, "_modified": modified}
 
 
 def _parse(event: Event, value: bytes) -> Any:

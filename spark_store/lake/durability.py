@@ -3,21 +3,21 @@
 Spark and Delta never wait for the disk. So the pipeline calls `sync` before the watermark covers events, and before files
 are removed that were replaced. A power cut may leave later files empty; no one relies on those versions, and they are
 written again: `repair` removes damaged commits. One system call makes the lake's file system durable; where there is none,
-each file is synced.
+all file systems are synced.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from spark_store.errors import translate_system_error
-from spark_store.files import size_of, sync_path
+from spark_store.files import size_of
 from spark_store.lake.tables import LOG_RETENTION, TABLES, Lake
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -42,7 +42,7 @@ def sync(lake: Lake) -> None:
 def _sync_folder(folder: Path) -> None:
     call: Callable[[int], int] | None = getattr(_LIBC, "syncfs", None)
     if call is None:
-        sync_files(folder)
+        os.sync()
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -51,15 +51,6 @@ def _sync_folder(folder: Path) -> None:
             raise OSError(number, os.strerror(number), str(folder))
     finally:
         os.close(descriptor)
-
-
-def sync_files(folder: Path) -> None:
-    """The same, file by file. Raises OSError."""
-    for place, _, names in os.walk(folder, topdown=False, followlinks=True):
-        for path in (*(Path(place) / name for name in names), Path(place)):
-            # Removed meanwhile.
-            with contextlib.suppress(FileNotFoundError):
-                sync_path(path)
 
 
 def repair(lake: Lake) -> list[Path]:
@@ -150,22 +141,11 @@ def _is_parquet(file: Path) -> bool:
         return False
 
 
-class _Add(msgspec.Struct):
-    path: str
-    size: int
-
-
-class _Action(msgspec.Struct):
-    """A line of a commit: a new file, or something else."""
-
-    add: _Add | None = None
-
-
 def _is_damaged(commit: Path) -> bool:
     try:
-        actions = [msgspec.json.decode(line, type=_Action) for line in commit.read_bytes().splitlines()]
+        actions = [msgspec.json.decode(line, type=dict[str, Any]) for line in commit.read_bytes().splitlines()]
     except ValueError:
         return True
-    added = [action.add for action in actions if action.add is not None]
+    added = [action["add"] for action in actions if "add" in action]
     # Names are plain: `full_snapshots`, the one table with partitions, has a folder for each number, such as `as_of=7`.
-    return not actions or any(size_of(commit.parent.parent / it.path) != it.size for it in added)
+    return not actions or any(size_of(commit.parent.parent / it["path"]) != it["size"] for it in added)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -77,7 +79,7 @@ def _size_of(run: _Run) -> int:
 
 
 class LakeHistory:
-    """The tables `events` and `snapshots` of one lake."""
+    """The tables `events` and `snapshots` of one lake. Readers of `events` raise HistoryUnavailable."""
 
     def __init__(
         self,
@@ -99,10 +101,7 @@ class LakeHistory:
         self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), clock)
 
     def reaches(self) -> int:
-        """Return the journal's number up to which `events` is complete; 0 for none.
-
-        Raises HistoryUnavailable.
-        """
+        """Return the journal's number up to which `events` is complete; 0 for none."""
         return self._events.newest().reaches
 
     def events(
@@ -119,7 +118,7 @@ class LakeHistory:
         """Return the oldest events with first ≤ revision ≤ last between `times`, without gaps.
 
         At most `limit` (from 1); the one with which values and headers reach `max_bytes` is the last. The table must reach
-        the journal's number `reaching`. Raises HistoryUnavailable, also if it does not.
+        the journal's number `reaching`.
         """
         asked = self._scan_filter(entity, times)
 
@@ -142,7 +141,7 @@ class LakeHistory:
         return ColdEvents(found, is_all)
 
     def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
-        """Return the smallest of these revisions in the lake; 0 for none. Raises HistoryUnavailable."""
+        """Return the smallest of these revisions in the lake; 0 for none."""
         asked = self._scan_filter(entity)
 
         def smallest(version: Version) -> int:
@@ -158,7 +157,7 @@ class LakeHistory:
     def first_published(self, entity: EntityId, first: int, last: int, instant: int, *, reaching: int = 0) -> int:
         """Return the first of these revisions published at an instant or later; 0 for none.
 
-        Missing revisions are ignored. Raises HistoryUnavailable.
+        Missing revisions are ignored.
         """
         asked = self._scan_filter(entity)
         start = pa.scalar(as_datetime(timestamp_of(instant)), INSTANTS)
@@ -172,10 +171,7 @@ class LakeHistory:
         return self._events.read(found, reaching)
 
     def deletions(self) -> int:
-        """A number that grows whenever events may have been deleted, as far as this process has seen it.
-
-        Raises HistoryUnavailable.
-        """
+        """A number that grows whenever events may have been deleted, as far as this process has seen it."""
         self._events.newest()
         return self._events.deletions
 
@@ -194,7 +190,7 @@ class LakeHistory:
         return ColdEvents([], is_all=False)
 
     def find_numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> NumberedEvent | None:
-        """Return one event with its number, if it exists. Raises HistoryUnavailable."""
+        """Return one event with its number, if it exists."""
         asked = self._scan_filter(entity)
         rows = self._events.read(
             lambda version: rows_of(version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
@@ -204,43 +200,18 @@ class LakeHistory:
         (event,) = read_events(entity, journal_rows(rows.slice(0, 1), _COLUMNS), 0)
         return NumberedEvent(int(rows["seq"][0].as_py()), event)
 
-    def last_complete(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
-        """Return the newest of these revisions whose event contains or deletes the whole entity; 0 for none.
-
-        Raises HistoryUnavailable.
-        """
-        asked = self._scan_filter(entity)
-        is_whole = (pc.field("path") == "/") & (pc.field("action") != "merged")
-
-        def newest(version: Version) -> int:
-            found = 0
-            columns = ["revision", "path", "action"]
-            for rows, upcoming in parts_of(version, asked, first, last, columns, newest_first=True):
-                found = max(found, pc.max(rows.filter(is_whole)["revision"]).as_py() or 0)
-                if found >= upcoming:
-                    break
-            return found
-
-        return self._events.read(newest, reaching)
-
     def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
-        """Return the newest revision up to `last` from before a timestamp; 0 for none.
-
-        Some twenty look-ups. Raises HistoryUnavailable.
-        """
+        """Return the newest revision up to `last` from before a timestamp; 0 for none. Some twenty look-ups."""
         asked, end = self._scan_filter(entity), as_datetime(before)
 
         def newest(version: Version) -> int:
-            low, high, found = 1, last, 0
-            while low <= high:
-                middle = (low + high) // 2
-                rows = rows_of(version, asked, middle, middle, ["ts"])
-                # Missing revisions are older than existing ones.
-                if rows.num_rows and rows["ts"][0].as_py() >= end:
-                    high = middle - 1
-                else:
-                    low, found = middle + 1, middle if rows.num_rows else 0
-            return found
+            def time_of(revision: int) -> datetime | None:
+                rows = rows_of(version, asked, revision, revision, ["ts"])
+                return rows["ts"][0].as_py() if rows.num_rows else None
+
+            # Missing revisions are older than existing ones.
+            found = bisect_left(range(1, last + 1), True, key=lambda it: (at := time_of(it)) is not None and at >= end)
+            return 0 if time_of(found) is None else found
 
         return self._events.read(newest, reaching)
 
@@ -249,8 +220,6 @@ class LakeHistory:
 
         From before a timestamp. A missing or unreadable table has none: the events give the same result, more slowly.
         """
-        if not self._snapshots.is_there():
-            return None
         asked = self._scan_filter(entity)
 
         def newest(version: Version) -> Snapshot | None:

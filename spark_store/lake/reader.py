@@ -1,6 +1,7 @@
 """Reads the lake without Spark: facts in its logs, single rows, pending erasures.
 
-Spark takes a second to read one line of a table's log; this takes milliseconds.
+Spark takes a second to read one line of a table's log; this takes milliseconds. Every function raises StoreUnavailable, and
+LakeUnfit for a damaged table.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from spark_store.errors import StoreUnavailable, damaged_table, translate_lake_error, translate_system_error
+from spark_store.errors import damaged_table, translate_lake_error, translate_system_error
 from spark_store.files import size_of
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
@@ -32,27 +33,21 @@ CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verificat
 CUT = timedelta(milliseconds=1)
 """By how much the log cuts times."""
 
-_TRIES = 20
-"""How often versions of several tables are read until they are of the same time."""
-
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
-    """Return the last transaction of `app` in a table; 0 for none. Raises StoreUnavailable, LakeUnfit."""
+    """Return the last transaction of `app` in a table; 0 for none."""
     with open_table(lake, table) as delta:
         return delta.transaction_version(app) or 0
 
 
 def position(lake: Lake) -> tuple[int, int]:
-    """Return the present version of `events`, and the number of its last event. Raises StoreUnavailable."""
+    """Return the present version of `events`, and the number of its last event."""
     with open_table(lake, EVENTS) as delta:
         return delta.version(), delta.transaction_version(APP) or 0
 
 
 def pending_erasures(lake: Lake) -> list[Erasure]:
-    """The erasures that it, or one of its tables, has not carried out.
-
-    Raises LakeUnfit, SchemaTooNew, StoreUnavailable.
-    """
+    """The erasures that it, or one of its tables, has not carried out. Raises SchemaTooNew, too."""
     noted = [last_transaction(lake, table, ERASURES) for table in TABLES if lake.has(table)]
     done = min([read_watermark(lake.watermark).erased, *noted])
     with JournalReader.open(lake.journal) as journal_reader:
@@ -60,7 +55,7 @@ def pending_erasures(lake: Lake) -> list[Erasure]:
 
 
 class PastVersions(NamedTuple):
-    """Versions of the tables that a search of the past reads, which were the newest ones at the same time.
+    """Versions of the tables that a search of the past reads.
 
     `seq`: the event that the full snapshot ends with; 0 for none.
     """
@@ -74,18 +69,15 @@ class PastVersions(NamedTuple):
 def versions_before(lake: Lake, before: datetime) -> PastVersions:
     """Return the present versions, with the newest full snapshot from before an instant.
 
-    Retention deletes from one table after the other: versions of different times can lack what it moves between them. No row
-    is read. Raises StoreUnavailable, LakeUnfit.
+    Retention changes the tables in the opposite order: what it replaces meanwhile by a snapshot is there in one form at
+    least. No row is read.
     """
-    for _ in range(_TRIES):
-        events, snapshots = _version(lake, EVENTS), _version(lake, SNAPSHOTS)
-        with open_table(lake, FULL_SNAPSHOTS) as delta:
-            # Statistics of times are cut to milliseconds.
-            found = [seq for seq, at in _newest_changes(delta).items() if at < before - CUT]
-            past = PastVersions(events, snapshots, delta.version(), max(found, default=0))
-        if (_version(lake, EVENTS), _version(lake, SNAPSHOTS)) == (events, snapshots):
-            return past
-    raise StoreUnavailable(f"{lake.folder}: the tables' versions changed each time they were read; retry")
+    events = _version(lake, EVENTS)
+    with open_table(lake, FULL_SNAPSHOTS) as delta:
+        # Statistics of times are cut to milliseconds.
+        found = [seq for seq, at in _newest_changes(delta).items() if at < before - CUT]
+        full_snapshots = delta.version()
+    return PastVersions(events, _version(lake, SNAPSHOTS), full_snapshots, max(found, default=0))
 
 
 def _version(lake: Lake, table: Table) -> int:
@@ -94,10 +86,7 @@ def _version(lake: Lake, table: Table) -> int:
 
 
 def full_snapshot_times(lake: Lake) -> dict[int, datetime]:
-    """Return when the newest change in each full snapshot happened, in order.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
+    """Return when the newest change in each full snapshot happened, in order."""
     with open_table(lake, FULL_SNAPSHOTS) as delta:
         return dict(sorted(_newest_changes(delta).items()))
 
@@ -112,7 +101,7 @@ def _newest_changes(delta: DeltaTable) -> dict[int, datetime]:
 
 
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:
-    """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
+    """The row of `events` with this number, if it is there."""
     with open_table(lake, EVENTS) as delta:
         rows = (
             dataset_of(delta, lake.path(EVENTS))
@@ -130,37 +119,34 @@ class TimeRange(NamedTuple):
 
 
 def event_times(lake: Lake) -> TimeRange | None:
-    """Return the times of `events`; None if no file says them. Raises StoreUnavailable."""
+    """Return the times of `events`; None if no file says them."""
     with open_table(lake, EVENTS) as delta:
         found = [bounds for bounds in file_facts(delta, "min.ts", "max.ts") if None not in bounds]
     return TimeRange(min(oldest for oldest, _ in found), max(newest for _, newest in found)) if found else None
 
 
 def created_at(lake: Lake, table: Table) -> datetime | None:
-    """Return when a table was created; None if it does not say. Raises StoreUnavailable, LakeUnfit."""
+    """Return when a table was created; None if it does not say."""
     with open_table(lake, table) as delta:
         created = delta.metadata().created_time
     return None if created is None else datetime.fromtimestamp(created / 1000, UTC)
 
 
 def size(lake: Lake, table: Table) -> TableSize:
-    """Return the present size of a table. Raises StoreUnavailable, LakeUnfit."""
+    """Return the present size of a table."""
     with open_table(lake, table) as delta:
         sizes = [size for (size,) in file_facts(delta, "size_bytes")]
     return TableSize(len(sizes), sum(sizes))
 
 
 def rows(lake: Lake, table: Table) -> int:
-    """Return the present number of rows of a table. Raises StoreUnavailable, LakeUnfit."""
+    """Return the present number of rows of a table."""
     with open_table(lake, table) as delta:
         return sum(number for (number,) in file_facts(delta, "num_records"))
 
 
 def files(lake: Lake, table: Table) -> dict[str, int]:
-    """The files that a table's newest version consists of, below its folder, and their sizes.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
+    """The files that a table's newest version consists of, below its folder, and their sizes."""
     return files_of_version(lake, table)[1]
 
 
@@ -180,7 +166,7 @@ def file_facts(delta: DeltaTable, *names: str) -> Iterator[tuple[Any, ...]]:
 def check_log(lake: Lake, table: Table) -> None:
     """Check that no part of the table's log is empty, as after a power cut.
 
-    Readers would treat it as a version without changes. Raises LakeUnfit, StoreUnavailable.
+    Readers would treat it as a version without changes.
     """
     for file in (Path(lake.path(table)) / "_delta_log").glob("*.json"):
         try:

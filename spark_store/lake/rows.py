@@ -2,7 +2,8 @@
 
 The order is that of entity, type and revision. Files and row groups without such rows are left out, by their statistics. The
 others are read in the order of their first entities, so that in a compacted table each is read once. Where so many overlap
-that their rows do not fit in memory, the first rows are kept, and the others are read again later.
+that their rows do not fit in memory, the first rows are kept, and the others are read again later. All of it raises
+StoreUnavailable, and LakeUnfit for a damaged table.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class TableRows:
         version: int | None = None,
         check: Check = lambda: None,
     ) -> None:
-        """`version`: the newest one by default. Raises StoreUnavailable, LakeUnfit."""
+        """`version`: the newest one by default."""
         self._check, self._path, self._schema = check, lake.path(table), schema_of(table)
         self._wanted = pc.scalar(value=True) if wanted is None else wanted
         with open_table(lake, table, version) as delta:
@@ -96,10 +97,7 @@ class TableRows:
             yield _RowGroup("" if first is None else first, _LAST if last is None else last, fragment)
 
     def in_parts(self) -> Iterator[pa.Table]:
-        """Yield the rows in order, in parts that fit in memory; never an empty table.
-
-        Raises StoreUnavailable, LakeUnfit.
-        """
+        """Yield the rows in order, in parts that fit in memory; never an empty table."""
         after: RowKey | None = None
         while True:
             held, end = self._schema.empty_table(), None
@@ -145,10 +143,7 @@ def _upto(key: RowKey) -> ds.Expression:
 
 
 def rows_between(lake: Lake, table: Table, first: str, end: str | None) -> TableRows:
-    """Return the rows of the entities from the ID `first` to before `end` (None is no bound).
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
+    """Return the rows of the entities from the ID `first` to before `end` (None is no bound)."""
     wanted = pc.field("entity") >= first
     if end is not None:
         wanted &= pc.field("entity") < end
@@ -156,22 +151,22 @@ def rows_between(lake: Lake, table: Table, first: str, end: str | None) -> Table
 
 
 def latest_states(lake: Lake, entities: Sequence[str] | None = None) -> Iterator[EntityState]:
-    """The rows of `latest`, or those of the named entities. Raises StoreUnavailable, LakeUnfit."""
+    """The rows of `latest`, or those of the named entities."""
     return states(TableRows(lake, LATEST, None if entities is None else pc.field("entity").isin(entities)))
 
 
 def deletions(lake: Lake) -> Iterator[JournalEntry]:
-    """The events that delete an entity. Raises StoreUnavailable, LakeUnfit."""
+    """The events that delete an entity."""
     return entries(TableRows(lake, EVENTS, (pc.field("action") == "deleted") & (pc.field("path") == "/")))
 
 
 def entries(rows: TableRows) -> Iterator[JournalEntry]:
-    """Rows of `events`, as the journal has them. Raises StoreUnavailable, LakeUnfit."""
+    """Rows of `events`, as the journal has them."""
     return map(JournalEntry._make, _values(rows, _EVENT_COLUMNS))
 
 
 def states(rows: TableRows) -> Iterator[EntityState]:
-    """Rows of `latest` or `snapshots`, as the journal has them. Raises StoreUnavailable, LakeUnfit."""
+    """Rows of `latest` or `snapshots`, as the journal has them."""
     return map(EntityState._make, _values(rows, _STATE_COLUMNS))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from heapq import heapify, heappop, heappush
 from pathlib import Path
@@ -29,8 +29,8 @@ from deltalake.exceptions import DeltaError
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
-from spark_store.lake.reader import file_facts
-from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table, is_table
+from spark_store.lake.reader import CUT, file_facts
+from spark_store.lake.tables import APP, EVENTS, SNAPSHOTS, Table
 from spark_store.records import Times
 
 FOOTERS: Final = 512
@@ -57,7 +57,6 @@ _SCHEMA: Final = pa.unify_schemas([schema_of(EVENTS), schema_of(SNAPSHOTS)])
 _JSON: Final = frozenset({"value", "headers", "state"})
 _KEY: Final = ("entity_type", "entity", "revision")
 _TRIES: Final = 3
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _REPEATED: Final = ("entity_type", "entity", "action", "path")
 """The columns with repeated values: read as dictionaries, a row group takes half of the time."""
 
@@ -77,14 +76,8 @@ class ScanFilter(NamedTuple):
 
     @classmethod
     def of(cls, entity: EntityId, times: Times, above: int = 0) -> ScanFilter:
-        after, before = times
-        return cls(
-            entity.type.value,
-            entity.id,
-            None if after is None else instant(after),
-            None if before is None else instant(before),
-            above,
-        )
+        after, before = (None if it is None else instant(it) for it in times)
+        return cls(entity.type.value, entity.id, after, before, above)
 
     def rows(self, rows: pa.Table, first: int, last: int) -> pa.ChunkedArray:
         """Whether each row has the entity, a revision from `first` to `last`, and the other properties."""
@@ -143,7 +136,7 @@ class _File(NamedTuple):
             self.bounds.may_hold(asked.id, first, last)
             and (asked.before is None or self.least_time is None or self.least_time < asked.before)
             # The log cuts times to milliseconds.
-            and (asked.after is None or self.most_time is None or self.most_time + _MILLISECOND > asked.after)
+            and (asked.after is None or self.most_time is None or self.most_time + CUT > asked.after)
         )
 
 
@@ -154,23 +147,9 @@ class Footer(NamedTuple):
     row_groups: tuple[_Bounds, ...]
     repeated: Sequence[str]
 
-    @classmethod
-    def of(cls, metadata: Any) -> Footer:
-        # Not the types that another writer has named, which are not all readable in this way.
-        types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
-        repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
-        return cls(metadata, tuple(_row_groups(metadata)), repeated)
-
-    def row_groups_of(self, entity: str, first: int, last: int) -> list[tuple[int, _Bounds]]:
-        """The numbers and bounds of the row groups that may have these revisions of an entity."""
-        return [(number, it) for number, it in enumerate(self.row_groups) if it.may_hold(entity, first, last)]
-
 
 class Version(NamedTuple):
-    """A version of a table.
-
-    Its files, and the last number of the journal that it contains.
-    """
+    """A version of a table: its files, and the last number of the journal that it contains."""
 
     number: int
     files: tuple[_File, ...]
@@ -198,9 +177,6 @@ class DeltaTableReader:
 
         It applies only to a table with a row for each of the journal's numbers.
         """
-
-    def is_there(self) -> bool:
-        return self._version is not None or is_table(self._path)
 
     def newest(self) -> Version:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
@@ -286,7 +262,11 @@ def _files(path: str, table: DeltaTable) -> Iterator[_File]:
 @lru_cache(FOOTERS)
 def footer_of(path: str) -> Footer:
     """Return the footer of a file, which never changes. Raises OSError, ArrowException."""
-    return Footer.of(pq.read_metadata(path, memory_map=True))
+    metadata = pq.read_metadata(path, memory_map=True)
+    # Not the types that another writer has named, which are not all readable in this way.
+    types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
+    repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
+    return Footer(metadata, tuple(_row_groups(metadata)), repeated)
 
 
 def _row_groups(footer: Any) -> Iterator[_Bounds]:
@@ -304,18 +284,15 @@ def extremes(chunk: Any) -> tuple[Any, Any]:
 
 
 def parts_of(
-    version: Version, asked: ScanFilter, first: int, last: int, columns: list[str], *, newest_first: bool = False
+    version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the rows with these revisions by row groups, the oldest or the newest ones first.
+    """Yield the rows with these revisions by row groups, the oldest ones first.
 
-    With each part comes the first revision (with `newest_first` the last one) that later parts may have: the caller stops
-    when it needs no more. Files and row groups that cannot have any of the rows are left alone. Where times are asked for,
-    `columns` has them.
+    With each part comes the first revision that later parts may have: the caller stops when it needs no more. Files and row
+    groups that cannot have any of the rows are left alone. Where times are asked for, `columns` has them.
     """
 
     def nearest(bounds: _Bounds) -> int:
-        if newest_first:
-            return -min(last, bounds.most_revision or last)
         return max(first, bounds.least_revision or first)
 
     files = [file for file in version.files if file.may_hold(asked, first, last)]
@@ -326,11 +303,12 @@ def parts_of(
         _, place, number = heappop(waiting)
         path = files[place].path
         if number < 0:
-            for it, bounds in footer_of(path).row_groups_of(asked.id, first, last):
-                heappush(waiting, (nearest(bounds), place, it))
+            for it, bounds in enumerate(footer_of(path).row_groups):
+                if bounds.may_hold(asked.id, first, last):
+                    heappush(waiting, (nearest(bounds), place, it))
         else:
             rows = _read(path, number, asked, first, last, columns)
-            yield rows, abs(waiting[0][0]) if waiting else (first - 1 if newest_first else last + 1)
+            yield rows, waiting[0][0] if waiting else last + 1
 
 
 def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:

@@ -207,9 +207,4 @@ class Lake:
 
     def has(self, table: Table) -> bool:
         """Whether a table has been created."""
-        return is_table(self.path(table))
-
-
-def is_table(path: str) -> bool:
-    """Whether there is a table in this folder."""
-    return Path(path, "_delta_log").is_dir()
+        return Path(self.path(table), "_delta_log").is_dir()

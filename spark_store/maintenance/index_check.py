@@ -1,8 +1,7 @@
 """Compares the whole search index with the states.
 
 It reads in one transaction, so it may run beside a service, whose writes wait in the log. Checksums of the rows of each
-entity, expected minus actual, need two passes and eight bytes of memory for each; for some different ones, rows are compared
-one by one. It reports places, never values. Entities that the index has not reached yet
+entity, expected minus actual, need eight bytes of memory for each. Entities that the index has not reached yet
 (`spark_store.search.index_builder`) are not missed.
 """
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,12 +22,12 @@ from spark_store.search import index, index_builder
 from spark_store.search.index import LARGE
 
 SHOWN = 50
-"""For how many things the rows are compared one by one."""
+"""How many differences are named."""
 
 _MASK = 2**64 - 1
 _STATES = f"""
     SELECT key, type, created, length(state), CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END
-    FROM entities WHERE key BETWEEN ? AND ? AND state IS NOT NULL ORDER BY key
+    FROM entities WHERE key <= ? AND state IS NOT NULL ORDER BY key
 """
 _NAME = "SELECT id, revision FROM entities WHERE key = ?"
 _PATHS = "SELECT path, id FROM search_paths"
@@ -43,12 +42,12 @@ _OTHERS = f"""
 """
 # The index of a path may be incomplete.
 _DECLARED = """
-    SELECT v.path, e.id FROM search_paths AS p JOIN search_values AS v ON v.path = p.id JOIN entities AS e ON e.key = v.thing
+    SELECT p.path, e.id FROM search_paths AS p JOIN search_values AS v ON v.path = p.id JOIN entities AS e ON e.key = v.thing
     WHERE p.declared = 2 AND NOT EXISTS (
         SELECT 1 FROM search_declared AS d
         WHERE d.path = v.path AND d.rank = v.rank AND d.value = v.value AND d.id = e.id AND d.thing = v.thing
     )
-    UNION SELECT d.path, d.id FROM search_declared AS d WHERE NOT EXISTS (
+    UNION SELECT p.path, d.id FROM search_declared AS d LEFT JOIN search_paths AS p ON p.id = d.path WHERE NOT EXISTS (
         SELECT 1 FROM entities AS e JOIN search_values AS v ON v.thing = e.key
         WHERE e.key = d.thing AND e.id = d.id AND v.path = d.path AND v.rank = d.rank AND v.value = d.value
     )
@@ -59,7 +58,7 @@ _Row: TypeAlias = tuple[Any, ...]
 
 
 class IndexDifference(NamedTuple):
-    """A difference: place, entity and revision (0 if it does not exist)."""
+    """A difference, and the entity with its revision (0 if it does not exist)."""
 
     what: str
     entity: str
@@ -84,73 +83,51 @@ def compare(path: Path) -> IndexComparison:
             connection.execute("BEGIN")
             found = index_builder.progress(connection)
             # Rows that are being deleted for a rebuild are meaningless.
-            return IndexComparison(0, found.last, 0, []) if found.is_stale else _Comparator(connection, found).compare()
+            if found.is_stale:
+                return IndexComparison(0, found.last, 0, [])
+            return _compare(connection, found.indexed, found.last)
     except sqlite3.Error as error:
         raise translate_sqlite_error(path, error) from error
 
 
-class _Comparator:
-    """Compares places with contents: numbers of paths (names of those without one), and labels."""
+def _compare(connection: sqlite3.Connection, reached: int, last: int) -> IndexComparison:
+    """Compare the entities that the index has `reached`; `last` is the greatest key."""
+    places: dict[str, int] = dict(connection.execute(_PATHS).fetchall())
+    entities = 0
+    # For each entity the required rows minus its rows; the last element has rows of no entity.
+    sums = array("Q", bytes(8 * (last + 2)))
+    for key, *entity in connection.execute(_STATES, (min(last, reached),)):
+        entities += 1
+        sums[key] = sum(map(_checksum, _expected(places, *entity))) & _MASK
+    for statement in (_VALUES, _OTHERS):
+        for key, *row in connection.execute(statement):
+            owner = key if key is not None and 0 < key <= last else last + 1
+            sums[owner] = (sums[owner] - _checksum(tuple(row))) & _MASK
+    differing = [key for key, sum in enumerate(sums) if sum]
+    declared = connection.execute(_DECLARED).fetchall()
+    examples = [_difference(connection, key) for key in differing[:SHOWN]]
+    examples += [IndexDifference(f"declared: {path}", id, 0) for path, id in declared[:SHOWN]]
+    count = len(differing) + len({id for _, id in declared})
+    return IndexComparison(entities, last - reached, count, examples[:SHOWN])
 
-    def __init__(self, connection: sqlite3.Connection, progress: index_builder.IndexProgress) -> None:
-        self._connection = connection
-        self._reached, self._last = progress.indexed, progress.last
-        self._ids: dict[str, int] = dict(connection.execute(_PATHS).fetchall())
-        self._names = {id: path for path, id in self._ids.items()}
 
-    def compare(self) -> IndexComparison:
-        entities = 0
-        # For each entity the required rows minus its rows; the last element has rows of no entity.
-        sums = array("Q", bytes(8 * (self._last + 2)))
-        for key, rows in self._expected(0, self._last):
-            entities += 1
-            sums[key] = sum(map(_checksum, rows)) & _MASK
-        for key, row in self._actual():
-            sums[key] = (sums[key] - _checksum(row)) & _MASK
-        differing = [key for key, sum in enumerate(sums) if sum]
-        declared = self._connection.execute(_DECLARED).fetchall()
-        examples = [*self._examples(differing[:SHOWN])]
-        examples += [IndexDifference(f"declared: {self._label(path)}", id, 0) for path, id in declared[:SHOWN]]
-        count = len(differing) + len({id for _, id in declared})
-        return IndexComparison(entities, self._last - self._reached, count, examples[:SHOWN])
+def _expected(places: Mapping[str, int], type: str, created: str, size: int, text: bytes | str) -> set[_Row]:
+    """Return the rows that an entity requires, with the number of each path, or its name if it has none."""
+    if type == "policy":
+        policy = _parse(text) or {}
+        subjects: set[_Row] = {(_SUBJECTS, subject) for subject in index.subjects(policy)}
+        return subjects | {(_IMPORTS, imported) for imported in index.imports(policy)}
+    if type != "thing":
+        return set()
+    state = _parse(text) if size <= LARGE else None
+    rows = None if size > LARGE else set() if state is None else index.rows_of(state, created)
+    return {(_SIZE, None)} if rows is None else {(places.get(path, path), *row) for path, *row in rows}
 
-    def _expected(self, first: int, last: int) -> Iterator[tuple[int, set[_Row]]]:
-        """Yield the keys of entities that the index has reached, with the rows that they require."""
-        for key, type, created, size, text in self._connection.execute(_STATES, (first, min(last, self._reached))):
-            rows: set[_Row] = set()
-            if type == "policy":
-                policy = _parse(text) or {}
-                rows = {(_SUBJECTS, subject) for subject in index.subjects(policy)}
-                rows |= {(_IMPORTS, imported) for imported in index.imports(policy)}
-            elif type == "thing":
-                state = _parse(text) if size <= LARGE else None
-                found = None if size > LARGE else set() if state is None else index.rows_of(state, created)
-                rows = {(_SIZE, None)} if found is None else {(self._ids.get(it[0], it[0]), *it[1:]) for it in found}
-            yield key, rows
 
-    def _actual(self) -> Iterator[tuple[int, _Row]]:
-        """Yield the rows of the index with the keys of their entities; a key above all for an unknown one."""
-        for statement in (_VALUES, _OTHERS):
-            for key, *row in self._connection.execute(statement):
-                yield key if key is not None and 0 < key <= self._last else self._last + 1, tuple(row)
-
-    def _examples(self, keys: list[int]) -> Iterator[IndexDifference]:
-        there: dict[int, set[_Row]] = {key: set() for key in keys}
-        for key, row in self._actual() if keys else ():
-            if key in there:
-                there[key].add(row)
-        for key in keys:
-            if key > self._last:
-                yield IndexDifference("rows without an entity", "", 0)
-                continue
-            id, revision = self._connection.execute(_NAME, (key,)).fetchone() or (f"entity {key}", 0)
-            wanted = dict(self._expected(key, key)).get(key, set())
-            for what, rows in (("missing", wanted - there[key]), ("too much", there[key] - wanted)):
-                for label in sorted({self._label(place) for place, *_ in rows}):
-                    yield IndexDifference(f"{what}: {label}", id, revision)
-
-    def _label(self, place: int | str) -> str:
-        return place if isinstance(place, str) else self._names.get(place, f"place {place}")
+def _difference(connection: sqlite3.Connection, key: int) -> IndexDifference:
+    if (entity := connection.execute(_NAME, (key,)).fetchone()) is None:
+        return IndexDifference("rows without an entity", "", 0)
+    return IndexDifference("rows different from the state", *entity)
 
 
 def _checksum(row: _Row) -> int:

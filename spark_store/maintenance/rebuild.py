@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from mappings.json_values import decode_state
 from mappings.model.signals import Event
-from spark_store.errors import LakeUnfit, StoreUnavailable, translate_sqlite_error
+from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.history.replay import FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal import incarnations
 from spark_store.journal.journal import Journal
@@ -74,24 +74,31 @@ def rebuild_journal(
     """
     expect_journal(place.journal)
     # Brings an older file to the newest schema.
-    with contextlib.closing(Journal.open(place.journal)) as journal:
+    with contextlib.closing(Journal.open(place.journal, factory=factory)) as journal:
         newest = journal.newest_seq()
-    if (held := _last_in_lake(place)) > newest:
-        raise LakeUnfit(
-            f"{place.journal}: the lake has events up to {held}, but the journal only up to {newest}; "
-            "restore the newer journal first"
-        )
-    with _writing(place, factory) as connection:
+        if (held := _last_in_lake(place)) > newest:
+            raise LakeUnfit(
+                f"{place.journal}: the lake has events up to {held}, but the journal only up to {newest}; "
+                "restore the newer journal first"
+            )
         # The states bypass the index, so it is invalid until it is rebuilt.
-        _do(connection, index_builder.restart)
-        run = _Run(place, connection)
-        while run.next_chunk(chunk):
+        _commit(journal, index_builder.restart)
+        run = _Run(place, chunk)
+        while _commit(journal, run.next_chunk):
             if say is not None:
                 say(run.counts["checked"])
-        run.add_unknown()
-        _do(connection, incarnations.name_all)
-        _index(connection)
+        _commit(journal, run.add_unknown)
+        _commit(journal, incarnations.name_all)
+        while _commit(journal, index_builder.step):
+            pass
         return run.report
+
+
+def _commit(journal: Journal, step: Callable[[sqlite3.Connection], T]) -> T:
+    """Carry out a step in a transaction of its own."""
+    result = journal.within(step)
+    journal.commit()
+    return result
 
 
 def _last_in_lake(place: Lake) -> int:
@@ -109,87 +116,54 @@ def rebuild_index(place: Lake) -> int:
     Raises SchemaTooNew, StoreUnavailable; then another call begins again.
     """
     expect_journal(place.journal)
-    Journal.open(place.journal).close()
-    with _writing(place) as connection:
-        _do(connection, index_builder.restart)
-        _index(connection)
-        return index_builder.progress(connection).last
-
-
-def _index(connection: sqlite3.Connection) -> None:
-    """Carry out the remaining steps of the index, each in a transaction of its own."""
-    while _do(connection, index_builder.step):
-        pass
-
-
-def _do(connection: sqlite3.Connection, step: Callable[[sqlite3.Connection], T]) -> T:
-    with _transaction(connection):
-        return step(connection)
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        yield
-
-
-@contextlib.contextmanager
-def _writing(place: Lake, factory: type[sqlite3.Connection] = sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    try:
-        with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None, factory=factory)) as connection:
-            connection.execute("PRAGMA synchronous = FULL")
-            yield connection
-    except sqlite3.Error as error:
-        raise translate_sqlite_error(place.journal, error) from error
+    with contextlib.closing(Journal.open(place.journal)) as journal:
+        _commit(journal, index_builder.restart)
+        while _commit(journal, index_builder.step):
+            pass
+        return journal.within(index_builder.progress).last
 
 
 class _Run:
-    def __init__(self, place: Lake, connection: sqlite3.Connection) -> None:
+    def __init__(self, place: Lake, chunk: int) -> None:
         self._place = place
-        self._connection = connection
+        self._chunk = chunk
         self._has_latest = place.has(LATEST)
         self._key = 0
         self._examples: list[str] = []
         self.counts = dict.fromkeys(("checked", "changed", "added", "unchanged"), 0)
 
-    def next_chunk(self, limit: int) -> bool:
-        """Process one transaction; False if there was nothing left."""
+    def next_chunk(self, connection: sqlite3.Connection) -> bool:
+        """Process some entities; False if there were none left."""
         rows = [
             (key, erased, EntityState._make(state))
-            for key, erased, *state in self._connection.execute(_ENTITIES, (self._key, limit))
+            for key, erased, *state in connection.execute(_ENTITIES, (self._key, self._chunk))
         ]
         if not rows:
             return False
-        known = self._known_entities([state for key, _, state in rows if self._is_trimmed(key)])
-        with _transaction(self._connection):
-            for key, erased, state in rows:
-                lake_state = known.get((state.entity_type, state.entity))
-                self._rebuild(key, state, None if lake_state is None or lake_state.revision <= erased else lake_state)
+        known = self._known_entities([state for key, _, state in rows if _is_trimmed(connection, key)])
+        for key, erased, state in rows:
+            lake_state = known.get((state.entity_type, state.entity))
+            is_valid = lake_state is not None and lake_state.revision > erased
+            self._rebuild(connection, key, state, lake_state if is_valid else None)
         self._key = rows[-1][0]
         return True
 
-    def add_unknown(self) -> None:
+    def add_unknown(self, connection: sqlite3.Connection) -> None:
         """Add entities and deletions that only the lake knows."""
         if not self._place.has(EVENTS):
             return
         from spark_store.lake import rows
 
-        with _transaction(self._connection):
-            for state in rows.latest_states(self._place) if self._has_latest else ():
-                if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
-                    self._connection.execute(_INSERT, state)
-                    self._note("added", state)
-            for deletion in rows.deletions(self._place):
-                incarnations.add_deletion(self._connection, deletion.entity_type, deletion.entity, deletion.revision)
+        for state in rows.latest_states(self._place) if self._has_latest else ():
+            if connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
+                connection.execute(_INSERT, state)
+                self._note("added", state)
+        for deletion in rows.deletions(self._place):
+            incarnations.add_deletion(connection, deletion.entity_type, deletion.entity, deletion.revision)
 
     @property
     def report(self) -> RebuildReport:
         return RebuildReport(**self.counts, examples=tuple(self._examples))
-
-    def _is_trimmed(self, key: int) -> bool:
-        (first,) = self._connection.execute(_FIRST, (key,)).fetchone()
-        return bool(first != 1)
 
     def _known_entities(self, states: Sequence[EntityState]) -> dict[tuple[str, str], EntityState]:
         if not states or not self._has_latest:
@@ -199,11 +173,11 @@ class _Run:
         found = rows.latest_states(self._place, sorted({state.entity for state in states}))
         return {(state.entity_type, state.entity): state for state in found}
 
-    def _rebuild(self, key: int, state: EntityState, known: EntityState | None) -> None:
+    def _rebuild(self, connection: sqlite3.Connection, key: int, state: EntityState, known: EntityState | None) -> None:
         """Replace a state if its events, or the `known` one and later events, lead to another one."""
         self.counts["checked"] += 1
         try:
-            folding = self._fold(key, state, known)
+            folding = _fold(connection, key, state, known)
         except msgspec.DecodeError:
             # An event is damaged.
             self._note("unchanged", state)
@@ -217,21 +191,27 @@ class _Run:
         values = (made.policy, made.revision, folding.seq, made.created, made.modified)
         if values == state[2:7] and is_same_text(text, state.state):
             return
-        self._connection.execute(_UPDATE, (*values, text, key))
+        connection.execute(_UPDATE, (*values, text, key))
         self._note("changed", state)
-
-    def _fold(self, key: int, state: EntityState, known: EntityState | None) -> StateFold:
-        folding, entity = StateFold(), entity_of(*state[:2])
-        if known is not None:
-            folding.known(as_snapshot(known), known.seq)
-        for seq, *found in self._connection.execute(_ENTRIES, (key,)):
-            folding.event(Event(entity, *found), seq)
-        return folding
 
     def _note(self, name: str, state: EntityState) -> None:
         self.counts[name] += 1
         if len(self._examples) < _SHOWN:
             self._examples.append(f"{state.entity} {name}")
+
+
+def _is_trimmed(connection: sqlite3.Connection, key: int) -> bool:
+    (first,) = connection.execute(_FIRST, (key,)).fetchone()
+    return bool(first != 1)
+
+
+def _fold(connection: sqlite3.Connection, key: int, state: EntityState, known: EntityState | None) -> StateFold:
+    folding, entity = StateFold(), entity_of(*state[:2])
+    if known is not None:
+        folding.known(as_snapshot(known), known.seq)
+    for seq, *found in connection.execute(_ENTRIES, (key,)):
+        folding.event(Event(entity, *found), seq)
+    return folding
 
 
 def as_snapshot(state: EntityState) -> Snapshot:

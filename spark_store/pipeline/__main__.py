@@ -186,8 +186,7 @@ def _retention(given: argparse.Namespace) -> int:
         return 0
     with _target(given, is_writing=not given.preview) as target:
         if given.preview:
-            found = retention.preview(target, rules, datetime.now(UTC))
-            say("preview", namespaces=[it._asdict() for it in found])
+            say("preview", namespaces=retention.preview(target, rules, datetime.now(UTC)))
         elif rules.is_forever:
             say("expired", events=0)
         else:

@@ -55,7 +55,8 @@ def end_abandoned_jobs(spark: SparkSession) -> list[int]:
     if not tags:
         return []
     running = running_queries(spark)
-    abandoned = [job for job, found in tags.items() if is_abandoned(found, running)]
+    of_queries = {job: found for job, found in tags.items() if any(tag.startswith(OPERATION) for tag in found)}
+    abandoned = [job for job, found in of_queries.items() if not found & running]
     for job in abandoned:
         context.cancelJob(job)
     return abandoned
@@ -65,11 +66,6 @@ def running_queries(spark: SparkSession) -> set[str]:
     """Return the tags of the queries that run."""
     service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     return {query.jobTag() for query in _listed(getattr(service, "MODULE$").executionManager().listExecuteHolders())}
-
-
-def is_abandoned(tags: set[str], running: set[str]) -> bool:
-    """Whether a job with these tags belongs to a query, and none of the running ones."""
-    return any(tag.startswith(OPERATION) for tag in tags) and not tags & running
 
 
 def _listed(sequence: Any) -> list[Any]:

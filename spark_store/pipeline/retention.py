@@ -13,7 +13,7 @@ repeated by the next one.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
@@ -29,28 +29,16 @@ from spark_store.records import SPARK_FORMAT
 from spark_store.sql import literal
 
 
-class DeletedEvents(NamedTuple):
-    """The deleted events of one namespace: their number, entities, and first and last time as text."""
-
-    namespace: str
-    events: int
-    entities: int
-    oldest: str
-    newest: str
-
-
-def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> list[DeletedEvents]:
-    """Return what `delete_expired` would delete now, by namespace."""
-    if retention.is_forever:
-        return []
+def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> list[dict[str, Any]]:
+    """Return what `delete_expired` would delete now, by namespace: times are text."""
     boundaries = _boundaries(target, retention, now)
     found = boundaries.groupBy("namespace").agg(
         sql.sum("events").alias("events"),
         sql.count("*").alias("entities"),
         sql.date_format(sql.min("oldest"), SPARK_FORMAT).alias("oldest"),
-        sql.date_format(sql.max("latest"), SPARK_FORMAT).alias("latest"),
+        sql.date_format(sql.max("latest"), SPARK_FORMAT).alias("newest"),
     )
-    return [DeletedEvents(*row) for row in found.orderBy("namespace").collect()]
+    return [row.asDict() for row in found.orderBy("namespace").collect()]
 
 
 def trusted_time(newest: datetime | None, now: datetime) -> datetime:
@@ -63,8 +51,6 @@ def trusted_time(newest: datetime | None, now: datetime) -> datetime:
 
 def delete_expired(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """Delete events that are past their time; how many. Their files go with a later `vacuum`."""
-    if retention.is_forever:
-        return 0
     deleted = _delete_events(target, retention, now)
     snapshots.thin(target)
     return deleted

@@ -42,12 +42,6 @@ class RetentionRule:
             conditions.append(f"revision <= newest - {self.revisions}")
         return " AND ".join(conditions) or "false"
 
-    def has_expired(self, happened: datetime, revision: int, newest: int, now: datetime) -> bool:
-        """Whether one event has expired, as far as its own time and revision show."""
-        is_old = self.age is None or happened < time_before(now, self.age)
-        is_far = self.revisions is None or revision <= newest - self.revisions
-        return not self.is_forever and is_old and is_far
-
 
 def time_before(now: datetime, age: timedelta) -> datetime:
     """Return the time so long before now; the calendar's beginning if it is earlier: nothing is so old."""
@@ -85,6 +79,11 @@ class RetentionRules:
         return " OR ".join(f"({rule})" for rule in [others, *named])
 
     def has_expired(self, entry: JournalEntry, newest: int, now: datetime) -> bool:
-        """Whether the lake may lack an event of the journal, of an entity with the revision `newest`."""
+        """Whether the lake may lack an event of the journal, of an entity with the revision `newest`.
+
+        As far as the event's own time and revision show.
+        """
         rule = self.namespaces.get(namespace_of(entry.entity), self.default)
-        return rule.has_expired(datetime.fromisoformat(entry.timestamp), entry.revision, newest, now)
+        is_old = rule.age is None or datetime.fromisoformat(entry.timestamp) < time_before(now, rule.age)
+        is_far = rule.revisions is None or entry.revision <= newest - rule.revisions
+        return not rule.is_forever and is_old and is_far

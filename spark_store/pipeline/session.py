@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -204,11 +204,11 @@ def _spark_settings(
     if scratch is not None:
         # Spark makes this folder at its start, wherever it is; nothing comes into it.
         found["spark.sql.warehouse.dir"] = (scratch / "warehouse").as_uri()
-    # Spark takes a comma for the end of a folder's name.
-    if scratch is not None and "," not in str(scratch):
-        found["spark.local.dir"] = str(scratch)
-        if not _forbids_programs(scratch):
-            found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(scratch))}"
+        # Spark takes a comma for the end of a folder's name.
+        if "," not in str(scratch):
+            found["spark.local.dir"] = str(scratch)
+            if not _forbids_programs(scratch):
+                found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(scratch))}"
     if token is not None:
         found |= _CONNECT | {
             "spark.driver.maxResultSize": str(_bytes(settings.memory) // _RESULT_SHARE),
@@ -247,22 +247,19 @@ def shuffle_files(spark: SparkSession) -> set[Path]:
     return {file for folder in blocks.localDirs() for file in Path(folder.getPath()).rglob("shuffle_*")}
 
 
-def drop_shuffles(spark: SparkSession, collections: int = 20) -> int:
-    """Have unused shuffle files deleted; return how many are still needed after so many collections.
+def drop_shuffles(spark: SparkSession) -> int:
+    """Have unused shuffle files deleted; return how many are still needed.
 
     They are deleted with the queries that need them, or with the process. Spark deletes a file when Java's collector has
     found that it is unused, which runs when memory is short. Delta needs those of the newest version of each table, so this
     ends before, when `_IDLE_COLLECTIONS` collections in a row have freed none.
     """
-    before = shuffle_files(spark)
+    left, idle = shuffle_files(spark), 0
     gc.collect()  # Python may keep objects of Java alive
-    left, idle = before, 0
-    for _ in range(collections):
-        if not left or idle == _IDLE_COLLECTIONS:
-            break
+    while left and idle < _IDLE_COLLECTIONS:
         spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
         time.sleep(_POLL_SECONDS)
-        still = before & shuffle_files(spark)
+        still = left & shuffle_files(spark)
         left, idle = still, 0 if still < left else idle + 1
     return len(left)
 
@@ -272,11 +269,7 @@ def wait_for_lock(lake: Lake, seconds: float) -> None:
 
     It needs no Spark, so it is quick; `lake_lock` takes the lock.
     """
-    deadline = time.monotonic() + seconds
-    while _is_locked(lake.lock):
-        if time.monotonic() >= deadline:
-            raise _busy(lake)
-        time.sleep(_POLL_SECONDS)
+    _wait_until(lambda: not _is_locked(lake.lock), lake, seconds)
 
 
 def _is_locked(lock: Path) -> bool:
@@ -291,11 +284,18 @@ def _is_locked(lock: Path) -> bool:
     return False
 
 
-def _busy(lake: Lake) -> LakeBusy:
-    return LakeBusy(
-        f"{lake.lock}: found a lock held by another pipeline, expected none; stop that pipeline, or, if the service "
-        "started it, stop the service or set spark.mode to external"
-    )
+def _wait_until(
+    is_free: Callable[[], bool], lake: Lake, seconds: float, stopping: threading.Event | None = None
+) -> None:
+    """Wait until the lock of the lake is free, for so long, or until `stopping`. Raises LakeBusy."""
+    deadline = time.monotonic() + seconds
+    while not is_free():
+        if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
+            raise LakeBusy(
+                f"{lake.lock}: found a lock held by another pipeline, expected none; stop that pipeline, or, if the "
+                "service started it, stop the service or set spark.mode to external"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
@@ -312,12 +312,8 @@ def lake_lock(
     assert jvm is not None
     lake.pipeline.mkdir(parents=True, exist_ok=True)
     file = jvm.java.io.RandomAccessFile(str(lake.lock.absolute()), "rw")
-    deadline = time.monotonic() + seconds
     try:
-        while file.getChannel().tryLock() is None:
-            if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
-                raise _busy(lake)
-            time.sleep(_POLL_SECONDS)
+        _wait_until(lambda: file.getChannel().tryLock() is not None, lake, seconds, stopping)
         yield
     finally:
         # A killed Java process has released it.

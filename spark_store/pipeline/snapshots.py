@@ -54,8 +54,6 @@ def append(target: LakeWriter, rows: DataFrame) -> int:
 
 def take_full_snapshot(target: LakeWriter, seq: int) -> int:
     """Take the full snapshot as of event `seq`, unless it is there. Return its number of things."""
-    if reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP) >= seq:
-        return 0
     things = target.read(LATEST).where(sql.col("entity_type") == EntityType.THING.value)
     rows = things.withColumn("as_of", sql.lit(seq).cast("long")).select(*FULL_SNAPSHOTS.column_names)
     before = reader.rows(target.lake, FULL_SNAPSHOTS)
@@ -87,15 +85,10 @@ def too_many(times: Mapping[int, datetime], oldest: datetime | None) -> list[int
     before the newest, then one an hour for a day, one a day for a month, and one a month. The first of each hour, day and
     month stays, so that one that was kept once is kept at its next age too.
     """
-    useless = [number for number, at in times.items() if oldest is not None and at < oldest][:-1]
-    return useless + _too_close({number: at for number, at in times.items() if number not in useless})
-
-
-def _too_close(times: Mapping[int, datetime]) -> list[int]:
-    newest, found = max(times.values(), default=None), []
+    found = [number for number, at in times.items() if oldest is not None and at < oldest][:-1]
+    newest = max(times.values(), default=datetime.max)
     kept: datetime | None = None
-    for number, at in times.items():
-        assert newest is not None
+    for number, at in [it for it in times.items() if it[0] not in found]:
         distance = next(distance for age, distance in _DISTANCES if newest - at <= age)
         if distance and kept is not None and _bucket(at, distance) == _bucket(kept, distance):
             found.append(number)

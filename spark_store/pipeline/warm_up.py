@@ -23,7 +23,7 @@ _NOTHING: Final = ThingQuery(None, order_by(()), frozenset({"-"}))
 """A search in a namespace that cannot exist: files are skipped by their statistics."""
 
 _THING: Final = dict.fromkeys(FoldRow._fields, "cast(NULL AS STRING)") | {
-    "entity": "'-:-'", "revision": "1L", "action": f"'{KNOWN}'", "value": "'{}'", "at": "1L", "created": "1L",
+    "entity": "'-:-'", "revision": "1L", "action": f"'{KNOWN}'", "value": "'{}'", "at": "''", "created": "''",
 }  # fmt: skip
 _MAX_BYTES: Final = 1 << 20
 

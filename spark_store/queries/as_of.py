@@ -3,7 +3,7 @@
 The newest snapshot from before the instant has the states to begin with (`spark_store.pipeline.snapshots`), unless a thing
 has a newer row in `snapshots`. Spark's workers fold later events and drop impossible matches
 (`spark_store.queries.as_of_fold`). So the cost grows with the things and the events since the snapshot, not with the
-history. Tables are read at versions of the same time, so that maintenance beside the query changes nothing.
+history. Tables are read at fixed versions, so that maintenance beside the query changes nothing.
 
 The present policy of a thing decides who can read, from the journal; if the thing was deleted since, even if it was created
 again, its last policy as it was at the deletion. The caller supplies the `Access` (`matching`). Erased things are left out,
@@ -21,25 +21,32 @@ from typing import Any, Final, NamedTuple
 from mappings.json_values import decode_state
 from mappings.timestamps import utc_text
 from spark_store.errors import LimitExceeded, translate_system_error
+from spark_store.history.event_view import thing_document
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
-from spark_store.queries.as_of_fold import DDL, KNOWN, Candidate, FoldOutput, FoldRow, fold_to_file, thing_document
+from spark_store.queries.as_of_fold import DDL, KNOWN, Candidate, FoldOutput, FoldRow, fold_to_file
 from spark_store.queries.spark_query import Rows, SparkQuery, Tables
-from spark_store.records import StateGuard
+from spark_store.records import SPARK_FORMAT, StateGuard
 from spark_store.rql.order import sort_key, value_of
 from spark_store.rql.query import Access, SearchHit, SortKey, ThingQuery
 from spark_store.rql.search_evaluator import holds
 from spark_store.sql import literal
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _text(column: str, name: str) -> str:
+    return f"date_format({column}, {literal(SPARK_FORMAT)}) AS {name}"
+
+
 _STATE: Final = (
     *("entity", "revision", f"'{KNOWN}' AS action", "cast(NULL AS STRING) AS path", "state AS value"),
-    *("cast(NULL AS STRING) AS headers", "unix_micros(modified) AS at", "policy_id", "unix_micros(created) AS created"),
+    *("cast(NULL AS STRING) AS headers", _text("modified", "at"), "policy_id", _text("created", "created")),
 )
 _EVENT: Final = (
-    *("entity", "revision", "action", "path", "value", "headers", "unix_micros(ts) AS at"),
-    *("cast(NULL AS STRING) AS policy_id", "cast(NULL AS BIGINT) AS created"),
+    *("entity", "revision", "action", "path", "value", "headers", _text("ts", "at")),
+    *("cast(NULL AS STRING) AS policy_id", "cast(NULL AS STRING) AS created"),
 )
 
 

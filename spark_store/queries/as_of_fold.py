@@ -14,7 +14,6 @@ import os
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,11 +22,10 @@ from mappings.json_values import decode_state, decode_value, encode_state
 from mappings.model.json_pointer import put
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Event
-from mappings.timestamps import utc_text
+from spark_store.history.event_view import thing_document
 from spark_store.history.replay import STATE_PATHS, StateFold
 from spark_store.records import Snapshot, entity_of
-from spark_store.rql.ast import And, FieldKind, Not, Or, Predicate
-from spark_store.rql.partial_evaluator import fields
+from spark_store.rql.ast import And, Not, Or, Predicate
 from spark_store.rql.search_evaluator import holds
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ DDL = "file STRING, is_complete BOOLEAN"
 _BATCH: Final = 2_000
 _BATCH_CHARACTERS: Final = 4 << 20
 """How many things, or characters of their states, are written and read at once."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETS = frozenset({"created", "modified"})
 _revision_of = attrgetter("revision")
 
@@ -50,7 +47,7 @@ _revision_of = attrgetter("revision")
 class FoldRow(NamedTuple):
     """An input row: an event, or a known state, which has neither path nor headers.
 
-    `at` and `created` are microseconds since 1970; an event has neither policy nor `created`.
+    `at` and `created` are times as events write them; an event has neither policy nor `created`.
     """
 
     entity: str
@@ -59,21 +56,21 @@ class FoldRow(NamedTuple):
     path: str | None
     value: str | None
     headers: str | None
-    at: int
+    at: str
     policy_id: str | None
-    created: int | None
+    created: str | None
 
 
 class Candidate(NamedTuple):
-    """A past thing that may match: times are microseconds since 1970, the state is JSON text.
+    """A past thing that may match; its state is JSON text.
 
     `matches`: whether it matches for a subject that may read all of it.
     """
 
     entity: str
     revision: int
-    created: int
-    modified: int
+    created: str
+    modified: str
     state: str
     matches: bool
 
@@ -83,8 +80,8 @@ class StateRow(NamedTuple):
 
     entity: str
     revision: int
-    created: int
-    modified: int
+    created: str
+    modified: str
     text: str | None
     state: Any = None
 
@@ -121,12 +118,11 @@ def fold_batches(predicate: Predicate | None, batches: Iterator[pa.RecordBatch])
     """Yield the folded things of some batches, with the columns of `Candidate`."""
     import pyarrow as pa
 
-    text, number = pa.string(), pa.int64()
-    types = dict(zip(Candidate._fields, (text, number, number, number, text, pa.bool_()), strict=True))
+    types = dict.fromkeys(Candidate._fields, pa.string()) | {"revision": pa.int64(), "matches": pa.bool_()}
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     things = (state_after(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
-    matcher = None if predicate is None else _PredicateMatcher(predicate)
-    found = (row for thing in things if thing is not None and (row := _match_row(matcher, thing)) is not None)
+    weak = None if predicate is None or (weaker := weaken(predicate)) == predicate else weaker
+    found = (row for thing in things if thing is not None and (row := _match(predicate, weak, thing)) is not None)
     for some in _slices(found):
         columns = zip(*some, strict=True)
         arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
@@ -161,43 +157,18 @@ def weaken(predicate: Predicate) -> Predicate:
             return predicate
 
 
-def thing_document(entity: str, revision: int, created: int, modified: int, state: Any) -> dict[str, Any]:
-    """A thing with the fields beside the document; times are microseconds since 1970."""
-    return {
-        **state,
-        "thingId": entity,
-        "_revision": revision,
-        "_created": _time_text(created),
-        "_modified": _time_text(modified),
-    }
+def _match(predicate: Predicate | None, weak: Predicate | None, thing: StateRow) -> Candidate | None:
+    """Return a row of the output; None if it cannot match for anyone.
 
-
-class _PredicateMatcher:
-    """A predicate that is evaluated for one thing after the other."""
-
-    def __init__(self, predicate: Predicate) -> None:
-        self._predicate, self._weak = predicate, weaken(predicate)
-        self._is_weak = self._weak == predicate
-        # To write a time down takes as long as most predicates.
-        self._compares_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
-
-    def matches(self, thing: StateRow) -> bool | None:
-        """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
+    `weak` is the weakened predicate, None if that is the same.
+    """
+    matches = True
+    if predicate is not None:
         state = thing.state if thing.state is not None else decode_state(thing.text or "{}")
-        if self._compares_times:
-            document = thing_document(*thing[:4], state)
-        else:
-            document = {**state, "thingId": thing.entity, "_revision": thing.revision}
-        if holds(self._predicate, document):
-            return True
-        return None if self._is_weak or not holds(self._weak, document) else False
-
-
-def _match_row(matcher: _PredicateMatcher | None, thing: StateRow) -> Candidate | None:
-    """Return a row of the output, if it matches."""
-    matches = True if matcher is None else matcher.matches(thing)
-    if matches is None:
-        return None
+        document = thing_document(*thing[:4], state)
+        matches = holds(predicate, document)
+        if not matches and (weak is None or not holds(weak, document)):
+            return None
     return Candidate(*thing[:4], thing.text if thing.text is not None else encode_state(thing.state).decode(), matches)
 
 
@@ -206,12 +177,10 @@ def state_after(rows: Sequence[FoldRow]) -> StateRow | None:
     known = next((row for row in reversed(rows) if row.action == KNOWN), None)
     events = rows if known is None else [row for row in rows if row.revision > known.revision]
     if not events:
-        return None if known is None or known.value is None else _known_state(known)
+        if known is None or known.value is None:
+            return None
+        return StateRow(known.entity, known.revision, known.created or known.at, known.at, known.value)
     return _fold_values(known, events) if _only_sets_values(known, events) else _fold(known, events)
-
-
-def _known_state(row: FoldRow) -> StateRow:
-    return StateRow(row.entity, row.revision, row.created or row.at, row.at, row.value)
 
 
 def _only_sets_values(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
@@ -240,22 +209,11 @@ def _fold(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None:
     folding, entity = StateFold(), entity_of(EntityType.THING.value, events[0].entity)
     if known is not None:
         state = None if known.value is None else decode_state(known.value)
-        created = _time_text(known.created or known.at)
-        folding.known(Snapshot(entity, known.revision, created, _time_text(known.at), state, known.policy_id))
+        folding.known(Snapshot(entity, known.revision, known.created or known.at, known.at, state, known.policy_id))
     for row in events:
         value, headers = None if row.value is None else row.value.encode(), (row.headers or "{}").encode()
-        folding.event(Event(entity, row.revision, _time_text(row.at), row.action, row.path or "/", value, headers))
+        folding.event(Event(entity, row.revision, row.at, row.action, row.path or "/", value, headers))
     made = folding.snapshot
     if made is None or made.state is None:
         return None
-    return StateRow(
-        events[0].entity, made.revision, _microseconds(made.created), _microseconds(made.modified), None, made.state
-    )
-
-
-def _time_text(microseconds: int) -> str:
-    return utc_text(_EPOCH + timedelta(microseconds=microseconds))
-
-
-def _microseconds(text: str) -> int:
-    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
+    return StateRow(events[0].entity, made.revision, made.created, made.modified, None, made.state)

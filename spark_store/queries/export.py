@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial, reduce
 from operator import and_
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,51 +57,44 @@ _FILTERED = ("entity", "revision", "ts", "action", "path", "value")
 """The columns that a filter needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportResult:
-    """The result of an export. Revisions are the lowest and highest of all; None without events."""
+def export_events(
+    lake: Lake,
+    selection: EventSelection,
+    out: Path,
+    limits: QueryLimits,
+    cancellation: Cancellation,
+    progress: Callable[[int], object] = lambda _: None,
+    *,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write the file, and return `{file, rows, bytes, first_revision, last_revision}`.
 
-    file: Path
-    rows: int
-    bytes: int
-    first_revision: int | None
-    last_revision: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """Runs an export. `limits` apply to all of it; `progress` receives the rows written so far."""
-
-    lake: Lake
-    limits: QueryLimits = field(default_factory=lambda: QueryLimits(3600.0))
-    cancellation: Cancellation = field(default_factory=Cancellation)
-    progress: Callable[[int], object] = lambda _: None
-
-    def run(self, selection: EventSelection, out: Path, *, force: bool = False) -> ExportResult:
-        """Write the file.
-
-        Raises OutputUnusable, StoreUnavailable (a full disk, too), LakeUnfit, QueryCancelled, QueryTimeout, LimitExceeded.
-        """
-        check = partial(check_limits, self.limits, time.monotonic() + self.limits.seconds, self.cancellation)
-        rows, first, last = 0, None, None
-        with output_file(out, SCHEMA, force=force) as output:
-            # First of all: later erasures of the lake are left out here.
-            erased = lakes.pending_erasures(self.lake)
-            version, waiting = newest(self.lake, selection, erased, check)
-            files = [] if version is None else lake_rows(self.lake, version, selection, erased, check).in_parts()
-            for table in merge_ordered(filter_rows(files, selection, check), waiting):
-                check()
-                rows += table.num_rows
-                least, most = pc.min_max(table["revision"]).as_py().values()
-                first, last = min(first or least, least), max(last or most, most)
-                if self.limits.rows is not None and rows > self.limits.rows:
-                    raise LimitExceeded(
-                        f"found at least {rows} events, expected at most {self.limits.rows}; select fewer, or allow more"
-                    )
-                output.write_table(table)
-                self.progress(rows)
+    Revisions are the lowest and highest of all; None without events. `limits` apply to all of it; `progress` receives the
+    rows written so far. Raises OutputUnusable, StoreUnavailable (a full disk, too), LakeUnfit, QueryCancelled, QueryTimeout,
+    LimitExceeded.
+    """
+    check = partial(check_limits, limits, time.monotonic() + limits.seconds, cancellation)
+    rows, first, last = 0, None, None
+    with output_file(out, SCHEMA, force=force) as output:
+        # First of all: later erasures of the lake are left out here.
+        erased = lakes.pending_erasures(lake)
+        version, waiting = newest(lake, selection, erased, check)
+        files = [] if version is None else lake_rows(lake, version, selection, erased, check).in_parts()
+        for table in merge_ordered(filter_rows(files, selection, check), waiting):
             check()
-        return ExportResult(out, rows, out.stat().st_size, first, last)
+            rows += table.num_rows
+            least, most = pc.min_max(table["revision"]).as_py().values()
+            first, last = min(first or least, least), max(last or most, most)
+            if limits.rows is not None and rows > limits.rows:
+                raise LimitExceeded(
+                    f"found at least {rows} events, expected at most {limits.rows}; select fewer, or allow more"
+                )
+            output.write_table(table)
+            progress(rows)
+        check()
+    return {
+        "file": str(out), "rows": rows, "bytes": out.stat().st_size, "first_revision": first, "last_revision": last
+    }  # fmt: skip
 
 
 def lake_rows(

@@ -49,6 +49,7 @@ _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """The logger of pyspark that writes errors to standard error; they are raised to the caller only."""
 
 _CLOSED = "closed channel"
+_LOST_CODES = ("UNAUTHENTICATED", "UNAVAILABLE", "CANCELLED")
 _LOST_TEXTS = (
     "SparkContext was shut down",
     "Cannot call methods on a stopped SparkContext",
@@ -58,7 +59,7 @@ _LOST_TEXTS = (
     "RESPONSE_ALREADY_RECEIVED",
     _CLOSED,
 )
-"""Texts of Spark for failures of its process, not of the query."""
+"""Codes and texts of Spark for a pipeline that is restarting, has ended or is not there."""
 
 _REMOVED_TEXTS = ("DELTA_VERSION_NOT_FOUND", "FILE_NOT_EXIST")
 """Texts of Spark for versions that an erasure has removed, and for their files."""
@@ -116,10 +117,10 @@ Rows: TypeAlias = "list[Row]"
 class SparkQueries:
     """Queries one lake. Every method may be called from any thread; none belongs on an event loop."""
 
-    def __init__(self, lake: Lake, find: Callable[[], str]) -> None:
-        """`find` returns the address of Spark Connect for each query; see `finder`."""
+    def __init__(self, lake: Lake, remote: str | None = None) -> None:
+        """`remote`: the address of an external Spark Connect; by default that of the running pipeline."""
         self.lake = lake
-        self.find = find
+        self.remote = remote
 
     def run(self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None) -> Rows:
         """Return all rows of a query.
@@ -131,9 +132,9 @@ class SparkQueries:
         with contextlib.ExitStack() as closing:
             check()
             try:
-                session = _session(self.find())
+                session = _session(self.remote or read_address(self.lake.connect))
                 closing.callback(_release, session)
-                answer = _in_thread(lambda: query(Tables(session, self.lake)).collect())
+                answer = _in_thread(lambda: _collect(query, Tables(session, self.lake)))
                 closing.callback(_interrupt, session, answer)
                 while not wait([answer], _POLL_SECONDS).done:
                     check()
@@ -147,40 +148,15 @@ class SparkQueries:
                 raise translate_error(error) from error
 
 
-def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
-    """Return a finder of the address: an external Spark's, or that of the running pipeline.
-
-    `is_off`: there is none.
-    """
-
-    def find() -> str:
-        if remote is not None:
-            return remote
-        if is_off:
-            raise QueryRefused(
-                "Spark queries need Spark, and spark.mode is off: set spark.mode to embedded or external, or "
-                "spark.remote to the address of a Spark Connect server that sees the lake"
-            )
-        return read_address(lake.connect)
-
-    return find
-
-
 def translate_error(error: Exception) -> QueryRefused | StoreUnavailable:
     """Return the store's error for an error of pyspark or gRPC."""
     text = str(error)
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
     reason = _shorten(text)
-    if code == "UNAUTHENTICATED":
-        return StoreUnavailable(f"the server does not know this token: {reason}; the pipeline may be restarting")
-    if code == "UNAVAILABLE" and "onnect" in text:
+    if code in _LOST_CODES or any(said in text for said in _LOST_TEXTS):
         return StoreUnavailable(
-            f"expected a pipeline with Spark queries, found none: {reason}; `connectivity pipeline status` and "
-            "/health/ready show its state"
-        )
-    if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST_TEXTS):
-        return StoreUnavailable(
-            f"the pipeline ended during the query: {reason}; repeat the query when the pipeline runs again"
+            f"expected a pipeline that answers the query to its end: {reason}; repeat the query when the pipeline runs: "
+            "`connectivity pipeline status` and /health/ready show its state"
         )
     if any(said in text for said in _REMOVED_TEXTS):
         return StoreUnavailable(
@@ -214,6 +190,12 @@ def _session(url: str) -> SparkSession:
     session = SparkSession(url)
     session.client.set_retry_policies([])
     return session
+
+
+def _collect(query: SparkQuery, tables: Tables) -> Rows:
+    # Queries write times as text, and another server may have another time zone.
+    tables.session.conf.set("spark.sql.session.timeZone", "UTC")
+    return query(tables).collect()
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T]:

@@ -1,19 +1,18 @@
 """A spool: search results in any order, read in the order of the search, page by page.
 
-Records are in a file, what they are sorted by in a temporary database of SQLite, which uses the disk if they are many; in
-memory are two numbers for each. The files have no names, so they disappear with the spool or the process.
+It is a database of SQLite in a file without a name, which disappears with the spool or the process. In memory is one number
+for each record.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
+import tempfile
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
 from spark_store.errors import LimitExceeded, StoreUnavailable, translate_sqlite_error, translate_system_error
@@ -36,50 +35,47 @@ class Spool:
     def __init__(self, folder: Path, order: Sequence[SortField], bound: SpoolLimits) -> None:
         """Raises StoreUnavailable."""
         self._bound, self._folder = bound, folder
-        self._ends = array("q", [0])
+        self._number = self._bytes = 0
         self._ranking = array("q")
         self._lock = threading.Lock()
         self._is_closed = False
-        try:
-            self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - it is open as long as the spool
-        except OSError as error:
-            raise translate_system_error(folder, error, "search results cannot be written") from error
         places = range(len(order))
         columns = ", ".join(f"rank{place}, value{place}" for place in places)
         signs = ["DESC" if sorting.is_descending else "ASC" for sorting in order]
         by = ", ".join(f"rank{place} {sign}, value{place} {sign}" for place, sign in zip(places, signs, strict=True))
         self._insert = f"INSERT INTO places VALUES ({', '.join('?' * 2 * len(order))})"
-        self._select = f"SELECT rowid - 1 FROM places ORDER BY {by}, rowid"
-        # Without a name it is a temporary database.
-        self._places = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._places.set_progress_handler(lambda: self._is_closed, _STEPS)
-        with self._used():
-            for statement in ("PRAGMA journal_mode = OFF", "BEGIN", f"CREATE TABLE places ({columns})"):
-                self._places.execute(statement)
+        self._select = f"SELECT rowid FROM places ORDER BY {by}, rowid"
+        # Two tables with the same numbers: a sort reads no record.
+        tables = f"CREATE TABLE places ({columns})", "CREATE TABLE records (record)"
+        try:
+            with self._used(), tempfile.TemporaryDirectory(dir=folder) as name:
+                self._database = sqlite3.connect(Path(name, "spool"), isolation_level=None, check_same_thread=False)
+                self._database.set_progress_handler(lambda: self._is_closed, _STEPS)
+                for statement in ("PRAGMA journal_mode = OFF", "BEGIN", *tables):
+                    self._database.execute(statement)
+        except OSError as error:
+            raise translate_system_error(folder, error, "search results cannot be written") from error
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return self._number
 
     def add(self, place: SortKey, record: bytes) -> None:
         """Raises LimitExceeded, StoreUnavailable."""
-        end = self._ends[-1] + len(record)
-        if len(self) >= self._bound.records or end > self._bound.bytes:
+        if self._number >= self._bound.records or self._bytes + len(record) > self._bound.bytes:
             raise LimitExceeded(
-                f"found more than {len(self)} things of {self._ends[-1]} bytes, expected at most {self._bound.records} of "
+                f"found more than {self._number} things of {self._bytes} bytes, expected at most {self._bound.records} of "
                 f"{self._bound.bytes} bytes; narrow the search"
             )
         values = [it for rank, value in place for it in (int(rank), _comparable(value))]
         with self._used():
-            self._file.write(record)
-            self._places.execute(self._insert, values)
-        self._ends.append(end)
+            self._database.execute(self._insert, values)
+            self._database.execute("INSERT INTO records VALUES (?)", (record,))
+        self._number, self._bytes = self._number + 1, self._bytes + len(record)
 
     def sort(self) -> None:
         """Everything has been added. Raises StoreUnavailable."""
         with self._used():
-            self._ranking = array("q", (number for (number,) in self._places.execute(self._select)))
-            self._places.close()
-            self._file.flush()
+            self._ranking = array("q", (number for (number,) in self._database.execute(self._select)))
 
     def read(self, start: int, number: int, max_bytes: int = 1 << 20) -> list[bytes]:
         """Return records and bytes up to these limits from this number on, in order; at least one.
@@ -89,40 +85,33 @@ class Spool:
         found: list[bytes] = []
         with self._used():
             for it in self._ranking[start : start + number]:
-                size = self._ends[it + 1] - self._ends[it]
-                if found and size > max_bytes:
+                (record,) = self._database.execute("SELECT record FROM records WHERE rowid = ?", (it,)).fetchone()
+                if found and len(record) > max_bytes:
                     break
-                found.append(os.pread(self._file.fileno(), size, self._ends[it]))
-                max_bytes -= size
+                found.append(record)
+                max_bytes -= len(record)
         return found
 
     def close(self) -> None:
-        """Close the files, or have them closed by the thread that uses them. May be repeated."""
+        """Close the file, or have it closed by the thread that uses it. May be repeated."""
         self._is_closed = True
         if self._lock.acquire(blocking=False):
-            self._places.close()
-            self._file.close()
+            self._database.close()
             self._lock.release()
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        """Use the files. Raises StoreUnavailable."""
+        """Use the file. Raises StoreUnavailable."""
         try:
             with self._lock:
                 yield
-        except (OSError, ValueError, sqlite3.Error) as error:
-            raise self._fault(error) from error
+        except sqlite3.Error as error:
+            if self._is_closed:
+                raise StoreUnavailable("the search results were released: the search was cancelled") from error
+            raise translate_sqlite_error(self._folder, error) from error
         finally:
             if self._is_closed:
                 self.close()
-
-    def _fault(self, error: OSError | ValueError | sqlite3.Error) -> StoreUnavailable:
-        if self._is_closed:
-            return StoreUnavailable("the search results were released: the search was cancelled")
-        if isinstance(error, sqlite3.Error):
-            return translate_sqlite_error(self._folder, error)
-        assert isinstance(error, OSError)
-        return translate_system_error(self._folder, error, "search results cannot be written")
 
 
 def _comparable(value: Any) -> Any:

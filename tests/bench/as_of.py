@@ -22,7 +22,7 @@ from connectivity.twins.context import CurrentStateLookup
 from spark_store.journal.journal import Journal
 from spark_store.lake.reader import versions_before
 from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import SparkQueries, finder
+from spark_store.queries.spark_query import SparkQueries
 from spark_store.rql.options import read_options
 from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
@@ -87,7 +87,7 @@ def searches(folder: Path) -> Iterator[AsOfSearches]:
     lake, journal = Lake(folder), Journal.open(folder / "journal.db")
     store = Store(journal)
     lookup = CurrentStateLookup(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
-    queries = SparkQueries(lake, finder(lake, None, is_off=False))
+    queries = SparkQueries(lake)
     past = AsOfSearches(store, lookup, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
     yield past
     past.close()

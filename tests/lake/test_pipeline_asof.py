@@ -191,7 +191,7 @@ def made(data_folder: DataFolder, question: ThingQuery, moment: str) -> SparkQue
 
 
 def answer_of(data_folder: DataFolder, address: str, ask: SparkQuery) -> list[Candidate]:
-    rows = SparkQueries(data_folder.lake, lambda: address).run(ask, QueryLimits(WITHIN))
+    rows = SparkQueries(data_folder.lake, address).run(ask, QueryLimits(WITHIN))
     return [it for file in result_files(rows) for part in candidates(file) for it in part]
 
 
@@ -373,7 +373,7 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataF
         journal=journal,
         decider=lambda store: Decider(store, now=lambda: clock),
     )
-    wide = SparkQueries(data_folder.lake, lambda: address)
+    wide = SparkQueries(data_folder.lake, address)
     past = AsOfSearches(service.store, service.decider.world, wide, lambda: clock, PastOptions(WITHIN, WITHIN))
     service.searching.as_of = past.open
     try:

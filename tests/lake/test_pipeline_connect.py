@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from spark_store.errors import StoreUnavailable
-from spark_store.queries.spark_query import QueryLimits, SparkQueries, finder
+from spark_store.lake.connect_address import read_address
+from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, given
 from tests.support.lake.sql_query import sql
 
@@ -22,17 +23,17 @@ MINUTES = sql("SELECT id FROM range(0, 1000000000000000, 1, 2) WHERE xxhash64(id
 @pytest.mark.soak(shard="lake-processes")
 def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder) -> None:
     data_folder.write(10)
-    queries = SparkQueries(data_folder.lake, finder(data_folder.lake, None, is_off=False))
+    queries = SparkQueries(data_folder.lake)
     # As left behind by a killed pipeline.
     data_folder.lake.pipeline.mkdir(parents=True)
-    data_folder.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
-    with pytest.raises(StoreUnavailable, match="expected a pipeline with Spark queries"):
+    data_folder.lake.connect.write_text('"sc://localhost:1/;token=old"')
+    with pytest.raises(StoreUnavailable, match="expected a pipeline that answers"):
         queries.run(sql("SELECT 1"), QueryLimits())
     with PipelineProcess(data_folder, "run", *given(master="local[2]")) as process:
         process.wait_for("batch", seq=10)
         assert stat.S_IMODE(data_folder.lake.connect.stat().st_mode) == 0o600
         (java,) = process.java()
-        token = queries.find().partition("token=")[2]
+        token = read_address(data_folder.lake.connect).partition("token=")[2]
         assert token not in process.output() + " ".join(java.cmdline()) + " ".join(
             psutil.Process(process.process.pid).cmdline()
         )
@@ -44,7 +45,7 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder
             process.wait_for("batch", seq=15)
             assert not answer.done()
             java.kill()
-            with pytest.raises(StoreUnavailable, match="ended during the query"):
+            with pytest.raises(StoreUnavailable, match="expected a pipeline that answers"):
                 answer.result(WITHIN)
         assert process.wait() == 1, process.output()
     assert not data_folder.lake.connect.exists()

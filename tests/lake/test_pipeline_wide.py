@@ -27,7 +27,7 @@ from spark_store.lake import rows
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.query_jobs import OPERATION, end_abandoned_jobs
 from spark_store.pipeline.session import connect_port
-from spark_store.queries.export import Export
+from spark_store.queries.export import export_events
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Tables
 from spark_store.sql import literal
@@ -50,7 +50,7 @@ LONG = QueryLimits(WITHIN)
 
 
 def spark_queries(data_folder: DataFolder, address: str) -> SparkQueries:
-    return SparkQueries(data_folder.lake, lambda: address)
+    return SparkQueries(data_folder.lake, address)
 
 
 def is_idle(spark: SparkSession) -> bool:
@@ -169,7 +169,7 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, data_fol
     token = address.partition("token=")[2]
     assert token not in " ".join(psutil.Process(java_pid(spark)).cmdline())
     for wrong in (f"sc://localhost:{port}/;token=guessed", f"sc://localhost:{port}"):
-        with pytest.raises(StoreUnavailable, match="token"):
+        with pytest.raises(StoreUnavailable, match=r"[Tt]oken"):
             spark_queries(data_folder, wrong).run(sql("SELECT 1"), LONG)
     with pytest.raises(StoreUnavailable, match="expected a pipeline"):
         spark_queries(data_folder, "sc://localhost:1/;token=x").run(sql("SELECT 1"), LONG)
@@ -214,7 +214,7 @@ def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
     expected = [(it.entity, it.entity_type, it.revision, it.seq, it.value and it.value.decode()) for it in entries]
 
     def exported(selection: EventSelection) -> list[tuple[object, ...]]:
-        Export(data_folder.lake, LONG).run(selection, tmp_path / "it.parquet", force=True)
+        export_events(data_folder.lake, selection, tmp_path / "it.parquet", LONG, Cancellation(), force=True)
         table = pq.read_table(tmp_path / "it.parquet")
         return list(zip(*(table.column(name).to_pylist() for name in EXPORTED), strict=True))
 

@@ -18,7 +18,7 @@ from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.maintenance.verify import verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots, tables
-from spark_store.pipeline.retention import DeletedEvents, delete_expired, first_young, preview, trusted_time
+from spark_store.pipeline.retention import delete_expired, first_young, preview, trusted_time
 from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
@@ -27,6 +27,12 @@ from tests.support.lake.pipeline_process import DataFolder, take_all
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
+
+
+def deleted(namespace: str, events: int, entities: int, newest: int) -> dict[str, Any]:
+    """Return what a preview shows of a namespace whose events begin with the first second."""
+    times = {"oldest": timestamp(1), "newest": timestamp(newest)}
+    return {"namespace": namespace, "events": events, "entities": entities, **times}
 
 
 @pytest.mark.parametrize(
@@ -128,9 +134,9 @@ def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(
         },
     )
     assert preview(target, rules, now) == [
-        DeletedEvents("both", 4, 1, timestamp(1), timestamp(4)),
-        DeletedEvents("counted", 6, 1, timestamp(1), timestamp(6)),
-        DeletedEvents("old", 8, 2, timestamp(1), timestamp(6)),
+        deleted("both", 4, 1, 4),
+        deleted("counted", 6, 1, 6),
+        deleted("old", 8, 2, 6),
     ]
     assert len(data_folder.table(EVENTS)) == 30
     assert delete_expired(target, rules, now) == 18
@@ -168,7 +174,7 @@ def test_retention_keeps_events_written_while_the_clock_was_behind(
     take_all(spark, data_folder)
     rules, now = RetentionRules(RetentionRule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
     # The eighth is only a second old.
-    assert preview(target, rules, now) == [DeletedEvents("a", 7, 1, timestamp(1), timestamp(7))]
+    assert preview(target, rules, now) == [deleted("a", 7, 1, 7)]
     assert delete_expired(target, rules, now) == 7
     assert sorted((it["entity"], it["revision"]) for it in data_folder.table(EVENTS)) == [
         ("a:behind", 1), ("a:behind", 2), ("a:old", 8), ("a:old", 9),

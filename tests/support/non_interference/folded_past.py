@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +21,7 @@ from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQuer
 from spark_store.rql.query import ThingQuery
 from tests.support.in_process.service import ConnectionHarness
 
-_INPUT = pa.schema(
-    [(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in FoldRow._fields]
-)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INPUT = pa.schema([(name, pa.int64() if name == "revision" else pa.string()) for name in FoldRow._fields])
 
 
 class FoldQuery(NamedTuple):
@@ -39,7 +36,7 @@ class FoldedQueries(SparkQueries):
     """Runs searches of the past on a journal."""
 
     def __init__(self, lake: Lake, journal: Journal) -> None:
-        super().__init__(lake, lambda: "")
+        super().__init__(lake)
         self._journal = journal
 
     def run(  # type: ignore[override]
@@ -71,10 +68,8 @@ def _things(journal: Journal) -> list[EntityId]:
 def _rows(journal: Journal, entity: EntityId, before: str) -> list[FoldRow]:
     def row(event: Any) -> FoldRow:
         value = None if event.value is None else event.value.decode()
-        at = (datetime.fromisoformat(event.timestamp) - _EPOCH) // (datetime.resolution)
-        return FoldRow(
-            str(entity), event.revision, event.action, event.path, value, event.headers.decode(), at, None, None
-        )
+        headers, at = event.headers.decode(), event.timestamp
+        return FoldRow(str(entity), event.revision, event.action, event.path, value, headers, at, None, None)
 
     return [row(event) for event in journal.events(entity, 1, 2**62, 1000, 1 << 30) if event.timestamp < before]
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.config.settings import Settings
-from connectivity.store.spark_queries import AsyncSparkQueries, open_spark_queries
+from connectivity.store.spark_queries import AsyncSparkQueries
 from spark_store.errors import QueryCancelled, QueryRefused
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
@@ -26,7 +25,7 @@ class Slow(SparkQueries):
     """Answers when it is allowed, unless the query is stopped."""
 
     def __init__(self) -> None:
-        super().__init__(Lake(Path()), lambda: "")
+        super().__init__(Lake(Path()))
         self.allowed, self.requests, self.stopped = threading.Event(), threading.Event(), threading.Event()
 
     def run(self, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation | None = None) -> list[Any]:
@@ -79,10 +78,3 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
     async with slow_queries(slow) as wide:
         with pytest.raises(QueryRefused, match="wrong"):
             await wide.run(QUERY, LIMITS)
-
-
-async def test_a_spark_query_with_spark_off_raises_an_error_that_names_the_setting(tmp_path: Path) -> None:
-    wide = AsyncSparkQueries(open_spark_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
-    with pytest.raises(QueryRefused, match="set spark"):
-        await wide.run(QUERY, LIMITS)
-    wide.close()

@@ -44,7 +44,7 @@ class CannedQueries(SparkQueries):
     """Answers every query with the same rows, in files of two, once it is allowed or the query is stopped."""
 
     def __init__(self, lake: Lake) -> None:
-        super().__init__(lake, lambda: "")
+        super().__init__(lake)
         self.rows: list[dict[str, Any]] = []
         self.error: StoreError | None = None
         self.is_complete = True
@@ -53,7 +53,7 @@ class CannedQueries(SparkQueries):
 
     def has(self, name: str, *, matches: bool = True, **attributes: Any) -> None:
         state = msgspec.json.encode({"policyId": f"acme.site:{name}", "attributes": attributes}).decode()
-        row = (f"acme.site:{name}", 3, 1_000_000, 2_000_000, state, matches)
+        row = (f"acme.site:{name}", 3, PAST, PAST, state, matches)
         self.rows.append(dict(zip(Candidate._fields, row, strict=True)))
 
     def run(  # type: ignore[override]
@@ -219,7 +219,7 @@ async def test_other_tasks_run_while_many_policies_are_read(
     make_past: Callable[..., PastSearchSite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLICE_SECONDS", 0.0)
-    candidate = Candidate("acme.site:lamp", 1, 0, 0, "{}", matches=True)
+    candidate = Candidate("acme.site:lamp", 1, PAST, PAST, "{}", matches=True)
     found = [CandidateAccess(candidate, StateGuard(f"acme.site:p{each}", "acme.site")) for each in range(20)]
     looking = asyncio.create_task(make_past().searches.accesses(found, ("acme:owner",)))
     turns = 0

@@ -242,16 +242,6 @@ def test_the_oldest_event_of_a_range_is_found_for_any_start(lake: Lake) -> None:
     assert [opened.oldest(each, 1, 40) for each in (LAMP, OTHER)] == [23, 1]
 
 
-def test_the_newest_event_that_brings_the_whole_entity_is_found(lake: Lake) -> None:
-    fill(lake, 1, 10)
-    whole = Event(LAMP, 11, timestamp(11), "created", "/", b'{"attributes":{}}', b"{}")
-    merged = Event(LAMP, 12, timestamp(12), "merged", "/", b'{"attributes":{"a":1}}', b"{}")
-    append_events(lake, [(21, whole), (22, merged)])
-    opened = LakeHistory(lake)
-    assert opened.last_complete(LAMP, 1, 12) == 11
-    assert opened.last_complete(LAMP, 1, 10) == 0
-
-
 def test_the_nearest_snapshot_is_found(lake: Lake) -> None:
     opened = LakeHistory(lake)
     assert opened.snapshot(LAMP, 99) is None

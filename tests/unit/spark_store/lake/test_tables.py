@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES, Lake, is_table
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES, Lake
 
 
 def test_design_8_20_the_guaranteed_columns_keep_their_names_and_types() -> None:
@@ -30,12 +30,12 @@ def test_design_8_19_the_tables_lie_in_the_data_folder() -> None:
 
 
 def test_a_table_exists_once_it_has_a_log(tmp_path: Path) -> None:
-    path = Lake(tmp_path).path(EVENTS)
-    assert not is_table(path)
-    Path(path).mkdir(parents=True)
-    assert not is_table(path)
-    Path(path, "_delta_log").mkdir()
-    assert is_table(path)
+    lake = Lake(tmp_path)
+    assert not lake.has(EVENTS)
+    Path(lake.path(EVENTS)).mkdir(parents=True)
+    assert not lake.has(EVENTS)
+    Path(lake.path(EVENTS), "_delta_log").mkdir()
+    assert lake.has(EVENTS)
 
 
 def test_every_reader_can_read_them() -> None:

@@ -232,7 +232,7 @@ def test_verify_reports_a_wrong_search_index_but_not_an_unfinished_one(
     tamper(data_folder, "DELETE FROM search_values WHERE value = 'acme.site:other'")
     found = verify(data_folder.lake)
     assert [str(it) for it in found.differences] == [
-        "search index: missing: policyId: acme.site:lamp-1 at revision 7",
+        "search index: rows different from the state: acme.site:lamp-1 at revision 7",
     ]
     assert (found.count, found.indexed, found.unindexed) == (1, 9, 0)
     tamper(data_folder, "UPDATE search_progress SET indexed = 1, is_stale = 1")

@@ -170,12 +170,6 @@ def test_shuffle_files_are_removed_after_a_java_garbage_collection(scratch: Path
     assert sorted(it.name for it in scratch.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
 
 
-def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(scratch: Path) -> None:
-    spark: Any = Collected(scratch, needed="shuffle_1_4_0.data")
-    assert drop_shuffles(spark, collections=3) == 1
-    assert spark.collections == 3
-
-
 def test_dropping_shuffles_ends_when_no_more_files_are_freed(scratch: Path) -> None:
     spark: Any = Collected(scratch, needed="shuffle_1_4_0.data")
     assert drop_shuffles(spark) == 1

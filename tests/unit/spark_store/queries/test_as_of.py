@@ -62,7 +62,7 @@ class AttributeReader:
 
 
 def lamp(name: str, state: str, *, matches: bool) -> CandidateAccess:
-    return CandidateAccess(Candidate(f"acme:{name}", 3, 0, 1_000_000, state, matches), POLICY)
+    return CandidateAccess(Candidate(f"acme:{name}", 3, timestamp(0), timestamp(1), state, matches), POLICY)
 
 
 def ids(found: list[CandidateAccess], access: Access | None, text: str | None, options: str | None = None) -> list[str]:
@@ -92,7 +92,7 @@ def test_things_are_sorted_by_the_values_the_reader_can_read() -> None:
     (hit,) = visible_parts(found[:1], {POLICY: AttributeReader(is_whole=False)})
     assert (hit.thing_id, hit.thing) == ("acme:x", {"attributes": {"a": 1}})
     (hit,) = visible_parts(found[:1], {POLICY: AttributeReader(is_whole=True)})
-    assert hit.thing["_modified"] == "1970-01-01T00:00:01.000000Z"
+    assert hit.thing["_modified"] == timestamp(1)
     assert list(visible_parts(found, {POLICY: None})) == []
 
 
@@ -113,7 +113,9 @@ def journal(tmp_path: Path) -> Path:
 
 def test_a_deleted_thing_has_the_permissions_of_its_last_policy_at_the_deletion(journal: Path) -> None:
     """An erased thing, or one without a policy, is readable by no subject."""
-    found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
+    found = [
+        Candidate(f"acme:{name}", 1, timestamp(0), timestamp(1), "{}", True) for name in ("gone", "free", "erased")
+    ]
     with JournalReader.open(journal) as follower:
         assert [(it.candidate.entity, it.guard) for it in with_guards(follower, found)] == [
             ("acme:gone", StateGuard("", "acme", LAST))
@@ -121,7 +123,7 @@ def test_a_deleted_thing_has_the_permissions_of_its_last_policy_at_the_deletion(
 
 
 def test_each_incarnation_of_a_thing_has_permissions_of_its_own(journal: Path) -> None:
-    found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (1, 3, 4, 5)]
+    found = [Candidate("acme:gone", revision, timestamp(0), timestamp(1), "{}", True) for revision in (1, 3, 4, 5)]
     with JournalReader.open(journal) as follower:
         create_again(journal, GONE, 4)
         assert [(it.candidate.revision, it.guard.permissions) for it in with_guards(follower, found)] == [
@@ -134,7 +136,7 @@ def test_each_incarnation_of_a_thing_has_permissions_of_its_own(journal: Path) -
 
 def test_states_of_an_incarnation_without_known_permissions_are_nobodys(journal: Path) -> None:
     """States whose policy was erased, and states before the oldest known incarnation."""
-    found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (1, 2, 3)]
+    found = [Candidate("acme:gone", revision, timestamp(0), timestamp(1), "{}", True) for revision in (1, 2, 3)]
     changed = Journal.open(journal)
     changed.within(lambda it: it.execute("UPDATE incarnations SET first = 2"))
     changed.commit()
@@ -162,7 +164,7 @@ def create_again(path: Path, entity: EntityId, revision: int) -> None:
 
 def test_states_before_an_erasure_stay_hidden_after_the_thing_is_created_again(journal: Path) -> None:
     """Also for candidates found before the erasure: each page checks again."""
-    found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
+    found = [Candidate("acme:gone", revision, timestamp(0), timestamp(1), "{}", True) for revision in (2, 3, 4)]
     with JournalReader.open(journal) as follower:
         assert [it.candidate.revision for it in with_guards(follower, found)] == [2, 3]
         erase(journal, GONE)

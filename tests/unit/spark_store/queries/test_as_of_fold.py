@@ -19,6 +19,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.json_values import encode_state, encode_value
 from mappings.model.signals import Event
 from spark_store.errors import LimitExceeded
+from spark_store.history.event_view import thing_document
 from spark_store.history.replay import is_same
 from spark_store.queries.as_of import candidates, result_files
 from spark_store.queries.as_of_fold import (
@@ -29,7 +30,6 @@ from spark_store.queries.as_of_fold import (
     fold_batches,
     fold_to_file,
     state_after,
-    thing_document,
     weaken,
 )
 from spark_store.records import Snapshot
@@ -44,27 +44,20 @@ from tests.support.replayed import fold
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
-INPUT = pa.schema(
-    [(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in FoldRow._fields]
-)
-
-
-def micros(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1_000_000)
+AT = "2030-01-15T07:30:00.000000Z"
+INPUT = pa.schema([(name, pa.int64() if name == "revision" else pa.string()) for name in FoldRow._fields])
 
 
 def event_row(event: Event) -> FoldRow:
     value = None if event.value is None else event.value.decode()
-    at = micros(event.timestamp)
-    return FoldRow(
-        str(event.entity), event.revision, event.action, event.path, value, event.headers.decode(), at, None, None
-    )
+    headers, at = event.headers.decode(), event.timestamp
+    return FoldRow(str(event.entity), event.revision, event.action, event.path, value, headers, at, None, None)
 
 
 def state_row(known: Snapshot) -> FoldRow:
     state = None if known.state is None else msgspec.json.encode(known.state).decode()
-    created, at = micros(known.created), micros(known.modified)
-    return FoldRow(str(known.entity), known.revision, KNOWN, None, state, None, at, known.policy, created)
+    times = known.modified, known.policy, known.created
+    return FoldRow(str(known.entity), known.revision, KNOWN, None, state, None, *times)
 
 
 def assert_state_after(rows: Sequence[FoldRow], expected: Snapshot) -> None:
@@ -76,7 +69,7 @@ def assert_state_after(rows: Sequence[FoldRow], expected: Snapshot) -> None:
     state = found.state if found.state is not None else msgspec.json.decode(found.text or "")
     assert is_same(state, expected.state)
     assert (found.entity, found.revision) == (str(expected.entity), expected.revision)
-    assert (found.created, found.modified) == (micros(expected.created), micros(expected.modified))
+    assert (found.created, found.modified) == (expected.created, expected.modified)
 
 
 @given(HISTORIES, st.data())
@@ -109,7 +102,7 @@ def test_numbers_of_past_things_keep_their_text() -> None:
     changed = Event(LAMP, 2, "2030-01-15T07:31:00.000000Z", "modified", "/attributes/b", b"1.50", b"{}")
     merged = Event(LAMP, 3, "2030-01-15T07:32:00.000000Z", "merged", "/attributes", b'{"c":8.4E37}', b"{}")
     known = fold([created, changed])
-    at = micros(known.modified)
+    at = known.modified
     stored = FoldRow(str(LAMP), 2, KNOWN, None, encode_state(known.state).decode(), None, at, known.policy, at)
     events = [event_row(event) for event in (created, changed, merged)]
     for rows in (events, [stored, events[2]]):
@@ -159,7 +152,7 @@ def test_a_past_thing_matches_as_a_present_one(predicate: Predicate, present: li
     rows, matching = [], []
     for thing in sorted(present, key=lambda each: each["thingId"]):
         state = {name: value for name, value in thing.items() if name not in ("_revision", "_created", "_modified")}
-        created, modified = micros(thing["_created"]), micros(thing["_modified"])
+        created, modified = thing["_created"], thing["_modified"]
         text = msgspec.json.encode(state).decode()
         rows.append(FoldRow(thing["thingId"], 1, KNOWN, None, text, None, modified, "acme:p", created))
         if holds(predicate, thing_document(thing["thingId"], 1, created, modified, state)):
@@ -217,7 +210,7 @@ def known_things(sizes: Sequence[int]) -> list[FoldRow]:
     """Return things with states of so many characters that do not compress."""
     random = Random(7)
     return [
-        FoldRow(f"acme:{place:04}", 1, KNOWN, None, random.randbytes(size // 2).hex(), None, 1, "acme:p", 1)
+        FoldRow(f"acme:{place:04}", 1, KNOWN, None, random.randbytes(size // 2).hex(), None, AT, "acme:p", AT)
         for place, size in enumerate(sizes)
     ]
 
@@ -240,13 +233,3 @@ def test_a_worker_stops_writing_at_the_maximum_of_bytes_and_reports_it(tmp_path:
     assert Path(row["file"]).stat().st_size < 9 << 20
     with pytest.raises(LimitExceeded, match="narrow the search"):
         result_files([Row(**row)])
-
-
-def test_a_whole_thing_has_the_fields_beside_the_document_as_events_write_them() -> None:
-    assert thing_document("acme:lamp", 7, 1_500_000, 2_000_001, {"policyId": "acme:owner"}) == {
-        "policyId": "acme:owner",
-        "thingId": "acme:lamp",
-        "_revision": 7,
-        "_created": "1970-01-01T00:00:01.500000Z",
-        "_modified": "1970-01-01T00:00:02.000001Z",
-    }

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -29,7 +30,7 @@ from spark_store.lake.rows import RowKey
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries import export as module
-from spark_store.queries.export import SCHEMA, Export, filter_rows, merge_ordered, newest
+from spark_store.queries.export import SCHEMA, export_events, filter_rows, merge_ordered, newest
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits
 from tests.support.dice import dice
@@ -47,6 +48,11 @@ def events(*keys: tuple[str, str, int]) -> pa.Table:
 
 def keys(tables: Iterator[pa.Table]) -> list[tuple[str, str, int]]:
     return [tuple(row[name] for name in RowKey._fields) for table in tables for row in table.to_pylist()]
+
+
+def exported_to(out: Path, lake: Lake, selection: EventSelection | None = None, **options: Any) -> dict[str, Any]:
+    given = {"limits": QueryLimits(), "cancellation": Cancellation(), **options}
+    return export_events(lake, selection or EventSelection(), out, **given)
 
 
 @pytest.fixture
@@ -124,7 +130,7 @@ def test_a_damaged_event_of_the_journal_is_reported_and_nothing_written(
     with contextlib.closing(sqlite3.connect(lake.journal, isolation_level=None)) as journal:
         journal.execute(f"UPDATE entries SET {damage} WHERE seq = 5")
     with pytest.raises(StoreUnavailable, match=r"found: .*; the file is damaged: stop the service, and restore"):
-        Export(lake).run(EventSelection(), tmp_path / "it.parquet")
+        exported_to(tmp_path / "it.parquet", lake)
     assert list(tmp_path.glob("*it*")) == []
 
 
@@ -165,9 +171,9 @@ def test_cancellation_is_checked_after_each_filtered_slice(monkeypatch: pytest.M
 def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path) -> None:
     shown: list[int] = []
     out = tmp_path / "it.parquet"
-    written = Export(lake, progress=shown.append).run(EventSelection(), out)
-    assert (written.rows, written.first_revision, written.last_revision) == (9, 1, 5)
-    assert written.bytes == out.stat().st_size
+    written = exported_to(out, lake, progress=shown.append)
+    assert (written["rows"], written["first_revision"], written["last_revision"]) == (9, 1, 5)
+    assert written["bytes"] == out.stat().st_size
     table = pq.read_table(out)
     assert table.schema.remove_metadata() == SCHEMA
     found = keys(iter([table]))
@@ -178,29 +184,28 @@ def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path) -> None:
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(LimitExceeded, match="found at least 9 events, expected at most 8"):
-        Export(lake, QueryLimits(60, 8)).run(EventSelection(), tmp_path / "it.parquet")
+        exported_to(tmp_path / "it.parquet", lake, limits=QueryLimits(60, 8))
     assert not (tmp_path / "it.parquet").exists()
     with pytest.raises(OutputUnusable):
-        Export(lake).run(EventSelection(), tmp_path)
+        exported_to(tmp_path, lake)
 
 
 def test_an_export_that_is_cancelled_after_its_last_part_writes_nothing(lake: Lake, tmp_path: Path) -> None:
     cancellation = Cancellation()
-    export = Export(lake, cancellation=cancellation, progress=lambda _: cancellation.cancel())
     with pytest.raises(QueryCancelled, match="the query was cancelled"):
-        export.run(EventSelection(), tmp_path / "it.parquet")
+        exported_to(tmp_path / "it.parquet", lake, cancellation=cancellation, progress=lambda _: cancellation.cancel())
     assert not list(tmp_path.glob("*.parquet"))
 
 
 def test_an_export_that_times_out_while_reading_the_journal_writes_no_file(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(QueryTimeout, match="the query did not end within 0 s"):
-        Export(lake, QueryLimits(0.0)).run(EventSelection(), tmp_path / "it.parquet")
+        exported_to(tmp_path / "it.parquet", lake, limits=QueryLimits(0.0))
     assert list(tmp_path.glob("*.parquet")) == []
 
 
 def test_an_export_leaves_out_erased_events_that_lake_and_journal_still_have(lake: Lake, tmp_path: Path) -> None:
     def exported() -> list[tuple[str, str, int]]:
-        Export(lake).run(EventSelection(), tmp_path / "it.parquet", force=True)
+        exported_to(tmp_path / "it.parquet", lake, force=True)
         return keys(iter([pq.read_table(tmp_path / "it.parquet")]))
 
     everything = exported()
@@ -217,8 +222,8 @@ def test_an_export_leaves_out_erased_events_that_lake_and_journal_still_have(lak
 
 
 def test_the_events_of_one_entity_are_those_of_lake_and_journal(lake: Lake, tmp_path: Path) -> None:
-    found = Export(lake).run(EventSelection(entity=LAMP.id, entity_type="thing"), tmp_path / "it.parquet")
-    assert (found.rows, found.first_revision, found.last_revision) == (5, 1, 5)
+    found = exported_to(tmp_path / "it.parquet", lake, EventSelection(entity=LAMP.id, entity_type="thing"))
+    assert (found["rows"], found["first_revision"], found["last_revision"]) == (5, 1, 5)
 
 
 def test_an_export_with_an_empty_lake_returns_the_journal_events(tmp_path: Path) -> None:
@@ -227,7 +232,7 @@ def test_an_export_with_an_empty_lake_returns_the_journal_events(tmp_path: Path)
     journal = Journal.open(lake.journal)
     journal.append([change(LAMP, 1)])
     journal.close()
-    assert Export(lake).run(EventSelection(), tmp_path / "it.parquet").rows == 1
-    nothing = Export(lake).run(EventSelection(first=2), tmp_path / "none.parquet")
-    assert (nothing.rows, nothing.first_revision) == (0, None)
+    assert exported_to(tmp_path / "it.parquet", lake)["rows"] == 1
+    nothing = exported_to(tmp_path / "none.parquet", lake, EventSelection(first=2))
+    assert (nothing["rows"], nothing["first_revision"]) == (0, None)
     assert pq.read_table(tmp_path / "none.parquet").num_rows == 0

@@ -17,29 +17,20 @@ from spark_store.errors import (
     StoreError,
     StoreUnavailable,
 )
-from spark_store.lake.connect_address import publish_address
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import (
     Cancellation,
     QueryLimits,
     SparkQueries,
-    finder,
     translate_error,
 )
 from tests.support.lake.sql_query import sql
 from tests.support.table import each_row
 
 
-def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    lake.pipeline.mkdir(parents=True)
-    with publish_address(lake.connect, "sc://localhost:1"):
-        assert finder(lake, None, is_off=False)() == "sc://localhost:1"
-        assert finder(lake, "sc://spark.example:15002", is_off=True)() == "sc://spark.example:15002"
-        with pytest.raises(QueryRefused, match=r"spark.mode is off: set spark.mode"):
-            finder(lake, None, is_off=True)()
+def test_without_a_running_pipeline_the_next_step_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="expected the address of a running pipeline"):
-        finder(lake, None, is_off=False)()
+        SparkQueries(Lake(tmp_path)).run(sql("SELECT 1"), QueryLimits(60))
 
 
 @each_row(
@@ -48,21 +39,21 @@ def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path
         (
             'status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"',
             StoreUnavailable,
-            "expected a pipeline",
+            "when the pipeline runs",
         ),
         (
             'status = StatusCode.UNAVAILABLE\ndetails = "Stream removed (Socket closed)"',
             StoreUnavailable,
-            "ended during",
+            "when the pipeline runs",
         ),
         (
             'status = StatusCode.UNAUTHENTICATED\ndetails = "Invalid authentication token"',
             StoreUnavailable,
-            "does not know this token",
+            "when the pipeline runs",
         ),
-        ('status = StatusCode.CANCELLED\ndetails = "RST_STREAM"', StoreUnavailable, "ended during"),
-        ("[INVALID_HANDLE.SESSION_NOT_FOUND] gone", StoreUnavailable, "ended during"),
-        ("Job 7 cancelled because SparkContext was shut down", StoreUnavailable, "ended during"),
+        ('status = StatusCode.CANCELLED\ndetails = "RST_STREAM"', StoreUnavailable, "when the pipeline runs"),
+        ("[INVALID_HANDLE.SESSION_NOT_FOUND] gone", StoreUnavailable, "when the pipeline runs"),
+        ("Job 7 cancelled because SparkContext was shut down", StoreUnavailable, "when the pipeline runs"),
         ("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table to version 0.", StoreUnavailable, "are missing"),
         ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file", StoreUnavailable, "are missing"),
         ("OSError: [Errno 28] Error writing bytes to file. No space left on device", StoreUnavailable, "free space"),
@@ -86,21 +77,14 @@ def test_errors_of_spark_are_distinguished(text: str, expected: type[StoreError]
 
 
 def test_a_query_that_was_stopped_before_it_began_looks_for_no_pipeline(tmp_path: Path) -> None:
-    asked: list[str] = []
     before = set(threading.enumerate())
-
-    def address() -> str:
-        asked.append("")
-        return ""
-
-    queries = SparkQueries(Lake(tmp_path), address)
+    queries = SparkQueries(Lake(tmp_path))
     with pytest.raises(QueryTimeout, match=r"within 0 s"):
         queries.run(sql("SELECT 1"), QueryLimits(0))
     cancellation = Cancellation()
     cancellation.cancel()
     with pytest.raises(QueryCancelled):
         queries.run(sql("SELECT 1"), QueryLimits(60), cancellation)
-    assert asked == []
     assert set(threading.enumerate()) <= before
 
 
