@@ -3,11 +3,12 @@
 Spark and Delta never wait for the disk. So the pipeline calls `sync` before the watermark covers events, and before files
 are removed that were replaced. A power cut may leave later files empty; no one relies on those versions, and they are
 written again: `repair` removes damaged commits. One system call makes the lake's file system durable; where there is none,
-all file systems are synced.
+each file is synced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 
 from spark_store.errors import translate_system_error
-from spark_store.files import size_of
+from spark_store.files import size_of, sync_path
 from spark_store.lake.tables import LOG_RETENTION, TABLES, Lake
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -42,7 +43,7 @@ def sync(lake: Lake) -> None:
 def _sync_folder(folder: Path) -> None:
     call: Callable[[int], int] | None = getattr(_LIBC, "syncfs", None)
     if call is None:
-        os.sync()
+        sync_files(folder)
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -51,6 +52,15 @@ def _sync_folder(folder: Path) -> None:
             raise OSError(number, os.strerror(number), str(folder))
     finally:
         os.close(descriptor)
+
+
+def sync_files(folder: Path) -> None:
+    """The same, file by file. Raises OSError."""
+    for place, _, names in os.walk(folder, topdown=False, followlinks=True):
+        for path in (*(Path(place) / name for name in names), Path(place)):
+            # Removed meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                sync_path(path)
 
 
 def repair(lake: Lake) -> list[Path]:

@@ -78,12 +78,12 @@ def test_a_disk_that_refuses_makes_the_store_unavailable(place: Lake, monkeypatc
         durability.sync(Lake(place.folder / "elsewhere"))
 
 
-def test_without_syncfs_all_file_systems_are_made_durable(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
+def test_without_syncfs_every_file_and_folder_is_made_durable(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda it: found.append(os.readlink(f"/proc/self/fd/{it}")))
     monkeypatch.setattr(durability, "_LIBC", object())
     durability.sync(place)
-    assert calls == ["sync"]
+    assert sorted(found) == sorted(str(it) for it in (place.folder, *place.folder.rglob("*")))
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "rows"])
@@ -104,11 +104,17 @@ def test_a_newest_commit_damaged_by_a_power_failure_is_removed(place: Lake, dama
     assert durability.repair(place) == []
 
 
-def test_files_of_a_partition_are_checked_too(place: Lake) -> None:
+def test_files_of_a_partition_are_made_durable_and_checked_too(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Path(place.path(FULL_SNAPSHOTS))
     for number in (7, 8):
         write_deltalake(table, pa.table({"n": [1], "as_of": [number]}), mode="append", partition_by=["as_of"])
     (file,) = (table / "as_of=8").iterdir()
+    found: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda it: found.append(os.readlink(f"/proc/self/fd/{it}")))
+        patched.setattr(durability, "_LIBC", object())
+        durability.sync(place)
+    assert {str(file), str(file.parent)} <= set(found)
     publish(place, before=True)
     assert durability.repair(place) == []
     os.truncate(file, 0)
