@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from spark_store.errors import damaged_table, translate_lake_error, translate_system_error
+from spark_store.errors import StoreUnavailable, damaged_table, translate_lake_error, translate_system_error
 from spark_store.files import size_of
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
@@ -32,6 +32,9 @@ CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verificat
 
 CUT = timedelta(milliseconds=1)
 """By how much the log cuts times."""
+
+_TRIES = 20
+"""How often versions of several tables are read until they are of the same time."""
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
@@ -55,7 +58,7 @@ def pending_erasures(lake: Lake) -> list[Erasure]:
 
 
 class PastVersions(NamedTuple):
-    """Versions of the tables that a search of the past reads.
+    """Versions of the tables that a search of the past reads, which were the newest ones at the same time.
 
     `seq`: the event that the full snapshot ends with; 0 for none.
     """
@@ -69,15 +72,18 @@ class PastVersions(NamedTuple):
 def versions_before(lake: Lake, before: datetime) -> PastVersions:
     """Return the present versions, with the newest full snapshot from before an instant.
 
-    Retention changes the tables in the opposite order: what it replaces meanwhile by a snapshot is there in one form at
-    least. No row is read.
+    Retention deletes from one table after the other: versions of different times can lack what it moves between them. No row
+    is read.
     """
-    events = _version(lake, EVENTS)
-    with open_table(lake, FULL_SNAPSHOTS) as delta:
-        # Statistics of times are cut to milliseconds.
-        found = [seq for seq, at in _newest_changes(delta).items() if at < before - CUT]
-        full_snapshots = delta.version()
-    return PastVersions(events, _version(lake, SNAPSHOTS), full_snapshots, max(found, default=0))
+    for _ in range(_TRIES):
+        events, snapshots = _version(lake, EVENTS), _version(lake, SNAPSHOTS)
+        with open_table(lake, FULL_SNAPSHOTS) as delta:
+            # Statistics of times are cut to milliseconds.
+            found = [seq for seq, at in _newest_changes(delta).items() if at < before - CUT]
+            past = PastVersions(events, snapshots, delta.version(), max(found, default=0))
+        if (_version(lake, EVENTS), _version(lake, SNAPSHOTS)) == (events, snapshots):
+            return past
+    raise StoreUnavailable(f"{lake.folder}: the tables' versions changed each time they were read; retry")
 
 
 def _version(lake: Lake, table: Table) -> int:

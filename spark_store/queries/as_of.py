@@ -3,7 +3,7 @@
 The newest snapshot from before the instant has the states to begin with (`spark_store.pipeline.snapshots`), unless a thing
 has a newer row in `snapshots`. Spark's workers fold later events and drop impossible matches
 (`spark_store.queries.as_of_fold`). So the cost grows with the things and the events since the snapshot, not with the
-history. Tables are read at fixed versions, so that maintenance beside the query changes nothing.
+history. Tables are read at versions of the same time, so that maintenance beside the query changes nothing.
 
 The present policy of a thing decides who can read, from the journal; if the thing was deleted since, even if it was created
 again, its last policy as it was at the deletion. The caller supplies the `Access` (`matching`). Erased things are left out,

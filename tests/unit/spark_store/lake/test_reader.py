@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,23 +43,32 @@ def test_a_table_knows_its_last_transaction_its_rows_and_its_size(tmp_path: Path
     assert reader.size(place, EVENTS).bytes > 0
 
 
-def test_versions_read_during_retention_lack_no_event_whose_snapshot_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Retention appends snapshots first and deletes events last: here it runs while versions are read."""
+def test_versions_of_different_times_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if retention committed to two tables while their versions are read."""
     place, read = Lake(tmp_path), reader._newest_changes
     for table in (EVENTS, SNAPSHOTS, FULL_SNAPSHOTS):
         write_deltalake(place.path(table), pa.table({"n": [1]}))
+    commits = iter([SNAPSHOTS, EVENTS])
 
-    def while_retention_runs(delta: DeltaTable) -> dict[int, datetime]:
+    def while_a_writer_commits(delta: DeltaTable) -> dict[int, datetime]:
         found = read(delta)
-        for table in (SNAPSHOTS, FULL_SNAPSHOTS, EVENTS):
+        if (table := next(commits, None)) is not None:
             write_deltalake(place.path(table), pa.table({"n": [2]}), mode="append")
         return found
 
-    monkeypatch.setattr(reader, "_newest_changes", while_retention_runs)
+    monkeypatch.setattr(reader, "_newest_changes", while_a_writer_commits)
     found = reader.versions_before(place, datetime.now(UTC))
-    assert (found.events, found.full_snapshots, found.snapshots) == (0, 0, 1)
+    assert found == (1, 1, 0, 0)
+
+
+def test_versions_that_change_during_every_read_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a batch were appended whenever the versions are read."""
+    place, versions = Lake(tmp_path), itertools.count()
+    write_deltalake(place.path(FULL_SNAPSHOTS), pa.table({"n": [1]}))
+    monkeypatch.setattr(reader, "_version", lambda *_: next(versions))
+    monkeypatch.setattr(reader, "_newest_changes", lambda _: {})
+    with pytest.raises(StoreUnavailable, match="changed each time they were read; retry"):
+        reader.versions_before(place, datetime.now(UTC))
 
 
 def test_the_times_of_events_are_read_from_the_log(tmp_path: Path) -> None:
