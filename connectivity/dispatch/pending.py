@@ -11,7 +11,6 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
 from typing import TypeAlias
 
 import structlog
@@ -230,11 +229,10 @@ class PendingRequests(ConnectionComponent):
             )
 
     def _count(self, pending: PendingRequest, step: int) -> None:
-        delivery, counter = pending.arrival.delivery, self._unheld
+        counter = self._unheld
         if pending.ended is not None:
             counter = self._held
-            delivery.waits += step
-            delivery.ours_since = monotonic()
+            pending.arrival.count_waits(step)
         counter[pending.arrival.route.connection_id] += step
 
     def _set_timer(self) -> None:

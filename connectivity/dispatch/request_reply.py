@@ -181,7 +181,7 @@ class RequestReply:
         if arrival.delivery.redelivered and is_same:
             self.pending.drop(earlier)
             former.ledger.forget(former)
-            arrival.redeliveries += (former.delivery, *former.redeliveries)
+            arrival.settle_also(former.delivery, *former.redeliveries)
             return None
         return _DUPLICATE
 

@@ -135,7 +135,8 @@ class RetryBuffer:
                 consumer.working_since = now
             elif now - consumer.working_since > timeout:
                 for delivery in consumer.unsettled():
-                    if not delivery.waits and now - max(delivery.arrived, delivery.ours_since) > timeout:
+                    waiting = delivery.settled_with or delivery
+                    if not waiting.waits and now - max(delivery.arrived, waiting.ours_since) > timeout:
                         consumer.reject(delivery, now)
 
     def hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count, repeat
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -108,6 +108,17 @@ class InboundDelivery:
         if self.open == 0:
             self.end()
 
+    def count_waits(self, step: int) -> None:
+        """Note that the delivery begins to wait for others (1), or has waited (-1)."""
+        self.delivery.waits += step
+        self.delivery.ours_since = monotonic()
+
+    def settle_also(self, *redeliveries: Delivery) -> None:
+        """Settle further deliveries of the same message with this one."""
+        for each in redeliveries:
+            each.settled_with = self.delivery
+        self.redeliveries += redeliveries
+
     def fail(self) -> None:
         """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""
         self.outcome = Outcome.DROPPED
@@ -182,8 +193,7 @@ class DeliveryLedger:
             return False
         earlier = self.pending.get(key)
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
-            inbound.delivery.waits = earlier.delivery.waits
-            earlier.redeliveries.append(inbound.delivery)
+            earlier.settle_also(inbound.delivery)
             return True
         failed = self.failed.get(key)
         if failed is not None and failed.is_refused and failed.digest == digest(inbound.delivery):
