@@ -112,12 +112,12 @@ class Supervisor:
             connection, self._targets, [route for reader in readers for route in reader.routes]
         )
         self._opening: asyncio.Task[None] | None = None
-        self.deliveries = RetryBuffer(dispatch.dispatcher.handle, store, dispatch.turns)
+        self.deliveries = RetryBuffer(connection.id, dispatch.dispatcher.handle, store, dispatch.turns)
         self._consume = replace(
             consume,
             on_committed=partial(store.note_committed, connection.id),
-            names_of=partial(self.deliveries.names_of, connection.id),
-            on_new_session=partial(self.deliveries.forget_names, connection.id, len(readers)),
+            names_of=self.deliveries.names_of,
+            on_new_session=partial(self.deliveries.forget_names, len(readers)),
         )
         self.clients = [
             ConnectionClient(

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from connectivity.sources import consumer
 from connectivity.store import answer_repository
 from connectivity.transports.base import Delivery
+from spark_store.errors import StoreUnavailable
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import pause, streaming, turn, until
 from tests.support.memory_transport import MemoryLink
@@ -98,3 +100,39 @@ async def test_an_unavailable_store_does_not_prevent_a_session_whose_deliveries_
     running.harness.disk.full = False
     await running.answered(3)
     assert running.harness.values() == [1, 2, 1]
+
+
+async def test_deliveries_of_an_earlier_session_are_forgotten_by_the_next_opening_of_the_connection() -> None:
+    running = await Running.opened()
+    running.send(turn(1), name="mqtt:1")
+    await running.answered(1)
+    running.harness.disk.full = True
+    running.send(turn(2), name="key:1")
+    with capture_logs():
+        await until(lambda: not running.harness.store.commits.is_available)
+        await begin_session(running)
+        await running.reopen()
+    running.send(turn(1), name="mqtt:1", again="yes")
+    running.harness.disk.full = False
+    await running.answered(3)
+    assert running.harness.values() == [1, 2, 1]
+
+
+async def test_each_failure_to_forget_the_deliveries_of_an_earlier_session_is_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = await Running.opened()
+    failures = [StoreUnavailable("a page cannot be written")] * 4
+
+    async def fail(*_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(consumer, "forget_answers", fail)
+    running.supervisor.deliveries._pause = 0.001
+    with capture_logs() as lines:
+        await begin_session(running)
+        await running.linked_again()
+        running.send(turn(1))
+        await running.answered(1)
+    assert [line["event"] for line in lines].count("deliveries of an earlier session not forgotten yet") == 4
