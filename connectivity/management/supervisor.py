@@ -117,7 +117,7 @@ class Supervisor:
             consume,
             on_committed=partial(store.note_committed, connection.id),
             names_of=self.deliveries.names_of,
-            on_new_session=partial(self.deliveries.forget_names, len(readers)),
+            on_new_session=self._forget_names,
         )
         self.clients = [
             ConnectionClient(
@@ -282,6 +282,12 @@ class Supervisor:
         self._meter.log.disable()
         # Ends the waiting for clients of a closed connection.
         self.attempted.set()
+
+    async def _forget_names(self, prefix: str) -> None:
+        """Forget the deliveries of an earlier session, whose names have a prefix."""
+        for component in self._components:
+            component.forget_names(self.connection.id, prefix)
+        await self.deliveries.forget_names(len(self.connection.sources), prefix)
 
     async def _wait(self, done: Awaitable[Any], links: list[Link], seconds: float) -> None:
         """Wait until `done` is done, all links are lost, or the time is over."""

@@ -183,6 +183,10 @@ class RsioHandler(SessionHandler):
             else:
                 registry.leave(address)
 
+    def forget_names(self, connection_id: str, prefix: str) -> None:
+        for registry in self._of(connection_id):
+            registry.forget_names(prefix)
+
     async def part(self, connection_id: str) -> None:
         if not (registries := self._of(connection_id)):
             return
