@@ -76,6 +76,8 @@ def read_days(value: object) -> object:
 
 
 _EXPECTED_DAYS = "a number of days above 0, such as 30"
+_DAYS_FORM = r"\s*\+?(?:0*[1-9][0-9]*\.?[0-9]*|0*\.0*[1-9][0-9]*)(?:[eE][+-]?[0-9]+)?\s*"
+"""How `float` reads a number above 0 in a text."""
 
 
 def _is_no_number(value: object) -> bool:
@@ -150,7 +152,7 @@ DurationOrForever = Annotated[
 ]
 """A duration; None is forever."""
 
-DaysForm = Annotated[float, Field(gt=0)] | str | None
+DaysForm = Annotated[float, Field(gt=0)] | Annotated[str, Field(pattern=f"^{_DAYS_FORM}$")] | None
 MemoryForm = Annotated[str, Field(pattern="^[1-9][0-9]{0,5}[kmg]$")]
 
 WHOLE = _number("a whole number")
