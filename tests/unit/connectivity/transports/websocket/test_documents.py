@@ -57,6 +57,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"specificConfig": {"maxAcceptsPerAddress": "1_0"}}, "specificConfig.maxAcceptsPerAddress", "a whole number"),
     ({"specificConfig": {"maxUnsettled": "1_0"}}, "specificConfig.maxUnsettled", "a whole number"),
     ({"specificConfig": {"maxFrame": "10B"}}, "specificConfig.maxFrame", "at least 1024"),
+    ({"specificConfig": {"maxFrame": "4MiB/s"}}, "specificConfig.maxFrame", "a size such as"),
     ({"specificConfig": {"maxFrame": "\u0661\u0660KiB"}}, "specificConfig.maxFrame", "a size such as"),
     ({"specificConfig": {"tokens": "tablet"}}, "specificConfig.tokens", "SHA-256"),
     ({"specificConfig": {"maxPear": "1"}}, "specificConfig.maxPear", "maxPeers"),
