@@ -217,10 +217,7 @@ class DeliveryLedger:
             return not inbound.delivery.redelivered
         failed = self._failed(inbound, inbound.key)
         failed.requeues += 1
-        if failed.requeues > MAX_REQUEUES:
-            del self.failed[inbound.key]
-            return False
-        return True
+        return failed.requeues <= MAX_REQUEUES
 
     def finish(self, key: _DeliveryKey) -> None:
         """Forget how often a delivery was requeued that is not requeued again."""
