@@ -157,13 +157,13 @@ class InboundDelivery:
 class _FailedDelivery:
     """A delivery that was requeued, or whose responses the broker refused and would refuse again.
 
-    `acks`: the successful acknowledgements of others, which do not give them again.
+    `acks`: by signal, the successful acknowledgements of others, which do not give them again.
     """
 
     digest: bytes
     is_refused: bool = False
     requeues: int = 0
-    acks: tuple[Acknowledgement, ...] = ()
+    acks: dict[str, tuple[Acknowledgement, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -224,19 +224,21 @@ class DeliveryLedger:
         if (failed := self.failed.get(key)) is not None and not failed.is_refused:
             del self.failed[key]
 
-    def keep_acks(self, inbound: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
-        """Remember the successful acknowledgements of others for the redelivery, which does not repeat them."""
+    def keep_acks(self, inbound: InboundDelivery, signal: str, acks: Sequence[Acknowledgement]) -> None:
+        """Remember the successful acknowledgements of others for the redelivery, which does not repeat them.
+
+        `signal`: the name of the signal in its delivery.
+        """
         earlier = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
         if inbound.key is not None and earlier:
-            self._failed(inbound, inbound.key).acks = earlier
+            self._failed(inbound, inbound.key).acks[signal] = earlier
 
-    def take_acks(self, inbound: InboundDelivery) -> tuple[Acknowledgement, ...]:
-        """Return the acknowledgements that an earlier delivery received from others."""
+    def take_acks(self, inbound: InboundDelivery, signal: str) -> tuple[Acknowledgement, ...]:
+        """Return the acknowledgements that a signal of an earlier delivery received from others."""
         failed = self.failed.get(inbound.key) if inbound.key is not None and inbound.delivery.redelivered else None
         if failed is None or failed.digest != digest(inbound.delivery):
             return ()
-        acks, failed.acks = failed.acks, ()
-        return acks
+        return failed.acks.pop(signal, ())
 
     def is_executed(self, name: DeliveryName, *, may_be_repeated: bool) -> bool:
         """Return whether this request or cancel was executed before; if not, remember it as executed."""
