@@ -76,6 +76,8 @@ def read_days(value: object) -> object:
 
 
 _EXPECTED_DAYS = "a number of days above 0, such as 30"
+_DAYS_FORM = r"\s*\+?(?:0*[1-9][0-9]*\.?[0-9]*|0*\.0*[1-9][0-9]*)(?:[eE][+-]?[0-9]+)?\s*"
+"""How `float` reads a number above 0 in a text."""
 
 
 def _is_no_number(value: object) -> bool:
@@ -92,6 +94,17 @@ def _number(expected: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def _read_size(value: object) -> object:
+    """Refuse texts of which the library would only read the beginning: of 1,048,576 a single byte."""
+    if isinstance(value, bool) or (isinstance(value, str) and _SIZE.fullmatch(value) is None):
+        raise ValueError("a size such as 512KiB or 1MiB")
+    return value
+
+
+_SIZE_FORM = r"\s*[0-9]*\.?[0-9]+\s*[a-zA-Z]*\s*"
+_SIZE = re.compile(_SIZE_FORM, re.ASCII)
 
 
 def read_list(value: object) -> object:
@@ -150,13 +163,14 @@ DurationOrForever = Annotated[
 ]
 """A duration; None is forever."""
 
-DaysForm = Annotated[float, Field(gt=0)] | str | None
+DaysForm = Annotated[float, Field(gt=0)] | Annotated[str, Field(pattern=f"^{_DAYS_FORM}$")] | None
+SizeForm = Annotated[str, Field(pattern=f"^{_SIZE_FORM}$")] | Annotated[int, Field(ge=0)]
 MemoryForm = Annotated[str, Field(pattern="^[1-9][0-9]{0,5}[kmg]$")]
 
 WHOLE = _number("a whole number")
-"""For a number. This and `SIZE` come after the limits, which the JSON schema would lose otherwise."""
+"""For a number. This comes after the limits, which the JSON schema would lose otherwise."""
 
-SIZE = _number("a size such as 512KiB or 1MiB")
+SIZE = BeforeValidator(_read_size, json_schema_input_type=SizeForm)
 """For a number of bytes."""
 
 Positive = Annotated[int, Field(ge=1), WHOLE]

@@ -154,7 +154,11 @@ class RetentionSettings(Section):
         extra="allow",
         json_schema_extra={
             "propertyNames": {"pattern": _NAMESPACE},
-            "allOf": [{"properties": dict.fromkeys(RetentionSetting.model_fields, _NO_LIMIT)}],
+            "allOf": [
+                {"properties": dict.fromkeys(RetentionSetting.model_fields, _NO_LIMIT)},
+                # Limits alone are one rule.
+                {"not": {"minProperties": 1, "propertyNames": {"enum": [*RetentionSetting.model_fields]}}},
+            ],
         },
     )
 

@@ -118,7 +118,7 @@ class CommandHandler:
             elif has_labels:
                 arrival.note(outcome_of_error(response.fault), is_done=False)
         elif isinstance(requested, RequestedAcks) and not requested.is_plain("twin"):
-            pending = self._request_reply.hold(command, requested, received_signal.route, arrival)
+            pending = self._request_reply.hold(command, requested, received_signal, arrival)
         return RespondEffect(arrival, response, received_signal.route, pending)
 
     def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | ErrorResponse | None:

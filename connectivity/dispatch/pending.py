@@ -11,7 +11,6 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
 from typing import TypeAlias
 
 import structlog
@@ -39,10 +38,11 @@ MayAnswer: TypeAlias = Callable[[str, Sequence[str]], bool]
 class PendingRequest:
     """One signal that waits, to be answered by `route`.
 
-    `ended` finishes its delivery; None where the delivery does not wait. Until `is_done` (a command is durable, a live
-    signal is sent) neither acknowledgements nor the timeout end it. `fallback` is the response to a live signal at its
-    timeout, if its sender asked for one. `may_answer(connection, subjects)` decides whether a response to a live signal is
-    accepted: none is before the signal is sent.
+    `name` distinguishes a command from others in its delivery. `ended` finishes its delivery; None where the delivery does
+    not wait. Until `is_done` (a command is durable, a live signal is sent) neither acknowledgements nor the timeout end it.
+    `fallback` is the response to a live signal at its timeout, if its sender asked for one.
+    `may_answer(connection, subjects)` decides whether a response to a live signal is accepted: none is before the signal is
+    sent.
     """
 
     __slots__ = (
@@ -57,6 +57,7 @@ class PendingRequest:
         "is_late",
         "is_over",
         "may_answer",
+        "name",
         "postings",
         "route",
         "signal",
@@ -78,6 +79,7 @@ class PendingRequest:
         self.collector = collector
         self.arrival = arrival
         self.route = route
+        self.name = ""
         self.ended = ended
         self.deadline = deadline
         self.is_done = not isinstance(signal, Command)
@@ -230,11 +232,10 @@ class PendingRequests(ConnectionComponent):
             )
 
     def _count(self, pending: PendingRequest, step: int) -> None:
-        delivery, counter = pending.arrival.delivery, self._unheld
+        counter = self._unheld
         if pending.ended is not None:
             counter = self._held
-            delivery.waits += step
-            delivery.ours_since = monotonic()
+            pending.arrival.count_waits(step)
         counter[pending.arrival.route.connection_id] += step
 
     def _set_timer(self) -> None:

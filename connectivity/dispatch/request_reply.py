@@ -42,6 +42,7 @@ from connectivity.sources.acknowledgements import (
     requested_acks,
 )
 from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.reply_target import ReplyTargetPublisher
@@ -181,15 +182,17 @@ class RequestReply:
         if arrival.delivery.redelivered and is_same:
             self.pending.drop(earlier)
             former.ledger.forget(former)
-            arrival.redeliveries += (former.delivery, *former.redeliveries)
+            arrival.settle_also(former.delivery, *former.redeliveries)
             return None
         return _DUPLICATE
 
     def hold(
-        self, command: Command, requested: RequestedAcks, route: ReplyTargetPublisher, arrival: InboundDelivery
+        self, command: Command, requested: RequestedAcks, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> PendingRequest:
         """Wait for the acknowledgements that a command requests; `command_persisted` adds the service's own."""
-        return self.pending.begin(command, requested, "twin", arrival, route, arrival.finish)
+        pending = self.pending.begin(command, requested, "twin", arrival, received_signal.route, arrival.finish)
+        pending.name = received_signal.name
+        return pending
 
     def command_persisted(self, pending: PendingRequest, response: Response) -> None:
         """Note that the command is durable, and have others acknowledge its event."""
@@ -198,7 +201,7 @@ class RequestReply:
         pending.ended = pending.arrival.respond()
         headers = pending.signal.headers
         acks = [acknowledgement_of(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
-        earlier_acks = pending.arrival.ledger.take_acks(pending.arrival)
+        earlier_acks = pending.arrival.ledger.take_acks(pending.arrival, pending.name)
         self.pending.mark_durable(pending, *acks, *earlier_acks)
         if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
             self._request_acks(pending, response, labels)
@@ -377,8 +380,9 @@ class RequestReply:
         arrival = pending.arrival
         if pending.ended is not None:
             arrival.note(outcome, is_done=True)
-            if isinstance(signal, Command) and arrival.outcome is Outcome.REDELIVER:
-                arrival.ledger.keep_acks(arrival, collector.acks)
+            if isinstance(signal, Command):
+                # Another signal may still fail; the end of the delivery forgets them otherwise.
+                arrival.ledger.keep_acks(arrival, pending.name, collector.acks)
         try:
             self._replies.post(pending.route, answer, pending.ended or ignore_outcome, arrival)
         except Exception:

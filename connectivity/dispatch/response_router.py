@@ -76,10 +76,15 @@ class ResponseRouter:
             route.post(answer, both, unasked=unasked)
             ended = both
         if target is not None:
+
+            def confirmed(error: ConnectivityError | None) -> None:
+                arrival.count_waits(-1)
+                ended(error)
+
             # It waits for the broker of another connection.
-            arrival.delivery.waits += 1
+            arrival.count_waits(1)
             headers = without_reply_address(answer.headers) if route.is_listener else answer.headers
-            _send(target, replace(answer, headers={**headers, DIVERTED_FROM: route.connection_id}), ended)
+            _send(target, replace(answer, headers={**headers, DIVERTED_FROM: route.connection_id}), confirmed)
         elif not diverted.is_preserved:
             route.counters.not_diverted.note(answer, words=diverted.reason or None)
             ended(None)

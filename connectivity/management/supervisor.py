@@ -112,12 +112,12 @@ class Supervisor:
             connection, self._targets, [route for reader in readers for route in reader.routes]
         )
         self._opening: asyncio.Task[None] | None = None
-        self.deliveries = RetryBuffer(dispatch.dispatcher.handle, store, dispatch.turns)
+        self.deliveries = RetryBuffer(connection.id, dispatch.dispatcher.handle, store, dispatch.turns)
         self._consume = replace(
             consume,
             on_committed=partial(store.note_committed, connection.id),
-            names_of=partial(self.deliveries.names_of, connection.id),
-            on_new_session=partial(self.deliveries.forget_names, connection.id, len(readers)),
+            names_of=self.deliveries.names_of,
+            on_new_session=self._forget_names,
         )
         self.clients = [
             ConnectionClient(
@@ -282,6 +282,12 @@ class Supervisor:
         self._meter.log.disable()
         # Ends the waiting for clients of a closed connection.
         self.attempted.set()
+
+    async def _forget_names(self, prefix: str) -> None:
+        """Forget the deliveries of an earlier session, whose names have a prefix."""
+        for component in self._components:
+            component.forget_names(self.connection.id, prefix)
+        await self.deliveries.forget_names(len(self.connection.sources), prefix)
 
     async def _wait(self, done: Awaitable[Any], links: list[Link], seconds: float) -> None:
         """Wait until `done` is done, all links are lost, or the time is over."""

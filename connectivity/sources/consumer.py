@@ -34,6 +34,9 @@ log = structlog.get_logger(__name__)
 PAUSE = 0.5
 """Seconds before deliveries are retried that the store refused although it is available."""
 
+LONGEST_PAUSE = 60.0
+"""The most seconds between two attempts to forget deliveries of an earlier session."""
+
 PART_BYTES = 64 << 10
 """The most bytes of the deliveries of one turn, unless it is a single one."""
 
@@ -47,7 +50,10 @@ Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery
 class RetryBuffer:
     """The consumers of a connection, and the deliveries that wait because the store was unavailable."""
 
-    def __init__(self, process: Handle, store: Store, turns: SourceTurns, *, pause: float = PAUSE) -> None:
+    def __init__(
+        self, connection_id: str, process: Handle, store: Store, turns: SourceTurns, *, pause: float = PAUSE
+    ) -> None:
+        self._connection_id = connection_id
         self.process = process
         self._store = store
         self.turns = turns
@@ -57,39 +63,46 @@ class RetryBuffer:
         self.ledger = DeliveryLedger()
         self._consumers: set[SourceConsumer] = set()
         self._held: list[tuple[InboundDelivery, SourceConsumer]] = []
-        self._to_forget: set[tuple[str, int, str]] = set()
-        """Connections, sources and prefixes whose answers could not be forgotten."""
         self.recovery: asyncio.Task[None] | None = None
         """Retries the held deliveries while there are some; others wait for it."""
 
-    def names_of(self, connection: str, source: int, prefix: str) -> KnownNames:
+    def names_of(self, source: int, prefix: str) -> KnownNames:
         """Return the names with a prefix of a source's deliveries that may come again, in any order."""
         known = self.ledger.names_of(source, prefix)
         try:
-            return known._replace(
-                carried_out=[*known.carried_out, *self._store.answered_names(connection, source, prefix)]
-            )
+            answered = self._store.answered_names(self._connection_id, source, prefix)
         except StoreUnavailable as error:
-            log.warning("redeliveries not compared with the journal", connection=connection, reason=str(error))
+            self._warn("redeliveries not compared with the journal", error)
             return known
+        return known._replace(carried_out=[*known.carried_out, *answered])
 
-    async def forget_names(self, connection: str, sources: int, prefix: str) -> None:
+    async def forget_names(self, sources: int, prefix: str) -> None:
         """Forget the deliveries whose names have a prefix: the broker does not deliver them again.
 
         `sources`: how many sources the connection has.
         """
         self.ledger.forget_names(prefix)
-        self._to_forget.update((connection, it, prefix) for it in range(sources))
-        try:
-            await self._forget()
-        except StoreUnavailable as error:
-            log.warning("deliveries of an earlier session not forgotten yet", connection=connection, reason=str(error))
+        self._store.answers_to_forget.update((self._connection_id, source, prefix) for source in range(sources))
+        await self._forget()
 
-    async def _forget(self) -> None:
-        """Forget the answers to deliveries that do not come again. Raises StoreUnavailable."""
-        for each in tuple(self._to_forget):
-            await forget_answers(self._store, *each)
-            self._to_forget.discard(each)
+    @property
+    def _to_forget(self) -> Sequence[tuple[str, int, str]]:
+        """The answers that could not be forgotten yet, in earlier openings of the connection too."""
+        return [each for each in self._store.answers_to_forget if each[0] == self._connection_id]
+
+    async def _forget(self) -> bool:
+        """Forget the answers to deliveries that do not come again; False if the store does not allow it now."""
+        try:
+            for each in self._to_forget:
+                await forget_answers(self._store, *each)
+                self._store.answers_to_forget.discard(each)
+        except StoreUnavailable as error:
+            self._warn("deliveries of an earlier session not forgotten yet", error)
+            return False
+        return True
+
+    def _warn(self, event: str, error: StoreUnavailable) -> None:
+        log.warning(event, connection=self._connection_id, reason=str(error))
 
     def enter(self, consumer: SourceConsumer) -> None:
         """Add a consumer, whose deliveries wait until those of an earlier session are forgotten."""
@@ -135,7 +148,8 @@ class RetryBuffer:
                 consumer.working_since = now
             elif now - consumer.working_since > timeout:
                 for delivery in consumer.unsettled():
-                    if not delivery.waits and now - max(delivery.arrived, delivery.ours_since) > timeout:
+                    waiting = delivery.settled_with or delivery
+                    if not waiting.waits and now - max(delivery.arrived, waiting.ours_since) > timeout:
                         consumer.reject(delivery, now)
 
     def hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:
@@ -165,15 +179,17 @@ class RetryBuffer:
 
     async def _wait_for_store(self) -> None:
         """Wait until the store is available, and everything submitted to it is durable."""
+        pause = self._pause
         while True:
             if self._store.commits.is_available:
-                await asyncio.sleep(self._pause)
+                await asyncio.sleep(pause)
             await self._store.commits.wait_available()
             with contextlib.suppress(StoreUnavailable):
                 # Transactions before the barrier may still hand deliveries back.
                 await self._store.commits.barrier()
-                await self._forget()
-                break
+                if await self._forget():
+                    break
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _retry(self) -> None:
         """Process the held deliveries in order of arrival, until one is handed back again."""

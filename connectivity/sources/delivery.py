@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count, repeat
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -108,6 +108,17 @@ class InboundDelivery:
         if self.open == 0:
             self.end()
 
+    def count_waits(self, step: int) -> None:
+        """Note that the delivery begins to wait for others (1), or has waited (-1)."""
+        self.delivery.waits += step
+        self.delivery.ours_since = monotonic()
+
+    def settle_also(self, *redeliveries: Delivery) -> None:
+        """Settle further deliveries of the same message with this one."""
+        for each in redeliveries:
+            each.settled_with = self.delivery
+        self.redeliveries += redeliveries
+
     def fail(self) -> None:
         """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""
         self.outcome = Outcome.DROPPED
@@ -146,13 +157,13 @@ class InboundDelivery:
 class _FailedDelivery:
     """A delivery that was requeued, or whose responses the broker refused and would refuse again.
 
-    `acks`: the successful acknowledgements of others, which do not give them again.
+    `acks`: by signal, the successful acknowledgements of others, which do not give them again.
     """
 
     digest: bytes
     is_refused: bool = False
     requeues: int = 0
-    acks: tuple[Acknowledgement, ...] = ()
+    acks: dict[str, tuple[Acknowledgement, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -182,8 +193,7 @@ class DeliveryLedger:
             return False
         earlier = self.pending.get(key)
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
-            inbound.delivery.waits = earlier.delivery.waits
-            earlier.redeliveries.append(inbound.delivery)
+            earlier.settle_also(inbound.delivery)
             return True
         failed = self.failed.get(key)
         if failed is not None and failed.is_refused and failed.digest == digest(inbound.delivery):
@@ -207,29 +217,28 @@ class DeliveryLedger:
             return not inbound.delivery.redelivered
         failed = self._failed(inbound, inbound.key)
         failed.requeues += 1
-        if failed.requeues > MAX_REQUEUES:
-            del self.failed[inbound.key]
-            return False
-        return True
+        return failed.requeues <= MAX_REQUEUES
 
     def finish(self, key: _DeliveryKey) -> None:
         """Forget how often a delivery was requeued that is not requeued again."""
         if (failed := self.failed.get(key)) is not None and not failed.is_refused:
             del self.failed[key]
 
-    def keep_acks(self, inbound: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
-        """Remember the successful acknowledgements of others for the redelivery, which does not repeat them."""
+    def keep_acks(self, inbound: InboundDelivery, signal: str, acks: Sequence[Acknowledgement]) -> None:
+        """Remember the successful acknowledgements of others for the redelivery, which does not repeat them.
+
+        `signal`: the name of the signal in its delivery.
+        """
         earlier = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
         if inbound.key is not None and earlier:
-            self._failed(inbound, inbound.key).acks = earlier
+            self._failed(inbound, inbound.key).acks[signal] = earlier
 
-    def take_acks(self, inbound: InboundDelivery) -> tuple[Acknowledgement, ...]:
-        """Return the acknowledgements that an earlier delivery received from others."""
+    def take_acks(self, inbound: InboundDelivery, signal: str) -> tuple[Acknowledgement, ...]:
+        """Return the acknowledgements that a signal of an earlier delivery received from others."""
         failed = self.failed.get(inbound.key) if inbound.key is not None and inbound.delivery.redelivered else None
         if failed is None or failed.digest != digest(inbound.delivery):
             return ()
-        acks, failed.acks = failed.acks, ()
-        return acks
+        return failed.acks.pop(signal, ())
 
     def is_executed(self, name: DeliveryName, *, may_be_repeated: bool) -> bool:
         """Return whether this request or cancel was executed before; if not, remember it as executed."""

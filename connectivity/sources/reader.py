@@ -198,7 +198,8 @@ class SourceReader:
             if subjects is None:
                 subjects, identity = self._sender(delivery)
         except MappingError as error:
-            return DecodedDelivery((), (), *self._unreadable(error, delivery, self.route, is_read=False))
+            known = self._known_subjects(delivery)
+            return DecodedDelivery((), known, *self._unreadable(error, delivery, self.route, is_read=False))
         for route, prefix in self._routes_with_prefix:
             is_read = False
             try:
@@ -275,16 +276,27 @@ class SourceReader:
 
     def _sender(self, delivery: Delivery) -> tuple[tuple[str, ...], str | None]:
         """Return the sender's subjects, and the identity that enforcement compares. Raises _NotEnforced."""
-        context = self._context(delivery)
         try:
-            subjects = self._constant_subjects or tuple(
-                value for template in self._subjects for value in _values(template, context)
-            )
+            subjects = self._sender_subjects(delivery)
             if self._enforcement_template is None:
                 return subjects, None
-            return subjects, _values(self._enforcement_template, context)[0]
+            return subjects, _values(self._enforcement_template, self._context(delivery))[0]
         except MappingError as error:
             raise _NotEnforced(error.fault) from error
+
+    def _sender_subjects(self, delivery: Delivery) -> tuple[str, ...]:
+        """Return the sender's subjects. Raises MappingError."""
+        if self._constant_subjects is not None:
+            return self._constant_subjects
+        context = self._context(delivery)
+        return tuple(value for template in self._subjects for value in _values(template, context))
+
+    def _known_subjects(self, delivery: Delivery) -> tuple[str, ...]:
+        """Return the subjects of the sender of a delivery that is refused unread; empty if they are not known."""
+        try:
+            return self._sender_subjects(delivery)
+        except MappingError:
+            return ()
 
     def _context(
         self,

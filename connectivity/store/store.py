@@ -67,6 +67,8 @@ class Store:
         """Where histories begin."""
         self.lives = IncarnationRepository(journal, self._decided)
         """The deleted lives of entities, and who refers to a policy."""
+        self.answers_to_forget: set[tuple[str, int, str]] = set()
+        """Connections, sources and prefixes of names whose answers could not be forgotten yet."""
         self.policy_changes = PolicyChangeNotifier()
         """Notifies of policies that have changed."""
         followers = CommitFollowers(self._decided, self._cache, self.tail, self.retained_history, self.policy_changes)

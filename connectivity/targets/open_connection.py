@@ -83,6 +83,9 @@ class ConnectionComponent:
     def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
         """Process what a link reports about the reader at a reply address."""
 
+    def forget_names(self, connection_id: str, prefix: str) -> None:
+        """Forget the deliveries whose names have a prefix: the broker does not deliver them again."""
+
     async def part(self, connection_id: str) -> None:
         """Say goodbye to clients, and wait for their replies, which still arrive.
 

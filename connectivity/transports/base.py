@@ -58,7 +58,8 @@ class Delivery:
     leaves (`ReaderStatus.GONE`). `skipped` is the size of a payload that was too large to keep (or `UNKNOWN_SIZE`); the
     envelope's is then empty. `position`: partition and offset of a delivery that comes again until its offset is
     committed. `arrived` is the time in monotonic seconds, `outcome` None until it is settled. The settle timeout does not
-    run while any of its signals `waits` for others, and counts from `ours_since`, the end of a wait, if that is later.
+    run while any of its signals `waits` for others, and counts from `ours_since`, the end of a wait, if that is later. A
+    redelivery that is `settled_with` another delivery waits as long as that one.
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """
@@ -75,6 +76,7 @@ class Delivery:
     outcome: Outcome | None = None
     waits: int = 0
     ours_since: float = 0.0
+    settled_with: Delivery | None = None
     user: Hashable | None = None
     """The user of a link that several share; None if the link has one user."""
 

@@ -47,7 +47,7 @@ _MESSAGE = "patternErrorMessage"
 """The message that editors show instead of a pattern; other checkers ignore it."""
 
 _NULL: Schema = {"type": "null"}
-_INTEGER = rf"^{patterns.WHITE}*[+-]?[0-9][0-9_]*(?:\.0*)?{patterns.WHITE}*$"
+_INTEGER = rf"^{patterns.WHITE}*[+-]?[0-9]+(?:\.0*)?{patterns.WHITE}*$"
 _SWITCH = rf"^(?:{patterns.any_case('true')}|{patterns.any_case('false')})$|{patterns.REFERENCE}"
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
 _ID = rf"{patterns.WHITE}*[a-zA-Z0-9_:-]{{1,100}}{patterns.WHITE}*"

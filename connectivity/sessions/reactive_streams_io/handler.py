@@ -159,11 +159,9 @@ class RsioHandler(SessionHandler):
             key, channel = found
             reason = errors.write(error.fault)
             peer_session = registry.find(key)
-            # The session may be unknown if it was not looked up; the sender must still be allowed.
-            subjects = arrival.received.subjects or tuple(route.source.authorization_context)
             if peer_session is None:
                 self._turn_away(reason, route, channel, key)
-            elif peer_session.owners != frozenset(subjects):
+            elif peer_session.owners != frozenset(arrival.received.subjects):
                 drop("session belongs to another client", arrival, error.headers, reply_to=channel.address)
             else:
                 registry.see(key, peer_session, peer_session.part(reason))
@@ -184,6 +182,10 @@ class RsioHandler(SessionHandler):
                 registry.undelivered(address)
             else:
                 registry.leave(address)
+
+    def forget_names(self, connection_id: str, prefix: str) -> None:
+        for registry in self._of(connection_id):
+            registry.forget_names(prefix)
 
     async def part(self, connection_id: str) -> None:
         if not (registries := self._of(connection_id)):

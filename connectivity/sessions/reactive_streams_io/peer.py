@@ -97,6 +97,11 @@ class PeerSession:
             return bool(self._recent) and next(reversed(self._recent)) == known
         return known in self._recent
 
+    def forget_names(self, prefix: str) -> None:
+        """Forget the messages whose deliveries have names with a prefix."""
+        for known in [it for it in self._recent if it[0] is not None and it[0].startswith(prefix)]:
+            del self._recent[known]
+
     def accept(self, delivery: Delivery, sender_check: SenderCheck | None = None) -> Sequence[EndpointEvent]:
         """Process a message; return the events that are not about streams.
 

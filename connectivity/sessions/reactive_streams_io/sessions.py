@@ -116,6 +116,11 @@ class RsioSessions:
             self._offers.pop(session.key, None)
             peer_session.leave()
 
+    def forget_names(self, prefix: str) -> None:
+        """Forget the messages whose deliveries the broker does not bring again: their names have a prefix."""
+        for peer_session in self._peers.values():
+            peer_session.forget_names(prefix)
+
     def leave(self, address: str) -> None:
         """Process that the reader at this address has disconnected.
 

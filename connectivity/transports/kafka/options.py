@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from connectivity.config.quantities import Positive
 from connectivity.connections import schema_patterns as patterns
 from connectivity.transports.base import SpecificConfig
 from mappings.texts import lower_text
@@ -52,7 +53,7 @@ class Options(SpecificConfig):
         description="Accepted and ignored: acknowledgements do not say where a record was written.",
         examples=["true"],
     )
-    throttling_limit: Annotated[int, Field(ge=1)] | None = Field(
+    throttling_limit: Positive | None = Field(
         default=None,
         description="Maximum number of records per second for each client. Absent: no limit.",
         examples=["100"],

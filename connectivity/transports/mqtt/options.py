@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from connectivity.config.quantities import WHOLE
 from connectivity.transports.base import SpecificConfig
 from connectivity.transports.mqtt.topics import MAX_STRING, text_fault, topic_fault
 
@@ -153,7 +154,7 @@ class Options(SpecificConfig):
         description="Topic of the last will: the message that the broker publishes if this client is lost.",
         examples=["status/depot-7"],
     )
-    last_will_qos: Annotated[int, Field(ge=0, le=2)] = Field(
+    last_will_qos: Annotated[int, Field(ge=0, le=2), WHOLE] = Field(
         default=0, description="QoS of the last will.", examples=["1"]
     )
     last_will_retain: Switch = Field(

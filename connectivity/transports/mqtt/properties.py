@@ -7,7 +7,6 @@ unpack them, most of the time spent on a message. These functions take about 1 Â
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from paho.mqtt.properties import Properties
 from connectivity.errors import PublishFailed
 from connectivity.transports.mqtt.protocol_version import Publication
 from connectivity.transports.mqtt.topics import MAX_STRING, replace_unfit
+from mappings.text_cache import cached_if_short
 
 MESSAGE_EXPIRY_INTERVAL = 2
 CONTENT_TYPE = 3
@@ -28,10 +28,11 @@ FIXED_SIZES = {1: 1, MESSAGE_EXPIRY_INTERVAL: 4, 35: 2}
 """Payload format indicator, message expiry interval and topic alias: identifier â†’ bytes of the value."""
 
 MAX_EXPIRY = 0xFFFF_FFFF
-CACHED_PROPERTIES = 4096
+CACHED_TEXTS = 4096
 
 _EXPIRY = Struct("!BI")
-_TEXT = Struct("!BH")
+_LENGTH = Struct("!H")
+_USER = bytes((USER_PROPERTY,))
 
 
 class MalformedProperty(ValueError):
@@ -88,21 +89,28 @@ def pack_expiry(seconds: int) -> bytes:
 
 def pack_binary(identifier: int, value: bytes) -> bytes:
     """Pack a binary property. Raises MalformedProperty for more than 65,535 bytes."""
-    if len(value) > MAX_STRING:
-        raise MalformedProperty(f"{len(value)} bytes, expected at most {MAX_STRING}")
-    return _TEXT.pack(identifier, len(value)) + value
+    return bytes((identifier,)) + _with_length(value)
 
 
-@lru_cache(maxsize=CACHED_PROPERTIES)
 def pack_text(identifier: int, value: str) -> bytes:
     """Pack a text property. Raises MalformedProperty for more than 65,535 bytes."""
-    return pack_binary(identifier, replace_unfit(value).encode())
+    return bytes((identifier,)) + _encode(value)
 
 
-@lru_cache(maxsize=CACHED_PROPERTIES)
 def pack_user(name: str, value: str) -> bytes:
     """Pack a user property. Raises MalformedProperty for more than 65,535 bytes."""
-    return pack_text(USER_PROPERTY, name) + pack_binary(USER_PROPERTY, replace_unfit(value).encode())[1:]
+    return _USER + _encode(name) + _encode(value)
+
+
+@cached_if_short(CACHED_TEXTS)
+def _encode(text: str) -> bytes:
+    return _with_length(replace_unfit(text).encode())
+
+
+def _with_length(value: bytes) -> bytes:
+    if len(value) > MAX_STRING:
+        raise MalformedProperty(f"{len(value)} bytes, expected at most {MAX_STRING}")
+    return _LENGTH.pack(len(value)) + value
 
 
 def unpack(packed: bytes) -> PublishProperties:

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from connectivity.config.problems import json_path, show
+from connectivity.config.quantities import WHOLE
 from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders
@@ -26,7 +27,7 @@ from connectivity.transports.tcp.link import TcpLink
 class Options(ListenerOptions):
     """The options in `specificConfig`."""
 
-    max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
+    max_unsettled: Annotated[int, Field(ge=1, le=1000), WHOLE] = Field(
         default=256,
         description="Maximum number of unsettled pieces, of up to 4 KiB each, of one peer's stream; at the limit the "
         "service stops reading from the peer.",

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
-from connectivity.config.quantities import SIZE, Duration, PositiveDuration
+from connectivity.config.quantities import SIZE, WHOLE, Duration, PositiveDuration
 from connectivity.connections.schema_patterns import any_case
 from connectivity.transports.listener.options import ListenerOptions
 from mappings.texts import lower_text
@@ -82,7 +82,7 @@ class Options(ListenerOptions):
         "1009. `maxFrame` should exceed `limits.payload`: a message between the two limits gets an error response.",
         examples=["4MiB"],
     )
-    max_unsettled: Annotated[int, Field(ge=1, le=10_000)] = Field(
+    max_unsettled: Annotated[int, Field(ge=1, le=10_000), WHOLE] = Field(
         default=100,
         description="Maximum number of unsettled messages of one peer; at the limit, the service stops reading from "
         "this peer.",

@@ -37,16 +37,20 @@ class Running:
         self.broker = MemoryBroker.named(name)
         self.harness = ConnectionHarness(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
         self.connection = connection(*sources, uri=f"memory://{name}:1", **more)
-        self.supervisor = Supervisor(
+        self._pauses = pauses
+        self.supervisor = self._supervisor()
+        Running.made.append(self)
+
+    def _supervisor(self) -> Supervisor:
+        return Supervisor(
             self.connection,
             self.harness.assembly,
             self.harness.store,
             self.harness.monitor,
-            pauses=pauses,
+            pauses=self._pauses,
             consume=ConsumeOptions(1 << 20),
             now=lambda: NOW,
         )
-        Running.made.append(self)
 
     @property
     def meter(self) -> Meter:
@@ -63,6 +67,13 @@ class Running:
         await pause()
         running.broker.taken.clear()
         return running
+
+    async def reopen(self) -> None:
+        """Close the connection and open it again."""
+        await self.supervisor.close()
+        self.supervisor = self._supervisor()
+        self.supervisor.open()
+        await until(lambda: self.broker.links)
 
     async def open_again(self) -> None:
         await until(lambda: self.supervisor.status is Status.OPEN)

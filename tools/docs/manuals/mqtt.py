@@ -48,9 +48,13 @@ to this connection. After {MAX_UNACKNOWLEDGED} requeued deliveries, the service 
 `reconnectForRedelivery`. With QoS 0, there are no acknowledgements and no redeliveries.
 
 Packet identifier and payload identify a delivery within a session. If the broker has not kept the session, all deliveries
-are new. Within a session, a broker can use an identifier again. If it uses it for a command with the same payload as the
-last change with this identifier, and the link is lost before this command arrives, the service takes it for a redelivery
-of that change. To prevent this, give each command its own `correlation-id`.
+are new, and the service forgets the earlier ones. If the store is unavailable at that time, new deliveries wait until it is
+available; if the service is stopped before that, it does not forget the earlier ones.
+
+Within a session, a broker can use an identifier again. If it uses it for a command with the same payload as the last change
+with this identifier, and the link is lost before this command arrives, the service takes it for a redelivery of that
+change. The same can happen with a change that was not forgotten. To prevent this, give each command its own
+`correlation-id`.
 
 With QoS 2 the service sends PUBREC only when it settles the delivery: until then, the broker delivers the message again
 after a lost link. For `journal.redelivery_window`, the service recognizes a redelivered change: it answers the command, but

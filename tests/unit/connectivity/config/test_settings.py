@@ -324,6 +324,12 @@ def test_numbers_have_the_digits_from_0_to_9(text: str, setting: str, tmp_path: 
     assert problem.startswith(f"{setting} ({file}): found ")
 
 
+@pytest.mark.parametrize("text", ["1,048,576", "1.5.7MiB", "1MiB/s", "1 MiB 512 KiB", "true"])
+def test_a_size_is_a_number_with_at_most_a_unit(text: str, tmp_path: Path) -> None:
+    file = written(tmp_path, f"limits: {{payload: {text!r}}}")
+    assert problems(file) == [f'limits.payload ({file}): found "{text}", expected a size such as 512KiB or 1MiB']
+
+
 @pytest.mark.parametrize("name", ["idle_timeout", "open_timeout"])
 def test_a_subscription_has_some_time(tmp_path: Path, name: str) -> None:
     file = written(tmp_path, f"subscriptions: {{{name}: 0}}\n")

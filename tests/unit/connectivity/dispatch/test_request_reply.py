@@ -24,6 +24,7 @@ from tests.support.in_process.two_connections import (
     with_status,
 )
 
+DITTO = "application/vnd.eclipse.ditto+json"
 pytestmark = pytest.mark.usefixtures("harnesses")
 
 SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
@@ -377,6 +378,26 @@ async def test_case_35_a_redelivery_uses_the_stored_response_and_collects_again(
     assert (first["status"], second["status"]) == (424, 200)
     assert first["value"]["twin-persisted"] == second["value"]["twin-persisted"]
     assert harness.values() == [True]
+
+
+@pytest.mark.parametrize("acks", [{"c-1": 200, "c-2": 408}, {"c-1": 408, "c-2": 200}])
+@pytest.mark.parametrize("is_failure_first", [False, True])
+async def test_a_redelivery_of_two_commands_collects_only_what_each_of_them_misses(
+    acks: dict[str, int], is_failure_first: bool
+) -> None:
+    harness = await collected(source(payloadMapping=["Ditto", "CloudEvents"], **NACKS))
+    other = other_connection(harness)
+    event = {"ce_specversion": "1.0", "ce_type": "t", "ce_source": "s", "ce_id": "c-2", "content_type": DITTO}
+    harness.handle(harness.delivery(asking(SEEN), "x", redelivered=False, **event))
+    await until(lambda: harness.waiting_deliveries() == 2)
+    for name, status in sorted(acks.items(), key=lambda it: it[1], reverse=is_failure_first):
+        other.deliver(acknowledgement(status=status, correlation_id=name))
+    assert await harness.ended(1) == [REDELIVER]
+    harness.handle(harness.delivery(asking(SEEN), "x", redelivered=True, **event))
+    await until(lambda: harness.waiting_deliveries() == 1)
+    [missing] = [name for name, status in acks.items() if status == 408]
+    other.deliver(acknowledgement(correlation_id=missing))
+    assert await harness.ended(2) == [REDELIVER, SETTLED]
 
 
 async def test_after_five_redeliveries_a_delivery_is_acknowledged_anyway() -> None:

@@ -193,3 +193,14 @@ async def test_a_diverted_answer_does_not_wait_for_a_connection_that_is_closed()
     assert harness.outcomes == []
     other.close_connection()
     await harness.settled(1)
+
+
+async def test_the_settle_timeout_runs_once_the_other_broker_has_the_diverted_answer() -> None:
+    harness = await diverting({**SOURCE, "preserve-normal-response-via-source": "true"})
+    other = divert_target(harness)
+    harness.link.confirms = other.link.confirms = False
+    (delivery,) = harness.deliver(turn(True))
+    await until(lambda: other.answers() and harness.answers())
+    assert delivery.waits == 1
+    other.link.confirm()
+    assert (delivery.waits, delivery.outcome) == (0, None)

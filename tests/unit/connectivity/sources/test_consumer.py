@@ -363,7 +363,11 @@ async def with_consumer(running: Running) -> asyncio.Task[None]:
         SourceConsumer(
             harness.readers[0],
             RetryBuffer(
-                harness.dispatcher.handle, harness.store, SourceTurns(harness.store.commits.progress), pause=0.01
+                "site",
+                harness.dispatcher.handle,
+                harness.store,
+                SourceTurns(harness.store.commits.progress),
+                pause=0.01,
             ),
         ).run(link)
     )
@@ -489,7 +493,7 @@ async def test_a_source_waits_while_many_bytes_of_answers_wait_for_the_link(monk
 async def test_a_connection_whose_deliveries_are_held_keeps_no_turn_from_others() -> None:
     running = await Running.opened()
     turns = SourceTurns(running.harness.store.commits.progress)
-    buffer = RetryBuffer(running.harness.dispatcher.handle, running.harness.store, turns)
+    buffer = RetryBuffer("site", running.harness.dispatcher.handle, running.harness.store, turns)
     other = UserTurns()
     turns.begin(other)
     turns.end(other, 1)

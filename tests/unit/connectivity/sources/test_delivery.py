@@ -43,6 +43,17 @@ async def test_a_delivery_is_requeued_at_most_five_times(is_done: bool, last: Ou
     assert found == [AGAIN] * MAX_REQUEUES + [last]
 
 
+async def test_a_delivery_with_two_signals_that_fail_is_requeued_at_most_five_times() -> None:
+    deliveries = Deliveries()
+    for number in range(MAX_REQUEUES + 1):
+        made = deliveries.inbound("x", redelivered=number > 0)
+        for _ in range(2):
+            made.note(AGAIN, is_done=True)
+        made.respond()(None)
+    assert deliveries.outcomes == [AGAIN] * MAX_REQUEUES + [SETTLED]
+    assert len(deliveries.ledger.failed) == 0
+
+
 async def test_a_reused_delivery_name_starts_from_zero() -> None:
     deliveries = Deliveries()
     for _ in range(2 * MAX_REQUEUES):

@@ -162,6 +162,40 @@ async def test_the_settle_timeout_counts_from_the_end_of_a_wait_for_acknowledgem
     assert len(await reject_overdue(running)) == 1
 
 
+async def test_the_settle_timeout_of_a_redelivery_runs_when_the_wait_of_its_first_delivery_has_ended() -> None:
+    reply = {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}
+    running = await Running.opened(source("in", replyTarget=reply))
+    running.send(turn(1, requested_acks=["twin-persisted", "other:seen"], timeout="30s"))
+    await until(lambda: running.harness.waiting_deliveries())
+    with capture_logs():
+        await running.linked_again()
+    await until(lambda: running.unsettled() == 1)
+    await pause()
+    assert await reject_overdue(running) == []
+    running.broker.withheld_confirms = 1
+    running.harness.clock.advance(31)
+    running.harness.request_reply.pending.expire()
+    await running.answered(1)
+    assert len(await reject_overdue(running)) == 1
+    assert running.unsettled() == 0
+
+
+async def test_the_settle_timeout_of_a_redelivery_does_not_run_while_its_first_delivery_waits() -> None:
+    running = await Running.opened()
+    running.broker.withheld_confirms = 2
+    running.send(turn(1))
+    await running.answered(1)
+    with capture_logs():
+        await running.linked_again()
+    await running.answered(2)
+    (inbound,) = running.supervisor.deliveries.ledger.pending.values()
+    assert len(inbound.redeliveries) == 1
+    inbound.count_waits(1)
+    assert await reject_overdue(running) == []
+    inbound.count_waits(-1)
+    assert len(await reject_overdue(running)) == 1
+
+
 async def test_a_handler_that_ends_a_batch_early_stalls_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The link ends, and the broker redelivers."""
     running = await Running.opened()

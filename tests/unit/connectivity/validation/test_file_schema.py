@@ -26,6 +26,14 @@ REFUSED = 130
 An example is an invalid filter.
 """
 
+WHOLE_NUMBERS = {
+    "amqp-091": "requestedHeartbeat",
+    "kafka": "throttlingLimit",
+    "mqtt": "lastWillQos",
+    "mqtt-5": "lastWillQos",
+}
+"""An option of each connection type."""
+
 
 def without(name: str) -> dict[str, Any]:
     document = base_document("shared")
@@ -81,6 +89,15 @@ def test_in_a_file_the_id_is_optional() -> None:
 )
 def test_references_masked_secrets_and_blanks_may_stand_for_values(type_of: str, more: dict[str, Any]) -> None:
     assert complaints(base_document(type_of) | more) == []
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0661", "many"])
+@pytest.mark.parametrize("document", USABLE, ids=lambda document: str(document["connectionType"]))
+def test_whole_numbers_of_options_have_the_digits_from_0_to_9(document: dict[str, Any], text: str) -> None:
+    name = WHOLE_NUMBERS[document["connectionType"]]
+    changed = {**document, "specificConfig": {**(document.get("specificConfig") or {}), name: text}}
+    assert not is_accepted(changed)
+    assert [problem.path for problem in validate(changed, environ={})] == [f"specificConfig.{name}"]
 
 
 @pytest.mark.parametrize("name", connection_types())

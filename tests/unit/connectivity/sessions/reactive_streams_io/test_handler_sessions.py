@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from connectivity.authorization.revalidation import ROUND
 from connectivity.errors import PublishFailed
 from connectivity.sessions.reactive_streams_io import sessions
+from connectivity.sources.reader import MAX_PAYLOAD
 from connectivity.transports.base import ReaderStatus
 from mappings.reactive_streams_io.frames import (
     CancelFrame,
@@ -480,3 +481,15 @@ async def test_one_address_does_not_take_all_the_sessions_of_a_connection(monkey
     rsio_harness.send("r", H, rsio_session=f"{5:032x}")
     assert [type(frame) for frame in (await rsio_harness.framed("r", 7))[4:]] == [ServerHello, Goodbye, ServerHello]
     assert [type(frame) for frame in await rsio_harness.framed("s", 1)] == [ServerHello]
+
+
+async def test_a_message_that_is_refused_unread_ends_the_session_of_its_sender_only() -> None:
+    rsio_harness = await RsioHarness.filled(source("in", "acme:all", "{{ header:device }}"))
+    rsio_harness.send("r/a", H, subscribe_synthetic("never"), device="a")
+    await rsio_harness.framed("r/a", 2)
+    rsio_harness.send("r/a", bytes(MAX_PAYLOAD + 1), device="b")
+    await rsio_harness.settled(2)
+    assert len(list(rsio_harness.streams)) == 1
+    rsio_harness.send("r/a", bytes(MAX_PAYLOAD + 1), device="a")
+    assert goodbye(await rsio_harness.framed("r/a", 3)).startswith("413 ")
+    await until(lambda: list(rsio_harness.streams) == [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -90,3 +91,14 @@ def test_a_character_that_a_broker_may_refuse_is_replaced(text: str) -> None:
 def test_a_text_that_is_too_long_is_not_packed() -> None:
     with pytest.raises(packed.MalformedProperty):
         packed.pack_user("x", "x" * 65536)
+
+
+def test_long_texts_of_clients_do_not_stay_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            packed.pack_user("x", f"{number}".ljust(60_000))
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 1_000_000

@@ -71,6 +71,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         "no targets, because a TCP peer receives only what it requests",
     ),
     ({"specificConfig": {"maxPear": "1"}}, "specificConfig.maxPear", "maxPeers"),
+    ({"specificConfig": {"maxUnsettled": "1_0"}}, "specificConfig.maxUnsettled", "a whole number"),
 ]
 
 

@@ -309,7 +309,7 @@ def test_tokens_are_read_as_names_with_hashes() -> None:
         ("origins", "https://desk.acme.example/page", "origins such as"),
         ("maxPeers", "0", "greater than or equal"),
         ("maxFrame", "1", "greater than or equal"),
-        ("maxFrame", "much", "could not parse"),
+        ("maxFrame", "much", "a size such as"),
         ("pingInterval", "0s", "above 0"),
         ("pingInterval", "soon", "a duration"),
         ("compression", "gzip", "none"),
