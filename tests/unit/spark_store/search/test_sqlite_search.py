@@ -254,6 +254,21 @@ def test_a_page_that_searches_too_long_returns_its_position(database: StateDatab
         assert pages > 1
 
 
+@pytest.mark.parametrize("more", [{}, {"POLICIES": 1}])
+def test_a_page_ends_after_its_time_among_many_candidates_that_are_invisible(
+    database: StateDatabase, many: ReaderRights, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    narrow(monkeypatch, {"FEW_CANDIDATES": 0, "FEW_OF_POLICIES": 0, "LOST": 0, **more})
+    database.connection.execute("DELETE FROM search_subjects")
+    rights = with_rights({"acme:own": WHOLE, "acme:more": WHOLE}, database)
+    database.put({"thingId": "acme:~", "policyId": "acme:own", "attributes": {"n": 1}, **BESIDE})
+    with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
+        page = search.page(query_for("ge(attributes/n,0)"), rights, None, 5, Budget(60.0))
+        assert (list(page.hits), page.is_last) == ([], False)
+        assert page.place is not None
+        assert page.place[0].value < "acme:0200"
+
+
 def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_asked_for_each(
     database: StateDatabase, many: ReaderRights
 ) -> None:
