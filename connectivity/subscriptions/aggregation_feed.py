@@ -93,13 +93,14 @@ def open_search(
 class FullScan:
     """A scan of all matches of a query, ordered by ID, a slice at a time."""
 
-    __slots__ = ("_is_over", "_place", "_question", "_searching", "_seconds", "_seconds_left", "subjects")
+    __slots__ = ("_budget", "_is_over", "_place", "_question", "_searching", "subjects")
 
     def __init__(self, searching: SearchService, question: ThingQuery, subjects: Sequence[str], seconds: float) -> None:
         self._searching = searching
         self._question = ThingQuery(question.predicate, (BY_ID,), question.namespaces)
         self.subjects = tuple(subjects)
-        self._seconds = self._seconds_left = seconds
+        self._budget = Budget(seconds)
+        """The time that is left. One object for all slices: they share the candidates."""
         self._place: SortKey | None = None
         self._is_over = False
 
@@ -114,27 +115,27 @@ class FullScan:
                     await self._searching.look(self.subjects, lambda worker: self._read_slice(worker, add))
                 except BudgetExceeded:
                     raise FeedFailed(self._timeout_fault()) from None
-                if self._seconds_left <= 0 and not self._is_over:
+                if self._budget.left() <= 0 and not self._is_over:
                     raise FeedFailed(self._timeout_fault())
 
     def _read_slice(self, worker: SearchWorker, add: Callable[[SearchHit, SearchWorker, ThingRights], None]) -> None:
         # Waiting for a thread does not count towards the time limit, and neither do its rests.
         pace = worker.pace
-        ends = pace.now() - pace.rested + self._seconds_left
+        ends = pace.now() - pace.rested + self._budget.left()
         rights = ThingRights(worker.world, self.subjects)
-        page = worker.reading.page(self._question, rights, self._place, AT_ONCE, Budget(self._seconds_left))
+        page = worker.reading.page(self._question, rights, self._place, AT_ONCE, self._budget)
         for hit in pace.each(page.hits):
             if pace.now() - pace.rested >= ends:
                 raise FeedFailed(self._timeout_fault())
             add(hit, worker, rights)
         self._place, self._is_over = page.place, page.is_last
-        self._seconds_left = ends - (pace.now() - pace.rested)
+        self._budget.spent = self._budget.seconds - (ends - (pace.now() - pace.rested))
 
     def _timeout_fault(self) -> Fault:
         return Fault(
             503,
             "thing-search:budget.exceeded",
-            f"The search did not read all matches within {self._seconds:g} s.",
+            f"The search did not read all matches within {self._budget.seconds:g} s.",
             "Narrow the filter, or specify namespaces.",
         )
 

@@ -49,13 +49,15 @@ class SearchQueue:
         self.running: Counter[User] = Counter()
         self._waiting: OrderedDict[User, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
         """By user, whose turn is next first."""
+        self._looked_up: Counter[User] = Counter()
+        """How many searches wait until the namespaces are known whose quotas they use."""
 
     def __repr__(self) -> str:
         return f"<SearchQueue {self.running.total()} running, {self.waiting} waiting>"
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, self._waiting.values())) + self._looked_up.total()
 
     @contextlib.asynccontextmanager
     async def slot(self, user: User, namespaces: Collection[str] = ()) -> AsyncIterator[None]:
@@ -78,10 +80,19 @@ class SearchQueue:
             self._quotas.give_back(growth)
 
     async def _counted(self, user: User, namespaces: Collection[str]) -> list[str]:
-        """Return the namespaces whose quota a search uses."""
+        """Return the namespaces whose quota a search uses. Raises FeedFailed, StoreUnavailable."""
         holder, quantity = QuotaHolder.NAMESPACE, Quantity.SEARCHES
         bounded = [name for name in namespaces if self._quotas.allowed((holder, name, quantity)) is not None]
-        return [name for name in bounded if self._sees is None or await self._sees(user, name)]
+        if self._sees is None or not bounded:
+            return bounded
+        self._check_waiting(user)
+        self._looked_up[user] += 1
+        try:
+            return [name for name in bounded if await self._sees(user, name)]
+        finally:
+            self._looked_up[user] -= 1
+            if not self._looked_up[user]:
+                del self._looked_up[user]
 
     async def enter(self, user: User) -> None:
         """Wait for a slot, which `leave` gives back. Raises FeedFailed if too many searches of the user wait."""
@@ -89,8 +100,7 @@ class SearchQueue:
         if self._has_slot(user):
             self._take(user)
             return
-        if len(self._waiting.get(user, ())) >= self._max_waiting:
-            raise FeedFailed(self._full(user))
+        self._check_waiting(user)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(user, OrderedDict())[turn] = None
         try:
@@ -146,11 +156,14 @@ class SearchQueue:
             if not turns:
                 del self._waiting[user]
 
-    def _full(self, user: User) -> Fault:
-        running, waiting = self.running[user], self._max_waiting
-        return _limit_fault(
-            f"These subjects have {running} running and {waiting} waiting searches, which is the limit."
-        )
+    def _check_waiting(self, user: User) -> None:
+        """Raise FeedFailed if no further search of a user may wait."""
+        waiting = len(self._waiting.get(user, ())) + self._looked_up[user]
+        if waiting >= self._max_waiting:
+            message = (
+                f"These subjects have {self.running[user]} running and {waiting} waiting searches, which is the limit."
+            )
+            raise FeedFailed(_limit_fault(message))
 
 
 def _limit_fault(message: str) -> Fault:

@@ -229,7 +229,7 @@ class CandidateSet:
                 return complete[0].intersection(*complete[1:]) if complete else None
 
     def few(self) -> frozenset[int] | None:
-        """Return all candidates, if they are few; on later pages those of the first one."""
+        """Return all candidates, if they are few; those of an earlier page, if it has collected them."""
         if not self.known.was_read:
             self.known.was_read = True
             # An index of their own has the things of one value in order, without a list.

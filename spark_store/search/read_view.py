@@ -24,6 +24,9 @@ CHUNK: Final = 128
 POLICIES: Final = 200
 """How many policies are checked one by one."""
 
+IMPORTS: Final = 21
+"""How many imported policies are read for a policy. If there are more, its things are evaluated."""
+
 NAMESPACES: Final = 50
 
 HEAD: Final = "key, id, revision, created, modified, policy"
@@ -35,19 +38,22 @@ _LOAD_CHUNK: Final = f"""
 """
 _IDS_CHUNK: Final = f"SELECT id, key FROM entities WHERE key IN ({','.join('?' * CHUNK)}) AND +type = 'thing'"
 
-_NAMED: Final = """
-    (EXISTS (SELECT 1 FROM search_subjects WHERE subject IN ({subjects}) AND search_subjects.policy = entities.policy)
-    OR EXISTS (
+_NAMED: Final = f"""
+    (EXISTS (SELECT 1 FROM search_subjects WHERE subject IN ({{subjects}}) AND policy = entities.policy)
+    OR (
         WITH RECURSIVE others (policy) AS (
             SELECT imported FROM search_imports WHERE importer = entities.policy
             UNION SELECT imported FROM search_imports JOIN others ON importer = others.policy
+            LIMIT {IMPORTS}
         )
-        SELECT 1 FROM search_subjects JOIN others USING (policy) WHERE subject IN ({subjects})
+        SELECT count(*) = {IMPORTS}
+            OR max(EXISTS (SELECT 1 FROM search_subjects WHERE subject IN ({{subjects}}) AND policy = others.policy))
+        FROM others
     ))
 """
 """A condition on a thing: its policy, or one that this imports, names a subject.
 
-The subjects are given twice.
+It is also met if the policy imports very many. The subjects are given twice.
 """
 
 _DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(DeclaredPathState.THERE)}"

@@ -297,13 +297,13 @@ class OrderedScan:
             return
         is_dense = len(keys) * _DENSE > self.candidates.things
         by_ids = self._by_ids
-        rows: Iterator[Any] = by_ids.things(start, is_descending) if is_dense else by_ids.keys(start, is_descending)
+        rows: Iterator[Any] = by_ids.steps(start, is_descending) if is_dense else by_ids.keys(start, is_descending)
         for looked_at, row in enumerate(rows, 1):
             if row[0] in keys:
-                if is_dense:
-                    yield row
-                else:
+                if not is_dense:
                     yield from self.read_view.load((row[0],))
+                elif row[-1] is not None:
+                    yield row
             if looked_at % CHUNK_MARK == 0:
                 yield row[1]
 

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from cachetools import LRUCache
@@ -59,6 +59,18 @@ _PRAGMAS: Final = ("query_only = ON", "temp_store = MEMORY", "cache_size = -3276
 _SNAPSHOT: Final = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 
 
+class _EarlierPage(NamedTuple):
+    """The page that collected the candidates of a query, and the version of the file at that time.
+
+    All pages of one request have the same budget. Keeping the query keeps its identity from being reused.
+    """
+
+    question: ThingQuery
+    budget: Budget
+    version: int
+    candidates: CachedCandidates
+
+
 class SqliteSearch:
     """The search over a journal's file. One thread at a time may use it."""
 
@@ -79,7 +91,7 @@ class SqliteSearch:
             raise StoreUnavailable(f"{path}: {MOVED_JOURNAL}")
         self._slice = slice_seconds
         self._pace = pace or ThreadPace(SearchPace())
-        self._known: LRUCache[int, tuple[ThingQuery, CachedCandidates]] = LRUCache(_CACHED_BYTES, _share_of_cache)
+        self._known: LRUCache[int, _EarlierPage] = LRUCache(_CACHED_BYTES, _share_of_cache)
         with self._translating():
             self._connection = sqlite3.connect(self.path, timeout=1.0, isolation_level=None, check_same_thread=False)
             try:
@@ -107,9 +119,9 @@ class SqliteSearch:
         hits: list[SearchHit] = []
         place, is_last = after, True
         with self._translating(), self._read_view(clock) as read_view:
-            known = self._recall(question, after)
+            earlier = self._recall(question, after, budget)
             try:
-                walk = OrderedScan(read_view, question, rights, limit, known)
+                walk = OrderedScan(read_view, question, rights, limit, earlier.candidates)
                 for found in walk.matches(after):
                     if found.hit is None:
                         if clock.is_late():
@@ -133,8 +145,7 @@ class SqliteSearch:
                     raise
                 is_last = False
             finally:
-                # Keeping the query keeps its identity from being reused.
-                self._known[id(question)] = question, known
+                self._known[id(question)] = earlier
         if hits or is_last:
             budget.spent = 0.0
         else:
@@ -195,10 +206,16 @@ class SqliteSearch:
         with self._translating():
             self._connection.close()
 
-    def _recall(self, question: ThingQuery, after: SortKey | None) -> CachedCandidates:
-        """Return the cached candidates of a query's earlier pages; a first page has none."""
-        entry = self._known.get(id(question)) if after is not None else None
-        return CachedCandidates() if entry is None else entry[1]
+    def _recall(self, question: ThingQuery, after: SortKey | None, budget: Budget) -> _EarlierPage:
+        """Return the earlier page whose candidates are still valid: the file is the same, or the request is.
+
+        Otherwise, and for a first page, the candidates are empty.
+        """
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        earlier = None if after is None else self._known.get(id(question))
+        if earlier is not None and (earlier.version == version or earlier.budget is budget):
+            return earlier
+        return _EarlierPage(question, budget, version, CachedCandidates())
 
     @contextlib.contextmanager
     def _read_view(self, clock: Deadline) -> Iterator[ReadView]:
@@ -228,6 +245,6 @@ class SqliteSearch:
             ) from error
 
 
-def _share_of_cache(entry: tuple[ThingQuery, CachedCandidates]) -> int:
+def _share_of_cache(entry: _EarlierPage) -> int:
     """Return how much of the cache an entry uses: all of it at most, and enough to bound their number."""
-    return min(max(entry[1].bytes, _CACHED_BYTES // _CACHED_QUERIES), _CACHED_BYTES)
+    return min(max(entry.candidates.bytes, _CACHED_BYTES // _CACHED_QUERIES), _CACHED_BYTES)

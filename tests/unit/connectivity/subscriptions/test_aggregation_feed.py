@@ -14,7 +14,7 @@ from connectivity.subscriptions.search_feed import SearchWorker
 from connectivity.twins.access import ThingRights
 from mappings.model.signals import SearchQuery
 from spark_store.errors import BudgetExceeded, StoreUnavailable
-from spark_store.rql.query import SearchHit
+from spark_store.rql.query import Budget, ReadRights, SearchHit, SortKey, ThingQuery
 from spark_store.search.aggregation import GroupAccumulator, read_aggregation
 from tests.support.clock import Clock
 from tests.support.in_process.search_client import Searcher, has_thing
@@ -148,6 +148,24 @@ async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(harness: 
         await feed.prepare()
     assert failed.value.fault.error == "thing-search:budget.exceeded"
     assert len(harness.search.pages) == 1
+
+
+async def test_all_slices_of_a_scan_are_of_one_request(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await registries(harness, 9)
+    harness.search.slice = 4
+    budgets, page = [], harness.search.page
+
+    def recorded(question: ThingQuery, rights: ReadRights, after: SortKey | None, limit: int, budget: Budget) -> Any:
+        budgets.append(budget)
+        return page(question, rights, after, limit, budget)
+
+    monkeypatch.setattr(harness.search, "page", recorded)
+    asked = harness.searching.understand(SearchQuery(), ("acme:owner",))
+    await FullScan(harness.searching, asked.question, asked.subjects, 60.0).read(lambda *_: None)
+    assert len(budgets) == 3
+    assert len(set(map(id, budgets))) == 1
 
 
 async def test_the_time_limit_of_a_scan_also_applies_between_the_matches_of_a_slice(harness: ConnectionHarness) -> None:

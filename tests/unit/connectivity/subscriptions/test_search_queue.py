@@ -151,6 +151,28 @@ async def test_a_search_does_not_use_the_quota_of_a_namespace_in_which_the_user_
     assert asked == [(user, "acme.site") for user in (BAD, BAD, GOOD, GOOD)]
 
 
+async def test_searches_of_which_the_namespaces_are_looked_up_wait() -> None:
+    looked = asyncio.Event()
+
+    async def sees(user: User, namespace: str) -> bool:
+        return await looked.wait()
+
+    async def search(queue: SearchQueue, user: User) -> None:
+        async with queue.slot(user, {"acme.site"}):
+            pass
+
+    queue = SearchQueue(100, 100, 2, quotas(namespaces=["acme.*"], searches=10), sees)
+    async with asyncio.TaskGroup() as searches:
+        for user in (BAD, BAD, GOOD):
+            searches.create_task(search(queue, user))
+        await until(lambda: queue.waiting == 3)
+        with pytest.raises(FeedFailed, match="0 running and 2 waiting"):
+            await queue.slot(BAD, {"acme.site"}).__aenter__()
+        looked.set()
+    assert queue.waiting == 0
+    await search(queue, BAD)
+
+
 # Searches.
 
 

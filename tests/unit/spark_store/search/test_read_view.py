@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.rql.pace import SearchPace, ThreadPace
-from spark_store.search.read_view import NAMESPACES, POLICIES, Deadline, ReadView
+from spark_store.search.read_view import IMPORTS, NAMESPACES, POLICIES, Deadline, ReadView
 from tests.support.oracles.search import StateDatabase
 
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
@@ -88,6 +88,30 @@ def test_things_whose_policy_names_a_subject_or_imports_one_that_does_are_visibl
         "acme:importing",
         "acme:importing-again",
     ]
+
+
+@pytest.mark.parametrize(("length", "is_visible"), [(IMPORTS - 1, False), (IMPORTS, True), (100_000, True)])
+def test_only_some_of_very_many_imports_of_a_policy_are_read(
+    database: StateDatabase, monkeypatch: pytest.MonkeyPatch, length: int, is_visible: bool
+) -> None:
+    monkeypatch.setattr("spark_store.search.read_view.POLICIES", 0)
+    database.put({"thingId": "acme:a", "policyId": "acme:0", **BESIDE})
+    database.name("reader", ["acme:own"])
+    database.connection.executemany(
+        "INSERT INTO search_imports (importer, imported) VALUES (?, ?)",
+        [(f"acme:{number}", f"acme:{number + 1}") for number in range(length)],
+    )
+    seen = read_view(database)
+    seen.restrict({"reader"})
+    operations = 0
+
+    def count() -> None:
+        nonlocal operations
+        operations += 1
+
+    database.connection.set_progress_handler(count, 1)
+    assert seen.only_visible([1]) == (frozenset({1}) if is_visible else frozenset())
+    assert operations < 200 * IMPORTS, "as few as for the longest chain that is read completely"
 
 
 def test_namespaces_are_those_of_things(database: StateDatabase) -> None:

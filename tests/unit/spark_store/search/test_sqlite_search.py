@@ -26,7 +26,7 @@ from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import Budget, SortValue, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import read_view, sqlite_search
-from spark_store.search.candidates import IdScan
+from spark_store.search.candidates import CandidateSet, IdScan
 from spark_store.search.index import LARGE
 from spark_store.search.matcher import Match, Matcher
 from spark_store.search.read_view import CandidateRow
@@ -254,6 +254,21 @@ def test_a_page_that_searches_too_long_returns_its_position(database: StateDatab
         assert pages > 1
 
 
+@pytest.mark.parametrize("more", [{}, {"POLICIES": 1}])
+def test_a_page_ends_after_its_time_among_many_candidates_that_are_invisible(
+    database: StateDatabase, many: ReaderRights, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    narrow(monkeypatch, {"FEW_CANDIDATES": 0, "FEW_OF_POLICIES": 0, "LOST": 0, **more})
+    database.connection.execute("DELETE FROM search_subjects")
+    rights = with_rights({"acme:own": WHOLE, "acme:more": WHOLE}, database)
+    database.put({"thingId": "acme:~", "policyId": "acme:own", "attributes": {"n": 1}, **BESIDE})
+    with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
+        page = search.page(query_for("ge(attributes/n,0)"), rights, None, 5, Budget(60.0))
+        assert (list(page.hits), page.is_last) == ([], False)
+        assert page.place is not None
+        assert page.place[0].value < "acme:0200"
+
+
 def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_asked_for_each(
     database: StateDatabase, many: ReaderRights
 ) -> None:
@@ -303,6 +318,37 @@ def test_a_thing_that_becomes_large_between_two_pages_is_found_once(
     assert len({hit.thing_id for hit in (*first.hits, *second.hits)}) == 448
 
 
+@pytest.mark.parametrize("order", ["+thingId", "-thingId", "+attributes/room", "-_revision"])
+def test_a_later_page_has_what_has_changed_or_become_visible_since_the_one_before(
+    database: StateDatabase, search: SqliteSearch, order: str
+) -> None:
+    def thing(name: str, room: str, policy: str = POLICY) -> dict[str, Any]:
+        return {"thingId": f"acme:{name}", "policyId": policy, "attributes": {"room": room}, **BESIDE}
+
+    database.clear()
+    first, last = ("z", "a") if order == "-thingId" else ("a", "z")
+    old = [f"{first}-{number}" for number in range(3)]
+    new = [f"{last}-changed", f"{last}-new", f"{last}-shared"]
+    database.put(*(thing(name, "hall") for name in old), thing(new[0], "attic"), thing(new[2], "hall", "acme:shared"))
+    asked = query_for('eq(attributes/room,"hall")', f"sort({order})")
+    pages = [search.page(asked, with_rights({POLICY: WHOLE}, database), None, 2, Budget())]
+    database.put(thing(new[0], "hall"), thing(new[1], "hall"))
+    rights = with_rights({POLICY: WHOLE, "acme:shared": WHOLE}, database)
+    pages.append(search.page(asked, rights, pages[0].place, 9, Budget()))
+    names = [hit.thing_id.removeprefix("acme:") for page in pages for hit in page.hits]
+    assert sorted(names) == sorted([*old, *new])
+
+
+def test_all_pages_of_one_request_have_the_same_candidates(
+    database: StateDatabase, search: SqliteSearch, many: ReaderRights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, budget = query_for("lt(attributes/n,9)"), Budget()
+    first = search.page(asked, many, None, 5, budget)
+    database.put({"thingId": "acme:~", "policyId": POLICY, **BESIDE})
+    monkeypatch.setattr(CandidateSet, "read", None)
+    assert len(search.page(asked, many, first.place, 5, budget).hits) == 4
+
+
 def test_cached_candidates_take_bounded_memory_and_those_of_the_newest_page_are_cached(
     search: SqliteSearch, many: ReaderRights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,8 +359,9 @@ def test_cached_candidates_take_bounded_memory_and_those_of_the_newest_page_are_
             asked = [query_for(f"ge(attributes/n,{number})") for number in range(20)]
             for question in asked:
                 assert len(limited.page(question, many, None, 5, Budget(60.0)).hits) == 5
-                assert limited._recall(question, (SortValue(TypeRank.TEXT, "acme:0000"),)).keys is not None
-            found = [known.keys for _, known in limited._known.values() if known.keys]
+                place = (SortValue(TypeRank.TEXT, "acme:0000"),)
+                assert limited._recall(question, place, Budget()).candidates.keys is not None
+            found = [earlier.candidates.keys for earlier in limited._known.values() if earlier.candidates.keys]
             assert len(found) in cached
             assert len(found) == 1 or sum(sys.getsizeof(keys) + 28 * len(keys) for keys in found) <= most
 
