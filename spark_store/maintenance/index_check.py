@@ -101,7 +101,7 @@ def _compare(connection: sqlite3.Connection, reached: int, last: int) -> IndexCo
         sums[key] = sum(map(_checksum, _expected(places, *entity))) & _MASK
     for statement in (_VALUES, _OTHERS):
         for key, *row in connection.execute(statement):
-            owner = key if key is not None and 0 < key <= last else last + 1
+            owner = key if isinstance(key, int) and 0 < key <= last else last + 1
             sums[owner] = (sums[owner] - _checksum(tuple(row))) & _MASK
     differing = [key for key, sum in enumerate(sums) if sum]
     declared = connection.execute(_DECLARED).fetchall()

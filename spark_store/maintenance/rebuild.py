@@ -10,8 +10,9 @@ repeated. The caller makes sure that no one else writes the journal.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -87,7 +88,9 @@ def rebuild_journal(
         while _commit(journal, run.next_chunk):
             if say is not None:
                 say(run.counts["checked"])
-        _commit(journal, run.add_unknown)
+        while _commit(journal, run.add_unknown):
+            pass
+        _commit(journal, run.add_deletions)
         _commit(journal, incarnations.name_all)
         while _commit(journal, index_builder.step):
             pass
@@ -128,6 +131,7 @@ class _Run:
         self._place = place
         self._chunk = chunk
         self._has_latest = place.has(LATEST)
+        self._in_lake = self._lake_states()
         self._key = 0
         self._examples: list[str] = []
         self.counts = dict.fromkeys(("checked", "changed", "added", "unchanged"), 0)
@@ -148,16 +152,27 @@ class _Run:
         self._key = rows[-1][0]
         return True
 
-    def add_unknown(self, connection: sqlite3.Connection) -> None:
-        """Add entities and deletions that only the lake knows."""
+    def add_unknown(self, connection: sqlite3.Connection) -> bool:
+        """Add those of some entities that only the lake knows; False if there were none left."""
+        some = list(itertools.islice(self._in_lake, self._chunk))
+        for state in some:
+            if connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
+                connection.execute(_INSERT, state)
+                self._note("added", state)
+        return bool(some)
+
+    def _lake_states(self) -> Iterator[EntityState]:
+        if self._has_latest and self._place.has(EVENTS):
+            from spark_store.lake import rows
+
+            yield from rows.latest_states(self._place)
+
+    def add_deletions(self, connection: sqlite3.Connection) -> None:
+        """Add deletions that only the lake knows."""
         if not self._place.has(EVENTS):
             return
         from spark_store.lake import rows
 
-        for state in rows.latest_states(self._place) if self._has_latest else ():
-            if connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
-                connection.execute(_INSERT, state)
-                self._note("added", state)
         for deletion in rows.deletions(self._place):
             incarnations.add_deletion(connection, deletion.entity_type, deletion.entity, deletion.revision)
 

@@ -155,8 +155,8 @@ def translate_error(error: Exception) -> QueryRefused | StoreUnavailable:
     reason = _shorten(text)
     if code in _LOST_CODES or any(said in text for said in _LOST_TEXTS):
         return StoreUnavailable(
-            f"expected a pipeline that answers the query to its end: {reason}; repeat the query when the pipeline runs: "
-            "`connectivity pipeline status` and /health/ready show its state"
+            f"expected a pipeline that answers the query to its end, found: {reason}; repeat the query when the pipeline "
+            "runs: `connectivity pipeline status` and /health/ready show its state; with spark.remote, check that server"
         )
     if any(said in text for said in _REMOVED_TEXTS):
         return StoreUnavailable(

@@ -92,6 +92,14 @@ def different(*entities: tuple[str, int]) -> list[IndexDifference]:
             "INSERT INTO search_values SELECT path, 3, 'x', 99 FROM search_values WHERE value = 1.5",
             [IndexDifference("rows without an entity", "", 0)],
         ),
+        (
+            "INSERT INTO search_values SELECT path, 3, 'x', 'no key' FROM search_values WHERE value = 1.5",
+            [IndexDifference("rows without an entity", "", 0)],
+        ),
+        (
+            "INSERT INTO search_values SELECT path, 3, 'x', 1.5 FROM search_values WHERE value = 1.5",
+            [IndexDifference("rows without an entity", "", 0)],
+        ),
         ("DELETE FROM search_paths WHERE path = 'features/lamp/properties/on'", different(("acme:2", 2))),
         (
             "DELETE FROM search_declared WHERE id = 'acme:2'",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,24 @@ def test_an_entity_that_only_the_lake_knows_is_added(data_folder: DataFolder) ->
     write_lake(data_folder.folder)
     tamper(data_folder, "DELETE FROM entities WHERE id = ?", "acme.site:lamp-6")
     assert rebuild_journal(data_folder.lake) == RebuildReport(ENTITIES - 1, 0, 1, 0, ("acme.site:lamp-6 added",))
+    assert states(data_folder) == before
+
+
+def test_no_transaction_adds_more_entities_than_a_chunk_has(data_folder: DataFolder) -> None:
+    """The journal's connection keeps an open transaction in memory."""
+    before, added = states(data_folder), [0]
+
+    class Counting(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                added.append(0)
+            added[-1] += "INSERT INTO entities" in sql
+            return super().execute(sql, *parameters)
+
+    write_lake(data_folder.folder)
+    tamper(data_folder, "DELETE FROM entities")
+    assert rebuild_journal(data_folder.lake, chunk=3, factory=Counting).added == ENTITIES == sum(added)
+    assert max(added) == 3
     assert states(data_folder) == before
 
 

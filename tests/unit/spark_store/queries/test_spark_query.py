@@ -39,7 +39,7 @@ def test_without_a_running_pipeline_the_next_step_is_named(tmp_path: Path) -> No
         (
             'status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"',
             StoreUnavailable,
-            "when the pipeline runs",
+            "with spark.remote, check that server",
         ),
         (
             'status = StatusCode.UNAVAILABLE\ndetails = "Stream removed (Socket closed)"',
@@ -49,7 +49,7 @@ def test_without_a_running_pipeline_the_next_step_is_named(tmp_path: Path) -> No
         (
             'status = StatusCode.UNAUTHENTICATED\ndetails = "Invalid authentication token"',
             StoreUnavailable,
-            "when the pipeline runs",
+            "found: Invalid authentication token; ",
         ),
         ('status = StatusCode.CANCELLED\ndetails = "RST_STREAM"', StoreUnavailable, "when the pipeline runs"),
         ("[INVALID_HANDLE.SESSION_NOT_FOUND] gone", StoreUnavailable, "when the pipeline runs"),
