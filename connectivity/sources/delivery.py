@@ -132,7 +132,7 @@ class InboundDelivery:
         A delivery that was requeued too often, or cannot be recognized as a redelivery, is not requeued again: it is
         acknowledged if the signal was executed, else rejected.
         """
-        if outcome is Outcome.REDELIVER and self.outcome is not outcome and not self.ledger.requeue(self):
+        if outcome is Outcome.REDELIVER and not self.ledger.requeue(self):
             outcome = Outcome.SETTLED if is_done else Outcome.DROPPED
         self.outcome = worse(self.outcome, outcome)
 
@@ -157,12 +157,14 @@ class InboundDelivery:
 class _FailedDelivery:
     """A delivery that was requeued, or whose responses the broker refused and would refuse again.
 
-    `acks`: by signal, the successful acknowledgements of others, which do not give them again.
+    `counted`: the number of the delivery that was last counted in `requeues`. `acks`: by signal, the successful
+    acknowledgements of others, which do not give them again.
     """
 
     digest: bytes
     is_refused: bool = False
     requeues: int = 0
+    counted: int | None = None
     acks: dict[str, tuple[Acknowledgement, ...]] = field(default_factory=dict)
 
 
@@ -212,11 +214,16 @@ class DeliveryLedger:
             self._failed(inbound, inbound.key).is_refused = True
 
     def requeue(self, inbound: InboundDelivery) -> bool:
-        """Return whether a delivery may be requeued once more, and count that."""
+        """Return whether a delivery may be requeued once more, and count that.
+
+        It is counted once, although several of its signals fail, or it fails again when it is retried.
+        """
         if inbound.key is None:
             return not inbound.delivery.redelivered
         failed = self._failed(inbound, inbound.key)
-        failed.requeues += 1
+        if failed.counted != inbound.number:
+            failed.counted = inbound.number
+            failed.requeues += 1
         return failed.requeues <= MAX_REQUEUES
 
     def finish(self, key: _DeliveryKey) -> None:
