@@ -224,7 +224,11 @@ class DeliveryLedger:
         if failed.counted != inbound.number:
             failed.counted = inbound.number
             failed.requeues += 1
-        return failed.requeues <= MAX_REQUEUES
+        is_requeued = failed.requeues <= MAX_REQUEUES
+        if is_requeued:
+            # The redelivery has to be processed.
+            failed.is_refused = False
+        return is_requeued
 
     def finish(self, key: _DeliveryKey) -> None:
         """Forget how often a delivery was requeued that is not requeued again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from connectivity.errors import PublishFailed
 from connectivity.sources import delivery as delivery_module
 from connectivity.sources.delivery import MAX_REQUEUES, DeliveryLedger, InboundDelivery
 from connectivity.sources.reader import DecodedDelivery
@@ -138,3 +139,16 @@ async def test_a_delivery_that_was_requeued_and_then_settled_is_forgotten() -> N
     deliveries.fail("x", redelivered=False)
     deliveries.inbound("x", redelivered=True).respond()(None)
     assert (deliveries.outcomes, len(deliveries.ledger.failed)) == ([AGAIN, SETTLED], 0)
+
+
+async def test_a_requeued_delivery_is_processed_again_although_the_broker_refused_another_response() -> None:
+    deliveries = Deliveries()
+    inbound = deliveries.inbound("x")
+    inbound.open = 2
+    ended = inbound.respond()
+    ended(PublishFailed("refused"))
+    inbound.note(AGAIN, is_done=True)
+    ended(None)
+    # `inbound` asserts that the redelivery is not known.
+    deliveries.inbound("x", redelivered=True).respond()(None)
+    assert deliveries.outcomes == [AGAIN, SETTLED]
