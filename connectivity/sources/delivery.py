@@ -114,10 +114,14 @@ class InboundDelivery:
         self.delivery.ours_since = monotonic()
 
     def settle_also(self, *redeliveries: Delivery) -> None:
-        """Settle further deliveries of the same message with this one."""
+        """Settle further deliveries of the same message with this one.
+
+        Each of its signals may add the same ones.
+        """
         for each in redeliveries:
-            each.settled_with = self.delivery
-        self.redeliveries += redeliveries
+            if each.settled_with is not self.delivery:
+                each.settled_with = self.delivery
+                self.redeliveries.append(each)
 
     def fail(self) -> None:
         """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""

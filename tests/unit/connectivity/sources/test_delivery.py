@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from connectivity.errors import PublishFailed
@@ -99,6 +101,17 @@ async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_with_t
     assert deliveries.ledger.is_known(redelivery)
     ended(None)
     assert (acknowledged, deliveries.outcomes) == ([copy], [SETTLED])
+
+
+async def test_a_delivery_keeps_each_earlier_one_once_although_several_of_its_signals_replace_theirs() -> None:
+    """Twice the earlier ones at each redelivery would be a thousand times as many after ten."""
+    deliveries = Deliveries()
+    made = [deliveries.inbound(None, redelivered=number > 0) for number in range(4)]
+    for earlier, later in pairwise(made):
+        for _ in range(2):
+            later.settle_also(earlier.delivery, *earlier.redeliveries)
+    assert made[3].redeliveries == [made[2].delivery, made[1].delivery, made[0].delivery]
+    assert {each.delivery.settled_with for each in made[:3]} == {made[3].delivery}
 
 
 async def test_the_ledger_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
