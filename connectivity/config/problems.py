@@ -18,6 +18,7 @@ MAX_SHOWN_CHARACTERS = 120
 _CHOICE = "one of: "
 
 _EXPECTED: Mapping[str, str] = {
+    "byte_size": "a size such as 512KiB or 1MiB",
     "byte_size_unit": "a size such as 512KiB or 1MiB",
     "bool_parsing": "true or false",
     "bool_type": "true or false",

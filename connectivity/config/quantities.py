@@ -103,7 +103,8 @@ def _read_size(value: object) -> object:
     return value
 
 
-_SIZE_FORM = r"\s*[0-9]*\.?[0-9]+\s*[a-zA-Z]*\s*"
+_SIZE_FORM = r"\s*(?:[0-9]*\.)?[0-9]+(?:\s*[a-zA-Z]+)?\s*"
+"""In this form, no text can be divided in two ways: a long one is matched in linear time."""
 _SIZE = re.compile(_SIZE_FORM, re.ASCII)
 
 

@@ -114,10 +114,14 @@ class InboundDelivery:
         self.delivery.ours_since = monotonic()
 
     def settle_also(self, *redeliveries: Delivery) -> None:
-        """Settle further deliveries of the same message with this one."""
+        """Settle further deliveries of the same message with this one.
+
+        Each of its signals may add the same ones.
+        """
         for each in redeliveries:
-            each.settled_with = self.delivery
-        self.redeliveries += redeliveries
+            if each.settled_with is not self.delivery:
+                each.settled_with = self.delivery
+                self.redeliveries.append(each)
 
     def fail(self) -> None:
         """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""
@@ -132,7 +136,7 @@ class InboundDelivery:
         A delivery that was requeued too often, or cannot be recognized as a redelivery, is not requeued again: it is
         acknowledged if the signal was executed, else rejected.
         """
-        if outcome is Outcome.REDELIVER and self.outcome is not outcome and not self.ledger.requeue(self):
+        if outcome is Outcome.REDELIVER and not self.ledger.requeue(self):
             outcome = Outcome.SETTLED if is_done else Outcome.DROPPED
         self.outcome = worse(self.outcome, outcome)
 
@@ -157,12 +161,14 @@ class InboundDelivery:
 class _FailedDelivery:
     """A delivery that was requeued, or whose responses the broker refused and would refuse again.
 
-    `acks`: by signal, the successful acknowledgements of others, which do not give them again.
+    `counted`: the number of the delivery that was last counted in `requeues`. `acks`: by signal, the successful
+    acknowledgements of others, which do not give them again.
     """
 
     digest: bytes
     is_refused: bool = False
     requeues: int = 0
+    counted: int | None = None
     acks: dict[str, tuple[Acknowledgement, ...]] = field(default_factory=dict)
 
 
@@ -212,12 +218,21 @@ class DeliveryLedger:
             self._failed(inbound, inbound.key).is_refused = True
 
     def requeue(self, inbound: InboundDelivery) -> bool:
-        """Return whether a delivery may be requeued once more, and count that."""
+        """Return whether a delivery may be requeued once more, and count that.
+
+        It is counted once, although several of its signals fail, or it fails again when it is retried.
+        """
         if inbound.key is None:
             return not inbound.delivery.redelivered
         failed = self._failed(inbound, inbound.key)
-        failed.requeues += 1
-        return failed.requeues <= MAX_REQUEUES
+        if failed.counted != inbound.number:
+            failed.counted = inbound.number
+            failed.requeues += 1
+        is_requeued = failed.requeues <= MAX_REQUEUES
+        if is_requeued:
+            # The redelivery has to be processed.
+            failed.is_refused = False
+        return is_requeued
 
     def finish(self, key: _DeliveryKey) -> None:
         """Forget how often a delivery was requeued that is not requeued again."""

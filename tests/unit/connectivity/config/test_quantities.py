@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from connectivity.config.quantities import Duration, DurationOrForever
+from connectivity.config.quantities import SIZE, Duration, DurationOrForever
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
@@ -38,6 +39,12 @@ def test_other_texts_are_no_duration(text: object) -> None:
 def test_a_number_before_much_white_space_is_refused_at_once() -> None:
     with at_most(1), pytest.raises(ValidationError):
         TypeAdapter(Duration).validate_python("5" + " " * 1_000_000 + "!")
+
+
+@pytest.mark.parametrize("text", ["9" * 50_000 + "!", "1" + " " * 200_000 + "!"], ids=["digits", "white space"])
+def test_a_long_text_is_refused_as_a_size_at_once(text: str) -> None:
+    with at_most(1), pytest.raises(ValidationError):
+        TypeAdapter(Annotated[ByteSize, SIZE]).validate_python(text)
 
 
 WRITTEN = st.builds("{}{}".format, st.integers(0, 10**4), st.sampled_from(["ms", "s", " m", "h", "d", "w", "x"]))

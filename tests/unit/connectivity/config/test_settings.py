@@ -330,6 +330,12 @@ def test_a_size_is_a_number_with_at_most_a_unit(text: str, tmp_path: Path) -> No
     assert problems(file) == [f'limits.payload ({file}): found "{text}", expected a size such as 512KiB or 1MiB']
 
 
+@pytest.mark.parametrize("value", ["-1", "1.5", "null", ".inf", "[]"])
+def test_a_size_is_expected_in_place_of_other_values(value: str, tmp_path: Path) -> None:
+    [problem] = problems(written(tmp_path, f"limits: {{payload: {value}}}"))
+    assert problem.endswith(", expected a size such as 512KiB or 1MiB")
+
+
 @pytest.mark.parametrize("name", ["idle_timeout", "open_timeout"])
 def test_a_subscription_has_some_time(tmp_path: Path, name: str) -> None:
     file = written(tmp_path, f"subscriptions: {{{name}: 0}}\n")

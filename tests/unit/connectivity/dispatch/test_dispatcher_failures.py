@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.sources.delivery import InboundDelivery
+from connectivity.authorization.quotas import Quotas
+from connectivity.dispatch.quota_check import QuotaCheck
+from connectivity.sources.delivery import MAX_REQUEUES, InboundDelivery
 from connectivity.transports.base import Outcome
 from connectivity.twins.context import Decision
 from connectivity.twins.decider import Decider
@@ -99,6 +101,29 @@ async def test_a_redelivery_after_the_store_was_unavailable_is_executed_once(har
     await harness.redeliver(turn(1))
     await harness.redeliver(turn(1))
     assert harness.values() == [1]
+
+
+async def test_a_failed_delivery_is_requeued_although_the_store_was_unavailable_six_times() -> None:
+    """Only requeues count, not how often it was processed before one."""
+    space = 100
+    harness = ConnectionHarness(
+        quota_check=lambda store: QuotaCheck(store, Quotas(()), 50, lambda: NOW, lambda _: space)
+    )
+    await harness.has_lamp()
+    space = 49
+    harness.disk.full = True
+    harness.deliver(turn(1), creation("lamp-8"))
+    for _ in range(MAX_REQUEUES):
+        await until(lambda: len(harness.postponed) == 2)
+        harness.disk.full = False
+        await until(lambda: harness.store.commits.is_available)
+        harness.disk.full = True
+        await retried(harness)
+    await until(lambda: len(harness.postponed) == 2)
+    harness.disk.full = False
+    await retried(harness)
+    assert await harness.ended(2) == [Outcome.SETTLED, Outcome.REDELIVER]
+    assert harness.statuses() == [201, 507]
 
 
 @pytest.mark.parametrize(

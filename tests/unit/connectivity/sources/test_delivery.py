@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
+from connectivity.errors import PublishFailed
 from connectivity.sources import delivery as delivery_module
 from connectivity.sources.delivery import MAX_REQUEUES, DeliveryLedger, InboundDelivery
 from connectivity.sources.reader import DecodedDelivery
@@ -100,6 +103,17 @@ async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_with_t
     assert (acknowledged, deliveries.outcomes) == ([copy], [SETTLED])
 
 
+async def test_a_delivery_keeps_each_earlier_one_once_although_several_of_its_signals_replace_theirs() -> None:
+    """Twice the earlier ones at each redelivery would be a thousand times as many after ten."""
+    deliveries = Deliveries()
+    made = [deliveries.inbound(None, redelivered=number > 0) for number in range(4)]
+    for earlier, later in pairwise(made):
+        for _ in range(2):
+            later.settle_also(earlier.delivery, *earlier.redeliveries)
+    assert made[3].redeliveries == [made[2].delivery, made[1].delivery, made[0].delivery]
+    assert {each.delivery.settled_with for each in made[:3]} == {made[3].delivery}
+
+
 async def test_the_ledger_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_module, "_MAX_REMEMBERED", 10)
     deliveries = Deliveries()
@@ -138,3 +152,16 @@ async def test_a_delivery_that_was_requeued_and_then_settled_is_forgotten() -> N
     deliveries.fail("x", redelivered=False)
     deliveries.inbound("x", redelivered=True).respond()(None)
     assert (deliveries.outcomes, len(deliveries.ledger.failed)) == ([AGAIN, SETTLED], 0)
+
+
+async def test_a_requeued_delivery_is_processed_again_although_the_broker_refused_another_response() -> None:
+    deliveries = Deliveries()
+    inbound = deliveries.inbound("x")
+    inbound.open = 2
+    ended = inbound.respond()
+    ended(PublishFailed("refused"))
+    inbound.note(AGAIN, is_done=True)
+    ended(None)
+    # `inbound` asserts that the redelivery is not known.
+    deliveries.inbound("x", redelivered=True).respond()(None)
+    assert deliveries.outcomes == [AGAIN, SETTLED]
