@@ -26,7 +26,7 @@ from spark_store.search.index_sql import (
     candidates,
     namespace,
 )
-from spark_store.search.planner import LOOKED_UP, SORTABLE, bound_of
+from spark_store.search.planner import SORTABLE, AccessPath, bound_of, way_to_ids
 from spark_store.search.read_view import COLUMNS, HEAD, STATE, CandidateRow, ReadView
 
 
@@ -111,8 +111,11 @@ ALL: Final = 2**62
 FEW_OF_POLICIES: Final = 1000
 """Up to how many things of the requester's policies are read for a list."""
 
+FEW_BESIDE_CANDIDATES: Final = 50
+"""The same, beside a list of candidates that is short already."""
+
 FEW_CANDIDATES: Final = 400
-"""Up to how many candidates are checked for visibility one by one: tenths of a millisecond."""
+"""Up to how many candidates are checked for visibility one by one, in place of a walk along all IDs."""
 
 PLAIN: Final = (TypeRank.EMPTY_ARRAY, TypeRank.NULL, TypeRank.OBJECT, TypeRank.ARRAY)
 """Ranks whose values are equal in the order."""
@@ -239,15 +242,18 @@ class CandidateSet:
         return self.known.keys
 
     def _visible(self, found: frozenset[int] | None) -> frozenset[int] | None:
-        """Return candidates without invisible things, if those can be left out for less than looking at them."""
+        """Return candidates, without the invisible ones if that is cheap; loading leaves out the others."""
         if found is not None and not found:
             return found
         if self.policies is not None:
-            most = FEW_OF_POLICIES if found is None else min(FEW_OF_POLICIES, LOOKED_UP * len(found))
-            visible = self.read(of_policies(self.policies), most)
+            is_short = found is not None and len(found) <= SORTABLE
+            visible = self.read(of_policies(self.policies), FEW_BESIDE_CANDIDATES if is_short else FEW_OF_POLICIES)
             if visible is not None:
                 return visible if found is None else found & visible
-        return found if found is None or len(found) > FEW_CANDIDATES else self.read_view.only_visible(found)
+        if found is None or len(found) > FEW_CANDIDATES:
+            return found
+        is_walk = way_to_ids(len(found), self.things, self.limit) is AccessPath.IDS
+        return self.read_view.only_visible(found) if is_walk else found
 
     def bound(self) -> int:
         return bound_of(self.things, self.limit)

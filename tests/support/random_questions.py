@@ -54,6 +54,7 @@ BOUNDS = st.fixed_dictionaries(
         "SCANNED": st.sampled_from([0, 1, 4000]),
         "_DENSE": st.sampled_from([0, 12]),
         "FEW_OF_POLICIES": st.sampled_from([0, 1000]),
+        "FEW_BESIDE_CANDIDATES": st.sampled_from([0, 50]),
         "FEW_CANDIDATES": st.sampled_from([0, 400]),
         "POLICIES": st.sampled_from([1, 200]),
         "bound_of": st.sampled_from([0, 2, 1500]).map(lambda bound: lambda things, page: bound),

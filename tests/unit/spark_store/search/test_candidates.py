@@ -82,7 +82,7 @@ def test_large_things_are_always_candidates(database: StateDatabase) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 300])
-@pytest.mark.parametrize("bounds", [{}, {"FEW_OF_POLICIES": 0}, {"FEW_OF_POLICIES": 0, "POLICIES": 0}])
+@pytest.mark.parametrize("bounds", [{}, {"FEW_OF_POLICIES": 0}])
 def test_things_of_policies_of_others_are_no_candidates(
     database: StateDatabase, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int], others: int
 ) -> None:

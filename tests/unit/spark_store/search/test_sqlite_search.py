@@ -192,7 +192,7 @@ def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
         {},
         {"FEW_OF_POLICIES": 0},
         {"FEW_OF_POLICIES": 0, "POLICIES": 1},
-        {"FEW_OF_POLICIES": 0, "FEW_CANDIDATES": 0},
+        {"FEW_OF_POLICIES": 0, "FEW_BESIDE_CANDIDATES": 0, "FEW_CANDIDATES": 0},
         {"FEW_OF_POLICIES": 0, "SORTABLE": 0, "_SMALL": 1, "LOST": 0, "bound_of": lambda things, page: 0},
         {"FEW_OF_POLICIES": 0, "SORTABLE": 0, "_SMALL": 1, "POLICIES": 1, "bound_of": lambda things, page: 0},
     ],
@@ -258,7 +258,7 @@ def test_a_page_that_searches_too_long_returns_its_position(database: StateDatab
 def test_a_page_ends_after_its_time_among_many_candidates_that_are_invisible(
     database: StateDatabase, many: ReaderRights, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
-    narrow(monkeypatch, {"FEW_CANDIDATES": 0, "FEW_OF_POLICIES": 0, "LOST": 0, **more})
+    narrow(monkeypatch, {"FEW_BESIDE_CANDIDATES": 0, "FEW_OF_POLICIES": 0, "LOST": 0, **more})
     database.connection.execute("DELETE FROM search_subjects")
     rights = with_rights({"acme:own": WHOLE, "acme:more": WHOLE}, database)
     database.put({"thingId": "acme:~", "policyId": "acme:own", "attributes": {"n": 1}, **BESIDE})
