@@ -96,7 +96,8 @@ class InboundDelivery:
 
         Call it only when the result can no longer be rolled back: from now on a redelivery is settled with this delivery.
         """
-        if self.key is not None and self.open > 0:
+        # One that a redelivery has replaced never ends by itself.
+        if self.key is not None and self.open > 0 and self.delivery.settled_with is None:
             self.ledger.pending[self.key] = self
         return self.finish
 
@@ -116,7 +117,7 @@ class InboundDelivery:
     def settle_also(self, *redeliveries: Delivery) -> None:
         """Settle further deliveries of the same message with this one.
 
-        Each of its signals may add the same ones.
+        Several signals of this delivery may add the same redeliveries.
         """
         for each in redeliveries:
             if each.settled_with is not self.delivery:
@@ -161,14 +162,14 @@ class InboundDelivery:
 class _FailedDelivery:
     """A delivery that was requeued, or whose responses the broker refused and would refuse again.
 
-    `counted`: the number of the delivery that was last counted in `requeues`. `acks`: by signal, the successful
+    `last_counted`: the number of the delivery that was last counted in `requeues`. `acks`: by signal, the successful
     acknowledgements of others, which do not give them again.
     """
 
     digest: bytes
     is_refused: bool = False
     requeues: int = 0
-    counted: int | None = None
+    last_counted: int | None = None
     acks: dict[str, tuple[Acknowledgement, ...]] = field(default_factory=dict)
 
 
@@ -225,8 +226,8 @@ class DeliveryLedger:
         if inbound.key is None:
             return not inbound.delivery.redelivered
         failed = self._failed(inbound, inbound.key)
-        if failed.counted != inbound.number:
-            failed.counted = inbound.number
+        if failed.last_counted != inbound.number:
+            failed.last_counted = inbound.number
             failed.requeues += 1
         is_requeued = failed.requeues <= MAX_REQUEUES
         if is_requeued:

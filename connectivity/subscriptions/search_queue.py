@@ -49,7 +49,7 @@ class SearchQueue:
         self.running: Counter[User] = Counter()
         self._waiting: OrderedDict[User, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
         """By user, whose turn is next first."""
-        self._looked_up: Counter[User] = Counter()
+        self._lookups: Counter[User] = Counter()
         """How many searches wait until the namespaces are known whose quotas they use."""
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class SearchQueue:
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiting.values())) + self._looked_up.total()
+        return sum(map(len, self._waiting.values())) + self._lookups.total()
 
     @contextlib.asynccontextmanager
     async def slot(self, user: User, namespaces: Collection[str] = ()) -> AsyncIterator[None]:
@@ -86,13 +86,13 @@ class SearchQueue:
         if self._sees is None or not bounded:
             return bounded
         self._check_waiting(user)
-        self._looked_up[user] += 1
+        self._lookups[user] += 1
         try:
             return [name for name in bounded if await self._sees(user, name)]
         finally:
-            self._looked_up[user] -= 1
-            if not self._looked_up[user]:
-                del self._looked_up[user]
+            self._lookups[user] -= 1
+            if not self._lookups[user]:
+                del self._lookups[user]
 
     async def enter(self, user: User) -> None:
         """Wait for a slot, which `leave` gives back. Raises FeedFailed if too many searches of the user wait."""
@@ -158,7 +158,7 @@ class SearchQueue:
 
     def _check_waiting(self, user: User) -> None:
         """Raise FeedFailed if no further search of a user may wait."""
-        waiting = len(self._waiting.get(user, ())) + self._looked_up[user]
+        waiting = len(self._waiting.get(user, ())) + self._lookups[user]
         if waiting >= self._max_waiting:
             message = (
                 f"These subjects have {self.running[user]} running and {waiting} waiting searches, which is the limit."

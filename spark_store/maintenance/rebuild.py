@@ -153,7 +153,7 @@ class _Run:
         return True
 
     def add_unknown(self, connection: sqlite3.Connection) -> bool:
-        """Add those of some entities that only the lake knows; False if there were none left."""
+        """Read some entities from the lake and add the unknown ones; False if none were left."""
         some = list(itertools.islice(self._in_lake, self._chunk))
         for state in some:
             if connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:

@@ -112,7 +112,7 @@ FEW_OF_POLICIES: Final = 1000
 """Up to how many things of the requester's policies are read for a list."""
 
 FEW_BESIDE_CANDIDATES: Final = 50
-"""The same, beside a list of candidates that is short already."""
+"""Up to how many are read if the list of candidates is short already."""
 
 FEW_CANDIDATES: Final = 400
 """Up to how many candidates are checked for visibility one by one, in place of a walk along all IDs."""

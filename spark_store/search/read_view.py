@@ -25,7 +25,10 @@ POLICIES: Final = 200
 """How many policies are checked one by one."""
 
 IMPORTS: Final = 21
-"""How many imported policies are read for a policy. If there are more, its things are evaluated."""
+"""How many imported policies are read for a policy.
+
+If it imports as many or more, its things are evaluated.
+"""
 
 NAMESPACES: Final = 50
 
@@ -53,7 +56,7 @@ _NAMED: Final = f"""
 """
 """A condition on a thing: its policy, or one that this imports, names a subject.
 
-It is also met if the policy imports very many. The subjects are given twice.
+It is also met if the policy imports very many policies. The subjects are given twice.
 """
 
 _DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(DeclaredPathState.THERE)}"

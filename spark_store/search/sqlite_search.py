@@ -59,10 +59,10 @@ _PRAGMAS: Final = ("query_only = ON", "temp_store = MEMORY", "cache_size = -3276
 _SNAPSHOT: Final = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 
 
-class _EarlierPage(NamedTuple):
-    """The page that collected the candidates of a query, and the version of the file at that time.
+class _CacheEntry(NamedTuple):
+    """The candidates of a query, and which request collected them from which version of the file.
 
-    All pages of one request have the same budget. Keeping the query keeps its identity from being reused.
+    All pages of a request have the same budget. Keeping the query keeps its identity from being reused.
     """
 
     question: ThingQuery
@@ -91,7 +91,7 @@ class SqliteSearch:
             raise StoreUnavailable(f"{path}: {MOVED_JOURNAL}")
         self._slice = slice_seconds
         self._pace = pace or ThreadPace(SearchPace())
-        self._known: LRUCache[int, _EarlierPage] = LRUCache(_CACHED_BYTES, _share_of_cache)
+        self._known: LRUCache[int, _CacheEntry] = LRUCache(_CACHED_BYTES, _share_of_cache)
         with self._translating():
             self._connection = sqlite3.connect(self.path, timeout=1.0, isolation_level=None, check_same_thread=False)
             try:
@@ -119,9 +119,9 @@ class SqliteSearch:
         hits: list[SearchHit] = []
         place, is_last = after, True
         with self._translating(), self._read_view(clock) as read_view:
-            earlier = self._recall(question, after, budget)
+            entry = self._recall(question, after, budget)
             try:
-                walk = OrderedScan(read_view, question, rights, limit, earlier.candidates)
+                walk = OrderedScan(read_view, question, rights, limit, entry.candidates)
                 for found in walk.matches(after):
                     if found.hit is None:
                         if clock.is_late():
@@ -145,7 +145,7 @@ class SqliteSearch:
                     raise
                 is_last = False
             finally:
-                self._known[id(question)] = earlier
+                self._known[id(question)] = entry
         if hits or is_last:
             budget.spent = 0.0
         else:
@@ -206,16 +206,16 @@ class SqliteSearch:
         with self._translating():
             self._connection.close()
 
-    def _recall(self, question: ThingQuery, after: SortKey | None, budget: Budget) -> _EarlierPage:
-        """Return the earlier page whose candidates are still valid: the file is the same, or the request is.
+    def _recall(self, question: ThingQuery, after: SortKey | None, budget: Budget) -> _CacheEntry:
+        """Return the cache entry of a query.
 
-        Otherwise, and for a first page, the candidates are empty.
+        Its candidates are empty for a first page, and if the file has changed since another request collected them.
         """
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        earlier = None if after is None else self._known.get(id(question))
-        if earlier is not None and (earlier.version == version or earlier.budget is budget):
-            return earlier
-        return _EarlierPage(question, budget, version, CachedCandidates())
+        entry = None if after is None else self._known.get(id(question))
+        if entry is not None and (entry.version == version or entry.budget is budget):
+            return entry
+        return _CacheEntry(question, budget, version, CachedCandidates())
 
     @contextlib.contextmanager
     def _read_view(self, clock: Deadline) -> Iterator[ReadView]:
@@ -245,6 +245,6 @@ class SqliteSearch:
             ) from error
 
 
-def _share_of_cache(entry: _EarlierPage) -> int:
+def _share_of_cache(entry: _CacheEntry) -> int:
     """Return how much of the cache an entry uses: all of it at most, and enough to bound their number."""
     return min(max(entry.candidates.bytes, _CACHED_BYTES // _CACHED_QUERIES), _CACHED_BYTES)

@@ -114,6 +114,15 @@ async def test_a_delivery_keeps_each_earlier_one_once_although_several_of_its_si
     assert {each.delivery.settled_with for each in made[:3]} == {made[3].delivery}
 
 
+async def test_a_delivery_that_a_redelivery_has_replaced_does_not_wait_for_further_ones() -> None:
+    """It is not settled by itself, so nothing may be settled with it."""
+    deliveries = Deliveries()
+    replaced, replacing = deliveries.inbound("x"), deliveries.inbound("x", redelivered=True)
+    replacing.settle_also(replaced.delivery)
+    replaced.respond()
+    assert len(deliveries.ledger.pending) == 0
+
+
 async def test_the_ledger_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_module, "_MAX_REMEMBERED", 10)
     deliveries = Deliveries()
