@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -234,8 +235,9 @@ async def test_a_session_can_be_resumed_until_the_certificate_of_the_client_expi
         assert again.tls.session_reused
         monkeypatch.setattr(tls_layer, "time", SimpleNamespace(time=lambda: expiry.timestamp() + 1))
         late = await Client.connected(port, context, client.tls.session)
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await late.read()
+        # It depends on the version of OpenSSL whether the end of a connection without an alert is an error.
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            assert await late.read() == b""
         for each in (client, again, late):
             each.writer.close()
         await wait_until(lambda: not link._sockets)
