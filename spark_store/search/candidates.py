@@ -253,7 +253,7 @@ class CandidateSet:
         if found is None or len(found) > FEW_CANDIDATES:
             return found
         is_walk = way_to_ids(len(found), self.things, self.limit) is AccessPath.IDS
-        return self.read_view.only_visible(found) if is_walk else found
+        return frozenset(key for _, key in self.read_view.ids(found)) if is_walk else found
 
     def bound(self) -> int:
         return bound_of(self.things, self.limit)

@@ -176,12 +176,6 @@ class ReadView:
             found += self.connection.execute(f"{_IDS_CHUNK} AND {condition}", (*chunk, *parameters)).fetchall()
         return found
 
-    def only_visible(self, keys: Collection[int]) -> frozenset[int]:
-        """Return the keys of visible things among these."""
-        condition, parameters = self.visible
-        select = f"SELECT key FROM entities WHERE key IN (SELECT value FROM json_each(?)) AND {condition}"
-        return frozenset(self.column(select, (msgspec.json.encode(sorted(keys)).decode(), *parameters)))
-
     def restrict(self, subjects: Collection[str]) -> list[str] | None:
         """Leave out things of policies that do not name these subjects, and return the other policies.
 

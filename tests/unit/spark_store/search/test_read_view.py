@@ -81,7 +81,6 @@ def test_things_whose_policy_names_a_subject_or_imports_one_that_does_are_visibl
     seen.restrict({"reader", "acme:nothing"})
     keys = range(1, len(policies) + 1)
     assert {(row[1], row[0]) for row in seen.load(keys)} == set(seen.ids(keys))
-    assert {row[0] for row in seen.load(keys)} == seen.only_visible(keys)
     assert {row[1] for row in seen.load(keys)} == {"acme:own", "acme:importing", "acme:importing-again"}
     assert [row[1] for key in keys for row in seen.load([key])] == [
         "acme:own",
@@ -110,7 +109,7 @@ def test_only_some_of_very_many_imports_of_a_policy_are_read(
         operations += 1
 
     database.connection.set_progress_handler(count, 1)
-    assert seen.only_visible([1]) == (frozenset({1}) if is_visible else frozenset())
+    assert [key for _, key in seen.ids([1])] == ([1] if is_visible else [])
     assert operations < 200 * IMPORTS, "as few as for the longest chain that is read completely"
 
 
