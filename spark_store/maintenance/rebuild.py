@@ -88,12 +88,10 @@ def rebuild_journal(
         while _commit(journal, run.next_chunk):
             if say is not None:
                 say(run.counts["checked"])
-        while _commit(journal, run.add_unknown):
-            pass
+        _commit_all(journal, run.add_unknown)
         _commit(journal, run.add_deletions)
         _commit(journal, incarnations.name_all)
-        while _commit(journal, index_builder.step):
-            pass
+        _commit_all(journal, index_builder.step)
         return run.report
 
 
@@ -102,6 +100,12 @@ def _commit(journal: Journal, step: Callable[[sqlite3.Connection], T]) -> T:
     result = journal.within(step)
     journal.commit()
     return result
+
+
+def _commit_all(journal: Journal, step: Callable[[sqlite3.Connection], bool]) -> None:
+    """Repeat a step, each time in a transaction of its own, until nothing is left."""
+    while _commit(journal, step):
+        pass
 
 
 def _last_in_lake(place: Lake) -> int:
@@ -121,8 +125,7 @@ def rebuild_index(place: Lake) -> int:
     expect_journal(place.journal)
     with contextlib.closing(Journal.open(place.journal)) as journal:
         _commit(journal, index_builder.restart)
-        while _commit(journal, index_builder.step):
-            pass
+        _commit_all(journal, index_builder.step)
         return journal.within(index_builder.progress).last
 
 
