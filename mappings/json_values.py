@@ -24,13 +24,13 @@ class WrittenFloat(float):
     __slots__ = ("text",)
     text: str
 
-    def __new__(cls, text: str) -> WrittenFloat:
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
+    def __new__(cls, number: float, text: str) -> WrittenFloat:
+        written = super().__new__(cls, number)
+        written.text = text
+        return written
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return (self.text,)
+        return float(self), self.text
 
 
 NUMBER_TYPES: Final = frozenset({int, float, WrittenFloat})
@@ -49,7 +49,7 @@ def _written(value: object) -> msgspec.Raw:
 
 def _number(text: str) -> float:
     number = float(text)
-    return number if _plain(number) == text.encode() else WrittenFloat(text)
+    return number if _plain(number) == text.encode() else WrittenFloat(number, text)
 
 
 encode_value: Final = msgspec.json.Encoder(enc_hook=_written).encode

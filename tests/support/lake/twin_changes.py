@@ -57,7 +57,10 @@ def write_eventful_past(data_folder: DataFolder, entities: int = 8) -> Past:
     for number in range(entities):
         thing = lamp(number)
         past.happens(
-            thing, "created", "/", {"policyId": str(policy), "attributes": {"größe": WrittenFloat("1.50"), "n": number}}
+            thing,
+            "created",
+            "/",
+            {"policyId": str(policy), "attributes": {"größe": WrittenFloat(1.5, "1.50"), "n": number}},
         )
         past.happens(thing, "modified", "/features/lamp/properties/big", 9007199254740993)
         past.happens(thing, "merged", "/attributes", {"n": None, "note": "ü" * 40})

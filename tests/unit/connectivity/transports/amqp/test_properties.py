@@ -161,9 +161,11 @@ def test_a_malformed_table_value_keeps_the_headers_read_before_it(flags: int, va
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+# `CC` and `BCC` are not sent.
+names = texts.filter(lambda name: name not in ("", "CC", "BCC"))
 
 
-@given(st.dictionaries(texts.filter(bool), texts, max_size=6), st.sampled_from(["", "content-type", "message-id"]))
+@given(st.dictionaries(names, texts, max_size=6), st.sampled_from(["", "content-type", "message-id"]))
 def test_headers_arrive_as_they_were_sent(headers: dict[str, str], name: str) -> None:
     if name:
         headers[name] = "some text"
