@@ -10,9 +10,11 @@ from confluent_kafka import KafkaError
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
+from connectivity.transports.base import OutboundMessage
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.producer import KafkaProducer
+from mappings.model.envelope import Envelope
 from tests.support.brokers.kafka import Kafka
 from tests.support.wait import PATIENCE, wait_until
 
@@ -39,7 +41,8 @@ async def test_an_error_of_the_producer_ends_the_link_and_refuses_no_message(cod
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "site", on_error=link.failed, on_stuck=link.stuck
     )
     link.mark_started()
-    publishing._reported(ended.append, False, KafkaError(code), Message())  # type: ignore[arg-type]
+    place = publishing._place_of(OutboundMessage("answers", Envelope(b"")))
+    publishing._reported(place, ended.append, KafkaError(code), Message())  # type: ignore[arg-type]
     publishing.start()
     try:
         await wait_until(link.lost.done)

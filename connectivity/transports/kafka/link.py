@@ -42,6 +42,9 @@ from connectivity.transports.kafka.producer import KafkaProducer
 from connectivity.transports.kafka.records import Record, UnreadableRecord, envelope_of, is_expired
 
 WINDOW = 4000
+MOST_DOUBTFUL = 32_000
+"""Messages beyond the window to topics that may be missing, so that these do not fill it."""
+
 REPAIR_SECONDS = 5.0
 PROBE_INTERVAL = 0.1
 CLOSE_TIMEOUT = 5.0
@@ -222,8 +225,11 @@ class KafkaLink:
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
-        if not self._is_over and self._producer is not None:
-            self._producer.send(message, done)
+        if self._is_over or (producer := self._producer) is None:
+            return
+        producer.send(message, done)
+        if producer.doubtful or self.window != WINDOW:
+            self.window = WINDOW + min(producer.doubtful, MOST_DOUBTFUL)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -148,6 +148,9 @@ each client.
 The service publishes each record once and in order, and all in-sync replicas acknowledge it. If an address has no key, the
 record's key is the ID of the subscription or, without a subscription, the ID of the entity. So events stay in order in a
 topic with several partitions.
+
+The client library remembers every topic that it has published to. After 1,000 topics the service starts another producer
+and ends the former one when its records are confirmed; up to five producers of a client may be connected meanwhile.
 """,
         ),
     ),
