@@ -247,7 +247,8 @@ class KafkaProducer:
             for client in (*self._former, self._client):
                 if not self._is_stopping:
                     client.producer.poll(0)
-            self._end_former()
+            if not self._is_stopping:
+                self._end_former()
         finally:
             # Polling goes on after an error in one callback.
             if not self._is_stopping:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -184,6 +185,27 @@ async def test_a_client_of_the_library_with_enough_topics_ends_when_its_messages
     libraries.confirm(1, 2)
     await wait_until(lambda: libraries.ended == [0, 1])
     assert libraries.sent[1:] == [["c 1", "c 2", "d 1"], ["e 1"]]
+
+
+async def test_a_former_client_ends_once_if_the_producer_stops_in_its_last_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error of the library may follow the last confirm, and stops the producer."""
+    libraries = Libraries(monkeypatch)
+    libraries.send("a 1", "b 1", "c 1")
+
+    def end() -> None:
+        libraries.confirm(0, 0)
+        libraries.confirm(0, 1)
+        libraries.producer.stop(is_orderly=False)
+
+    libraries.producer._former[0].producer.polls.append(end)  # type: ignore[attr-defined]
+    libraries.producer.start()
+    for thread in threading.enumerate():
+        if thread.name == "kafka producer's end":
+            thread.join()
+    assert libraries.producer.gone.done()
+    assert sorted(libraries.ended) == [0, 1]
 
 
 async def test_messages_of_a_topic_wait_until_the_former_client_has_confirmed_the_earlier_ones(
