@@ -309,6 +309,8 @@ class KafkaProducer:
                 if is_orderly:
                     client.producer.flush(max(0.0, deadline - time.monotonic()))
                 client.producer.purge()
+                # The library keeps the callbacks of messages until it has called them.
+                client.producer.poll(0)
             _end_client(client)
         self.gone.set_result(None)
 

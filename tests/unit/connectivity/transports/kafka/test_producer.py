@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -97,6 +98,27 @@ async def test_a_message_whose_topic_is_deleted_before_it_is_sent_is_refused(mon
     assert (made.unconfirmed, link_errors) == (0, [])
     made.stop(is_orderly=False)
     await asyncio.wrap_future(made.gone)
+
+
+async def test_a_closed_producer_does_not_keep_the_messages_that_were_not_confirmed() -> None:
+    """The library keeps a message's callback until it has called it."""
+
+    class Outcome:
+        def __call__(self, error: ConnectivityError | None) -> None: ...
+
+    made = KafkaProducer(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0},
+        "kafka",
+        on_error=lambda *_: None,
+        on_stuck=lambda: None,
+    )
+    done = Outcome()
+    kept = weakref.ref(done)
+    made.send(OutboundMessage("alarms", Envelope(b"")), done)
+    del done
+    made.stop(is_orderly=False)
+    await asyncio.wrap_future(made.gone)
+    assert kept() is None
 
 
 async def test_a_message_for_a_producer_that_has_failed_ends_the_link_and_is_not_refused(
