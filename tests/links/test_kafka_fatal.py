@@ -41,8 +41,8 @@ async def test_an_error_of_the_producer_ends_the_link_and_refuses_no_message(cod
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "site", on_error=link.failed, on_stuck=link.stuck
     )
     link.mark_started()
-    place = publishing._place_of(OutboundMessage("answers", Envelope(b"")))
-    publishing._reported(place, ended.append, KafkaError(code), Message())  # type: ignore[arg-type]
+    destination = publishing._destination_of(OutboundMessage("answers", Envelope(b"")))
+    publishing._reported(destination, ended.append, KafkaError(code), Message())  # type: ignore[arg-type]
     publishing.start()
     try:
         await wait_until(link.lost.done)

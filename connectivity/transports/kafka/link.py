@@ -43,7 +43,7 @@ from connectivity.transports.kafka.records import Record, UnreadableRecord, enve
 
 WINDOW = 4000
 MOST_DOUBTFUL = 32_000
-"""Messages beyond the window to topics that may be missing, so that these do not fill it."""
+"""Bound on how far small messages to topics that may be missing extend the window."""
 
 REPAIR_SECONDS = 5.0
 PROBE_INTERVAL = 0.1

@@ -27,13 +27,7 @@ from connectivity.errors import PublishFailed
 from connectivity.transports.base import Done, OutboundMessage
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import LINK_CAUSED_ERRORS, message_error
-from connectivity.transports.kafka.records import (
-    ANY_PARTITION,
-    SENDER,
-    Header,
-    parse_client_address,
-    record_headers,
-)
+from connectivity.transports.kafka.records import ANY_PARTITION, SENDER, Header, parse_client_address, record_headers
 
 POLL = 0.001
 IDLE_POLL = 0.1
@@ -73,11 +67,11 @@ class _Topic:
         self.name, self.client = name, client
         self.unconfirmed = 0
         self.doubtful: int | None = 0
-        """The small ones of them while none was confirmed, so that the topic may be missing; then None."""
+        """The number of the small ones; None after a confirm, because the topic is not missing."""
 
 
-class _Place(NamedTuple):
-    """Where messages go that have one address, order and headers, such as the events of a page."""
+class _Destination(NamedTuple):
+    """The topic, key and headers of messages with one address, order and headers, as of a page."""
 
     address: str
     order: str | None
@@ -106,8 +100,8 @@ class KafkaProducer:
         self._loop = asyncio.get_running_loop()
         self._on_error, self._on_stuck, self._stuck_after = on_error, on_stuck, confirm_timeout
         self._sender: list[Header] = [(SENDER, connection_id.encode())]
-        self._place: _Place | None = None
-        """Where the last message went: the events of a page go to the same place."""
+        self._destination: _Destination | None = None
+        """That of the last message: the events of a page have the same."""
         self._settings = {**settings, "error_cb": self._failed}
         self._client = _Client(self._settings)
         self._former: list[_Client] = []
@@ -116,7 +110,7 @@ class KafkaProducer:
         """Topic of a former client → messages that wait until it has confirmed the earlier ones."""
         self.unconfirmed = 0
         self.doubtful = 0
-        """Small unconfirmed messages to topics that may be missing; whether they are shows after seconds."""
+        """The number of small unconfirmed messages to topics that may be missing."""
         self._since = self._polled_at = self._loop.time()
         """When the last message was confirmed, or the first one sent after all were confirmed."""
         self._poll_timer: asyncio.TimerHandle | None = None
@@ -137,23 +131,23 @@ class KafkaProducer:
             self._produce(message, done)
 
     def _produce(self, message: OutboundMessage, done: Done) -> None:
-        envelope, place = message.envelope, self._place
+        envelope, destination = message.envelope, self._destination
         try:
             if (
-                place is None
-                or envelope.headers is not place.headers
-                or message.address is not place.address
-                or message.order is not place.order
+                destination is None
+                or envelope.headers is not destination.headers
+                or message.address is not destination.address
+                or message.order is not destination.order
             ):
-                place = self._place = self._place_of(message)
-            topic = place.topic
+                destination = self._destination = self._destination_of(message)
+            topic = destination.topic
             topic.client.producer.produce(
                 topic.name,
                 envelope.payload,
-                place.key,
-                place.partition,
-                partial(self._report, place, done),
-                headers=place.record_headers,
+                destination.key,
+                destination.partition,
+                partial(self._report, destination, done),
+                headers=destination.record_headers,
             )
         except PublishFailed as error:
             done(error)
@@ -171,7 +165,7 @@ class KafkaProducer:
                 self._since = self._loop.time()
                 self._schedule_poll(POLL)
 
-    def _place_of(self, message: OutboundMessage) -> _Place:
+    def _destination_of(self, message: OutboundMessage) -> _Destination:
         """Return where to send this message. Raises PublishFailed for an invalid address, and KafkaException."""
         name, key, partition = parse_client_address(message.address)
         if key is None and partition == ANY_PARTITION and message.order is not None:
@@ -180,7 +174,7 @@ class KafkaProducer:
             client = self._client_for_new_topic()
             topic = client.topics[name] = _Topic(name, client)
         headers = message.envelope.headers
-        return _Place(
+        return _Destination(
             message.address, message.order, headers, topic, key, partition, record_headers(headers, self._sender)
         )
 
@@ -201,7 +195,6 @@ class KafkaProducer:
             self._client = _Client(self._settings)
             last.topics = {name: topic for name, topic in last.topics.items() if topic.unconfirmed}
             self._former.append(last)
-            self._place = None
         return self._client
 
     def _awaited_topic(self, message: OutboundMessage) -> str | None:
@@ -260,13 +253,13 @@ class KafkaProducer:
             self._since = self._polled_at
             self._on_stuck()
 
-    def _reported(self, place: _Place, done: Done, error: KafkaError | None, message: Message) -> None:
+    def _reported(self, destination: _Destination, done: Done, error: KafkaError | None, message: Message) -> None:
         if self._is_stopping:
             return
         if error is None or error.code() not in LINK_CAUSED_ERRORS:
             self.unconfirmed -= 1
             self._since = self._polled_at
-            topic = place.topic
+            topic = destination.topic
             topic.unconfirmed -= 1
             if topic.doubtful is not None:
                 self._end_doubt(topic, message, is_known=error is None)
@@ -276,7 +269,7 @@ class KafkaProducer:
         if error is None:
             done(None)
         else:
-            self._refused(error, place.address, done)
+            self._refused(error, destination.address, done)
 
     def _end_doubt(self, topic: _Topic, message: Message, *, is_known: bool) -> None:
         """Process the outcome of a message to a topic that has confirmed none before."""
