@@ -6,7 +6,7 @@ millisecond while messages are unconfirmed, which costs less than a thread that 
 confirm.
 
 The library remembers every topic, and looks at all of them often. Clients may choose topics, so after `MOST_TOPICS` a new
-client of the library takes over. A topic with unconfirmed messages at the former client waits for them: its order stays.
+client of the library takes over. Messages to a topic that has unconfirmed ones at the former client wait for these.
 """
 
 from __future__ import annotations
