@@ -176,7 +176,7 @@ class OrderedQueue:
         """The size of the waiting messages that are no elements."""
         self._held: dict[Hashable, deque[_QueueEntry]] = {}
         """Sender → its postings from the first unknown one on."""
-        self._in_flight: dict[int, _Entry] = {}
+        self._in_flight: dict[int, tuple[OutboundMessage, PendingPublish]] = {}
         self._number = 0
         self._link_window: LinkWindow | None = None
         self._next_link_window: LinkWindow | None = None
@@ -233,7 +233,7 @@ class OrderedQueue:
             posting.taken = posting.count
             window.is_sending = True
             try:
-                self._publish(window, messages[0], (messages[0], posting))
+                self._publish(window, messages[0], posting)
             finally:
                 window.is_sending = False
             if window.is_behind:
@@ -309,7 +309,7 @@ class OrderedQueue:
 
     def send(self, link_window: LinkWindow) -> bool:
         """Send as much as may be sent over this link now. Whether that was anything."""
-        link, before = link_window.link, self._number
+        link, number = link_window.link, self._number
         while (
             (self._flows or self._returned)
             and self._link_window is self._next_link_window is link_window
@@ -317,8 +317,7 @@ class OrderedQueue:
         ):
             if self._suspects and self._in_flight:
                 break
-            entry = self._returned.popleft() if self._returned else self._pop()
-            message, posting = entry
+            message, posting = self._returned.popleft() if self._returned else self._pop()
             if not posting.is_element:
                 self.answer_bytes -= _size_of((message,))
             posting.take()
@@ -328,18 +327,18 @@ class OrderedQueue:
             if posting.deadline is not None and monotonic() > posting.deadline:
                 posting.confirm(PublishFailed("no link accepted the message before its deadline", status=_TIMED_OUT))
                 continue
-            self._publish(link_window, message, entry)
+            self._publish(link_window, message, posting)
         self._end_drain()
         if self._room is not None and self.answer_bytes < FULL_BYTES:
             self._room.set()
             self._room = None
-        return self._number != before
+        return self._number != number
 
-    def _publish(self, window: LinkWindow, message: OutboundMessage, entry: _Entry) -> None:
-        number = self._number = self._number + 1
-        self._in_flight[number] = entry
+    def _publish(self, window: LinkWindow, message: OutboundMessage, posting: PendingPublish) -> None:
+        self._number += 1
+        self._in_flight[self._number] = message, posting
         window.in_flight += 1
-        window.link.publish(message, partial(self._done, window, number))
+        window.link.publish(message, partial(self._done, window, self._number))
 
     def _append(self, messages: Sequence[OutboundMessage | None], posting: PendingPublish) -> None:
         if (flow := self._flows.get(posting.flow)) is None:
@@ -382,7 +381,7 @@ class OrderedQueue:
         """The oldest message was alone on each of the last links."""
         self._suspects, self._failed_links = max(0, self._suspects - 1), 0
         message, posting = self._in_flight.pop(next(iter(self._in_flight)))
-        size = _size_of((message,))
+        size = len(message.envelope.payload)
         # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
         status = 413 if size > LARGE else 503
         words = f"the broker closed {MAX_FAILED_LINKS} links after this message of {size} bytes"
