@@ -54,6 +54,21 @@ class TestKafka(BrokerBehavior, ByteLimits):
         assert (len(delivery.envelope.payload), delivery.skipped) == (LARGE * 12, 0)
         await link.close()
 
+    async def test_the_bytes_of_headers_and_keys_are_bounded_like_those_of_payloads(
+        self, harness: KafkaLinkHarness
+    ) -> None:
+        harness.consume = ConsumeOptions(unsettled_bytes=LARGE * 8)
+        link = await harness.connect()
+        taker = DeliveryCollector(link)
+        half = "x" * (LARGE // 2)
+        await harness.send_to(harness.source, [b"{}"] * 60, {"note": half}, key=half)
+        await wait_until(lambda: len(taker.deliveries) >= 8)
+        await harness.send([b"last"])
+        # The reads of one turn come on top.
+        assert len(taker.deliveries) <= 8 + 16
+        assert await drain(taker, 61) == [*[b"{}"] * 60, b"last"]
+        await link.close()
+
     async def test_2_4_a_record_is_in_the_headers(self, harness: KafkaLinkHarness, link: KafkaLink) -> None:
         taker = DeliveryCollector(link)
         headers = [("x", "first"), ("x", "last"), ("none", None), ("odd", b"\xff"), ("kafka.topic", "forged")]

@@ -18,6 +18,12 @@ class Record:
             raise self._headers
         return self._headers
 
+    def set_headers(self, headers: Any) -> None:
+        self._headers = headers
+
+    def __len__(self) -> int:
+        return len(self._value or b"")
+
     def topic(self) -> str:
         return "in"
 

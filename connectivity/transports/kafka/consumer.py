@@ -49,7 +49,7 @@ from connectivity.transports.kafka.group import (
 )
 from connectivity.transports.kafka.partition import Partition
 from connectivity.transports.kafka.read_errors import ReadErrors
-from connectivity.transports.kafka.records import Record, UnreadableRecord
+from connectivity.transports.kafka.records import Record, UnreadableRecord, size_of
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,8 @@ UNLIMITED = 1 << 62
 
 _BEGINNING, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-Records = list[tuple[Partition, Record]]
+Records = list[tuple[Partition, Record, int]]
+"""Records with their partitions and sizes."""
 
 
 class KafkaConsumer:
@@ -247,7 +248,7 @@ class KafkaConsumer:
             return
         # `consume` waits until it has as many records as requested, so only the first one is waited for.
         # The others may be larger, but not than what the library has fetched ahead.
-        most = min(room, LONGEST_BATCH, space // (len(first) or 1))
+        most = min(room, LONGEST_BATCH, space // (size_of(first) or 1))
         more = self._consumer.consume(most - 1, 0) if most > 1 else []
         self._hand_over([first, *more])
 
@@ -296,7 +297,7 @@ class KafkaConsumer:
                 if (offset := message.offset() or 0) < partition.read_from:
                     raise _recreated(topic)
                 partition.read_from = offset + 1
-                records.append((partition, message))
+                records.append((partition, message, size_of(message)))
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 deleted[partition] = message.offset() or 0
             elif partition not in unreadable:
@@ -304,12 +305,12 @@ class KafkaConsumer:
                 # skipped one after another.
                 unreadable[partition] = UnreadableRecord(max(message.offset() or 0, partition.read_from))
         for partition, record in unreadable.items():
-            records.append((partition, record))
+            records.append((partition, record, 0))
             partition.read_from = record.offset() + 1
             self._consumer.seek(_topic_partition(partition, partition.read_from))
         if records:
             self._delivered += len(records)
-            self._delivered_bytes += sum(len(message) for _, message in records)
+            self._delivered_bytes += sum(size for _, _, size in records)
             self._throttle.took(len(records))
             self.records.append(records)
             if not self._is_waking:

@@ -160,16 +160,16 @@ class KafkaLink:
         now = time.time()
         for member in self._members:
             while member.records:
-                for partition, message in member.records.popleft():
+                for partition, message, size in member.records.popleft():
                     if partition.is_assigned:
-                        self._arrived(partition, message, now)
+                        self._arrived(partition, message, size, now)
                     else:
-                        member.has_ended(1, len(message), 1)
+                        member.has_ended(1, size, 1)
         for inbox in self._inboxes:
             if inbox.waiting:
                 inbox.wake()
 
-    def _arrived(self, partition: Partition, message: Record, now: float) -> None:
+    def _arrived(self, partition: Partition, message: Record, size: int, now: float) -> None:
         offset, topic = message.offset() or 0, partition.topic
         is_again = offset < partition.seen_below
         if not is_again:
@@ -183,7 +183,7 @@ class KafkaLink:
             taken = PartitionDelivery(
                 envelope, topic, name, is_again, self._ended, skipped=skipped, position=(partition.key, offset)
             )
-            taken.partition, taken.offset, taken.size = partition, offset, len(message)
+            taken.partition, taken.offset, taken.size = partition, offset, size
             if index == sources[0]:
                 partition.arrived(taken)
                 if is_expired(envelope, now):

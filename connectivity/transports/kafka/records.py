@@ -52,9 +52,6 @@ class UnreadableRecord:
     def __init__(self, offset: int) -> None:
         self._offset = offset
 
-    def __len__(self) -> int:
-        return 0
-
     def offset(self) -> int:
         return self._offset
 
@@ -81,11 +78,21 @@ def envelope_of(message: Record, topic: str) -> Envelope:
     return Envelope(message.value() or b"", headers)
 
 
+def size_of(record: Record) -> int:
+    """Return the bytes of a record's value, key and headers."""
+    if isinstance(record, UnreadableRecord):
+        return 0
+    headers = sum([len(name) + len(value or b"") for name, value in _headers_of(record)])
+    return len(record) + len(record.key() or b"") + headers
+
+
 def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
     """Return the record's headers; an empty list if a name is not UTF-8, which makes all unreadable."""
     try:
         return cast("list[tuple[str, bytes | None]]", _read_headers(message) or [])
     except (SystemError, UnicodeDecodeError):
+        # The next reading would return the half that the library has kept.
+        message.set_headers([])
         log.warning(
             "record headers ignored, a name is not UTF-8",
             address=message.topic(),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.transports.kafka.records import envelope_of, is_expired
+from connectivity.transports.kafka.records import UnreadableRecord, envelope_of, is_expired, size_of
 from mappings.model.envelope import Envelope
 from tests.support.kafka_record import Record
 from tests.support.table import each_row
@@ -27,6 +27,22 @@ def test_headers_that_the_library_cannot_decode_are_omitted_and_logged(failure: 
     assert set(envelope.headers) == {"correlation-id", "kafka.topic", "kafka.timestamp"}
     [line] = logs
     assert (line["log_level"], line["address"], line["partition"], line["offset"]) == ("warning", "in", 3, 12)
+
+
+def test_headers_that_the_library_cannot_decode_are_asked_for_once() -> None:
+    """It keeps the half of them, and reading that ends the process."""
+    record: Any = Record(SystemError("returned a result with an exception set"))
+    with capture_logs() as logs:
+        assert size_of(record) == 2
+        assert set(envelope_of(record, "in").headers) == {"correlation-id", "kafka.topic", "kafka.timestamp"}
+    assert len(logs) == 1
+
+
+def test_the_size_of_a_record_is_that_of_value_key_and_headers() -> None:
+    record: Any = Record([("a", b"123"), ("none", None)], value=b"12345", key=b"lamp-7")
+    assert size_of(record) == 5 + 6 + 4 + 4
+    assert size_of(Record(None, value=None)) == 0  # type: ignore[arg-type]
+    assert size_of(UnreadableRecord(7)) == 0
 
 
 def test_a_tombstone_without_headers_key_and_time_is_an_empty_envelope() -> None:
