@@ -158,6 +158,32 @@ def test_an_answer_goes_to_the_response_topic_with_the_correlation_data(clients:
     assert found["content-type"] == "application/json", "by default the content type of the signal"
 
 
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"\x00\xff\xfb", "base64:AP_7"),
+        (b"base64:AP_7", "base64:YmFzZTY0OkFQXzc="),
+        (b"base64: x", "base64:YmFzZTY0OiB4"),
+    ],
+)
+def test_a_response_returns_correlation_data_of_any_bytes(
+    clients: dict[str, MqttClient], data: bytes, shown: str
+) -> None:
+    requester = clients["plain"]
+    requester.send(RETRIEVE, ResponseTopic=requester.answers, CorrelationData=data)
+    answer = requester.next()
+    properties = requester.messages[-1].properties
+    assert properties is not None
+    assert (answer["status"], answer["headers"]["correlation-id"]) == (200, shown)
+    assert properties.CorrelationData == data
+
+
+def test_a_correlation_id_that_is_no_base64_is_sent_as_it_is(clients: dict[str, MqttClient]) -> None:
+    requester = clients["plain"]
+    document = {**RETRIEVE, "headers": {"correlation-id": "base64:+/#", "reply-to": requester.answers}}
+    assert exchange(requester, document)[1]["correlation-id"] == "base64:+/#"
+
+
 def test_the_headers_of_a_message_come_before_those_around_it(clients: dict[str, MqttClient]) -> None:
     """The source's header mapping fills gaps only."""
     requester = clients["plain"]

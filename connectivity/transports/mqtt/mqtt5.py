@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +29,12 @@ EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
     "content-type",
 )
 RESERVED = frozenset({TOPIC, QOS, RETAIN, EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE})
+
+BINARY = "base64:"
+"""How a correlation ID begins that stands for correlation data that is not UTF-8."""
+
+_FOR_ADDRESSES = b"-_"
+"""The characters of base64 in place of + and /, which have a meaning in topics."""
 
 SESSION_EXPIRY = 60
 """Seconds that the broker keeps a session after its link has ended."""
@@ -58,7 +65,7 @@ class Mqtt5(Mqtt311):
         if found.expiry is not None:
             headers[EXPIRY] = str(found.expiry)
         if found.correlation is not None:
-            headers[CORRELATION] = found.correlation.decode(errors="replace")
+            headers[CORRELATION] = _correlation_id(found.correlation)
         if found.response_topic is not None:
             headers[REPLY_TO] = found.response_topic
         if found.content_type is not None:
@@ -101,7 +108,7 @@ def _pack(name: str, value: str) -> bytes:
     """
     try:
         if name == CORRELATION:
-            return packed.pack_binary(packed.CORRELATION_DATA, value.encode(errors="replace"))
+            return packed.pack_binary(packed.CORRELATION_DATA, _correlation_data(value))
         if name == CONTENT_TYPE:
             return packed.pack_text(packed.CONTENT_TYPE, value)
         if name == REPLY_TO:
@@ -113,6 +120,22 @@ def _pack(name: str, value: str) -> bytes:
         return packed.pack_user(name, value)
     except packed.MalformedProperty as error:
         raise PublishFailed(f"header {name[:200]!r}: found {error}", status=400) from error
+
+
+def _correlation_id(data: bytes) -> str:
+    """Return correlation data as text, from which `_correlation_data` makes the same bytes."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = BINARY
+    return BINARY + b64encode(data, _FOR_ADDRESSES).decode() if text.startswith(BINARY) else text
+
+
+def _correlation_data(id: str) -> bytes:
+    if id.startswith(BINARY):
+        with suppress(ValueError):
+            return b64decode(id.removeprefix(BINARY), _FOR_ADDRESSES, validate=True)
+    return id.encode(errors="replace")
 
 
 def _pack_expiry(text: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity.transports.mqtt.link import IN_FLIGHT
-from connectivity.transports.mqtt.mqtt5 import CONTENT_TYPE, CORRELATION, EXPIRY, REPLY_TO, SESSION_EXPIRY
+from connectivity.transports.mqtt.mqtt5 import BINARY, CONTENT_TYPE, CORRELATION, EXPIRY, REPLY_TO, SESSION_EXPIRY
 from connectivity.transports.mqtt.mqtt311 import (
     QOS,
     RETAIN,
@@ -31,9 +31,12 @@ MANUAL = Manual(
     ),
     header_rules=f"""\
 `{TOPIC}`, `{QOS}` and `{RETAIN}` are as with `mqtt`. The service ignores a user property with the name of another header in
-this table. If several user properties have the same name, the last one applies. Correlation data must be UTF-8: a response
-does not return other bytes unchanged. In headers of a message to send, U+FFFD replaces each character that MQTT does not
-allow, such as a line break; a `reply-to` that is not a topic is not sent.
+this table. If several user properties have the same name, the last one applies. In headers of a message to send, U+FFFD
+replaces each character that MQTT does not allow, such as a line break; a `reply-to` that is not a topic is not sent.
+
+Correlation data that is not UTF-8 is the `correlation-id` `{BINARY}` followed by base64, with `-` and `_` in place of `+`
+and `/`: for example `{BINARY}AP_7`. A message with such a `correlation-id` is sent with these bytes, so a response returns
+them.
 """,
     outcomes=OUTCOMES,
     limits=(
