@@ -41,6 +41,9 @@ OWN = {
 }
 """Fixtures of brokers that one worker has for itself, and the group of tests that uses them there."""
 
+MOST_OPEN_FILES = 512
+"""How many files tests may leave open: their MQTT clients wait by `select`, which fails for numbers above 1023."""
+
 LONGEST_FIRST = ("tests/lake/", "tests/service/", "tests/links/", "tests/contract/")
 
 _watchdog = pytest.StashKey[Watchdog]()
@@ -164,6 +167,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         watchdog.rest()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    if (count := len(os.listdir("/proc/self/fd"))) > MOST_OPEN_FILES:
+        pytest.fail(f"found {count} open files, expected at most {MOST_OPEN_FILES}: tests do not close what they open")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

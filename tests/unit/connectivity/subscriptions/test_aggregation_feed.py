@@ -20,6 +20,8 @@ from tests.support.clock import Clock
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, source
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 ALL = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
 HIDDEN = {"grant": [], "revoke": ["READ"]}

@@ -32,6 +32,8 @@ from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, command, document, policy, searching, source, until
 from tests.support.open_files import open_files
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 PAST = "2030-01-01T00:00:00Z"
 CLOCK = NOW + timedelta(hours=1)
 GUEST = {

@@ -28,6 +28,8 @@ from tests.support.in_process.service import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 READ_ALL = {"grant": ["READ"], "revoke": []}
 OWN_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
 

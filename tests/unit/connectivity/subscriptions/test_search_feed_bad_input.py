@@ -11,6 +11,8 @@ from tests.support.dice import dice, examples
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, searching, source
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 DEEP = "not(" * 600 + "exists(attributes/a)" + ")" * 600
 WIDE = "or(" + ",".join(["exists(attributes/a)"] * 20_000) + ")"
 NASTY = "x' OR 1=1; DROP TABLE entities; --"

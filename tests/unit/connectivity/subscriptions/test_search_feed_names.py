@@ -13,6 +13,8 @@ from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, source
 from tests.support.random_names import KEYS, in_path
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 
 @pytest.mark.parametrize("is_indexed", [False, True], ids=["all things", "index"])
 async def test_a_thing_is_found_sorted_and_shown_by_any_name(is_indexed: bool, tmp_path: Path) -> None:

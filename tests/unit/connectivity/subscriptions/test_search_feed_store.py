@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_store.errors import StoreUnavailable
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, source
+
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 
 async def test_a_search_while_the_store_is_unavailable_ends_with_an_error_that_says_so() -> None:

@@ -15,6 +15,8 @@ from spark_store.records import AuditEntry
 from tests.support.in_process.search_client import Searcher
 from tests.support.in_process.service import LAMP, NOW, OWNER, ConnectionHarness, command, source, until
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 GUEST = "acme:guest"
 VALUES = '{"a":8.4E37,"b":[2e3,{"c":1.0}],"d":2000.0,"e":0.10,"f":9223372036854775807,"g":-0.0}'
 NUMBERS = ("8.4E37", "2e3", '"c":1.0', "2000.0", '"e":0.10', "9223372036854775807", "-0.0")

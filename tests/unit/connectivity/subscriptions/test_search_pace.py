@@ -7,6 +7,8 @@ import pytest
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, command, source, turn
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 
 @pytest.fixture
 def harness() -> ConnectionHarness:

@@ -17,6 +17,8 @@ from spark_store.errors import StoreUnavailable
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, pause, policy, source, until
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 BAD: User = ("acme:bad",)
 GOOD: User = ("acme:good",)
 

@@ -31,6 +31,8 @@ from tests.support.in_process.search_client import has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, source, until
 from tests.support.wait import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("harnesses")
+
 OWNER = HttpSearch(("acme:owner",))
 PLACE = (SortValue(TypeRank.NUMBER, 4), SortValue(TypeRank.TEXT, "acme.site:lamp-ä"))
 CURSOR = SearchCursor(
