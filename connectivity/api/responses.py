@@ -47,7 +47,7 @@ class JsonResponse(Response):
             return msgspec.json.encode(content)
         except (OverflowError, UnicodeEncodeError):
             # A number of more than 64 bits, or half a surrogate pair in a client's text.
-            return json.dumps(content, default=str).encode()
+            return json.dumps(content, default=msgspec.to_builtins).encode()
 
 
 def error_response(
