@@ -330,6 +330,10 @@ async def test_a_stored_connection_that_cannot_be_used_any_more_stops_no_other(
     assert "DEPOT_PASSWORD" in status["problems"][0]
     fault = await refused(again.manager.open("depot", "ada"))
     assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
+    await again.manager.close("depot", "ada")
+    closed = again.manager.status("depot")
+    assert (closed["connectionStatus"], closed["liveStatus"]) == ("closed", "misconfigured")
+    assert closed["problems"] == status["problems"], "the reason is still true"
     monkeypatch.setenv("DEPOT_PASSWORD", "rose")
     await again.manager.open("depot", "ada")
     assert again.done() == ["open depot"]
