@@ -62,6 +62,36 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
         return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
 
 
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        ("127.0.0.1", "198.51.100.9"),
+        ("127.0.0.2", "198.51.100.9"),
+        ("::1", "198.51.100.9"),
+        ("::ffff:127.0.0.1", "198.51.100.9"),
+        ("192.0.2.4", "192.0.2.4"),
+        ("::ffff:192.0.2.4", "::ffff:192.0.2.4"),
+    ],
+)
+async def test_only_a_proxy_on_this_machine_names_the_address_of_a_client(
+    peer: str, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Images of web applications may set it.
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    found = []
+
+    async def application(scope: Any, *_: object) -> None:
+        found.append(scope["client"][0])
+
+    config = server_of(application, ApiSettings()).config
+    config.load()
+    headers = [(b"x-forwarded-for", b"203.0.113.7, 198.51.100.9")]
+    scope: Any = {"type": "http", "client": (peer, 1), "raw_path": b"/", "headers": headers}
+    application_of_server: Any = config.loaded_app
+    await application_of_server(scope, None, None)
+    assert found == [client]
+
+
 async def test_several_requests_share_a_connection_and_no_response_names_the_server_software() -> None:
     async with served() as port, connected(port) as (reader, writer):
         for _ in range(3):
