@@ -10,8 +10,8 @@ from connectivity.api.app import application
 from connectivity.api.errors import CODES
 from connectivity.api.openapi import (
     ALWAYS,
-    AUTHENTICATION_CODES,
     CHANGING,
+    EXCEPT_PROBES,
     WITH_BODY,
     WITH_JSON,
     openapi_document,
@@ -23,7 +23,7 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
 from tools.docs.markdown import cell
 
-IMPLICIT_CODES = frozenset({*ALWAYS, *AUTHENTICATION_CODES, *CHANGING, *WITH_BODY, *WITH_JSON})
+IMPLICIT_CODES = frozenset({*ALWAYS, *EXCEPT_PROBES, *CHANGING, *WITH_BODY, *WITH_JSON})
 """Error codes that apply without declaration: to all requests, to changes, to bodies, to JSON."""
 
 _INTRODUCTION = """\
@@ -145,7 +145,7 @@ def _introduction() -> str:
     with_body = (*WITH_BODY, *WITH_JSON)
     for word, codes in (
         ("EVERY", ALWAYS),
-        ("GUARDED", AUTHENTICATION_CODES),
+        ("GUARDED", EXCEPT_PROBES),
         ("CHANGES", CHANGING),
         ("BODIES", with_body),
     ):

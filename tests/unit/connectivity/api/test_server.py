@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connectivity.api import server as server_module
+from connectivity.api.responses import ResponseMiddleware
 from connectivity.api.server import server_of
 from connectivity.config.api_settings import ApiSettings
 from tests.support.api.fake_management import app_of, management_with_connection
@@ -23,13 +25,14 @@ GET = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
-async def served(**settings: Any) -> AsyncIterator[int]:
+async def served(app: ASGIApp | None = None, **settings: Any) -> AsyncIterator[int]:
     """The port of a server that runs meanwhile."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         listening.setblocking(False)
-        server = server_of(app_of(management_with_connection(), **settings), ApiSettings(**settings))
+        app = app or app_of(management_with_connection(), **settings)
+        server = server_of(app, ApiSettings(**settings))
         running = asyncio.create_task(server.serve([listening]))
         try:
             yield listening.getsockname()[1]
@@ -253,3 +256,24 @@ async def test_a_pipelined_body_of_very_many_chunks_is_parsed_in_parts(monkeypat
         writer.write(GET + post + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n" + GET)
         assert [(await answer(reader))[0] for _ in range(3)] == [200, 400, 200]
     assert max(sizes) <= 2 * server_module.PART_SIZE
+
+
+async def test_a_request_that_takes_longer_than_the_stop_gets_an_error_response(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.05)
+    has_begun = asyncio.Event()
+
+    async def wait_forever(*_: object) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with served(ResponseMiddleware(wait_forever)) as port:
+            reader, writer = await stack.enter_async_context(connected(port))
+            writer.write(b"PUT /api/2/connections/depot HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            async with asyncio.timeout(PATIENCE):
+                await has_begun.wait()
+        status, _, body = await answer(reader)
+    assert (status, json.loads(body)["error"]) == (503, "api:service.stopping")
+    assert "Exception in ASGI application" not in caplog.text
