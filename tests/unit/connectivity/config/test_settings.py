@@ -199,6 +199,8 @@ def test_every_problem_names_its_setting_and_where_it_came_from(
     monkeypatch.setenv("connectivity_spark__mode", "embeded")
     found = problems(file)
     assert found == [
+        f"reconect ({file}): found an unknown setting, expected one of: {', '.join(Settings.model_fields)} "
+        "(did you mean reconnect?)",
         'api.port (CONNECTIVITY_API__PORT): found "eighty", expected a whole number',
         f"api.prot ({file}): found an unknown setting, expected one of: {API} (did you mean port?)",
         f'journal.redelivery_window ({file}): found "soon", expected a duration with one of the units '
@@ -208,8 +210,6 @@ def test_every_problem_names_its_setting_and_where_it_came_from(
         'spark.mode (connectivity_spark__mode): found "embeded", expected one of: embedded, external, off '
         "(did you mean embedded?)",
         f'log.format ({file}): found "jsn", expected one of: text, json (did you mean json?)',
-        f"reconect ({file}): found an unknown setting, expected one of: {', '.join(Settings.model_fields)} "
-        "(did you mean reconnect?)",
     ]
 
 
@@ -409,6 +409,14 @@ def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, n
     found = problems(file)
     assert found[0].startswith(f"{name} ({file}): found an unknown setting, expected one of: {known}")
     assert found[1:] == [f'api.port ({file}): found "x", expected a whole number']
+
+
+@pytest.mark.parametrize("name", ["API", "Api", "DATA_DIR"])
+def test_a_setting_in_upper_case_is_unknown_as_in_the_schema(tmp_path: Path, name: str) -> None:
+    # Beside the setting itself, one of the two would win without a word.
+    file = written(tmp_path, f"api: {{port: 1}}\n{name}: {{port: 2}}\n")
+    (problem,) = problems(file)
+    assert problem.startswith(f"{name} ({file}): found an unknown setting, expected one of: connections_dir")
 
 
 def test_a_retention_that_is_invalid_is_shown_as_it_was_written(
