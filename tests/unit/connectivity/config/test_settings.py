@@ -136,6 +136,15 @@ def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatc
     assert load_settings().lake.retention.of("acme") == RetentionSetting(days=timedelta(days=30), revisions=7)
 
 
+@pytest.mark.parametrize("name", ["DEFAULT", "ACME"])
+@pytest.mark.parametrize("text", ["30d", '{"days": 30}'])
+def test_an_environment_variable_sets_one_rule_of_retention(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"CONNECTIVITY_LAKE__RETENTION__{name}", text)
+    assert load_settings().lake.retention.rules[name.lower()] == RetentionSetting(days=timedelta(days=30))
+
+
 def test_an_environment_variable_sets_retention_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", '{"days": 30, "revisions": 7}')
     assert load_settings().lake.retention.default == RetentionSetting(days=timedelta(days=30), revisions=7)
