@@ -145,6 +145,14 @@ def test_an_environment_variable_sets_one_rule_of_retention(
     assert load_settings().lake.retention.rules[name.lower()] == RetentionSetting(days=timedelta(days=30))
 
 
+def test_a_variable_for_a_namespace_leaves_the_default_retention_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME", "forever")
+    retention = load_settings(written(tmp_path, "lake: {retention: 30d}\n")).lake.retention
+    assert (retention.of("other").days, retention.of("acme").days) == (timedelta(days=30), None)
+
+
 def test_an_environment_variable_sets_retention_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", '{"days": 30, "revisions": 7}')
     assert load_settings().lake.retention.default == RetentionSetting(days=timedelta(days=30), revisions=7)
