@@ -298,6 +298,14 @@ async def test_subscriptions_are_those_of_the_table(harness: ManagementHarness) 
     assert await harness.manager.audit() == []
 
 
+async def test_the_log_says_that_an_operator_closed_a_connection_of_a_file(harness: ManagementHarness) -> None:
+    harness.write("depot.json", document())
+    await harness.registry.refresh()
+    with capture_logs() as lines:
+        await harness.manager.close("depot", "ada")
+    assert [(line["event"], line["reason"]) for line in lines] == [("connection closed", "set to closed")]
+
+
 # --- secrets ------------------------------------------------------------------------------------------------------------
 
 
