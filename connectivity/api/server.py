@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 from time import perf_counter
@@ -63,6 +64,7 @@ def server_of(app: ASGIApp, settings: ApiSettings) -> Server:
             access_log=False,
             server_header=False,
             forwarded_allow_ips=_LOOPBACK,
+            timeout_keep_alive=math.ceil(settings.read_timeout.total_seconds()),
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
     )

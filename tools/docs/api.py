@@ -84,8 +84,9 @@ api:
   it.
 
 `api.max_body` limits the size of a body. `api.read_timeout` limits the time for the head of a request to arrive, and then
-the time for its body. `api.max_clients` limits the number of concurrent HTTP connections; the service closes further
-connections.
+the time for its body. It also is how long an HTTP connection stays open without a request: set it to more than the time for
+which a proxy keeps idle connections. `api.max_clients` limits the number of concurrent HTTP connections; the service closes
+further connections.
 
 ## Concurrent changes
 

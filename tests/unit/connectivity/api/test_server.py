@@ -111,6 +111,12 @@ async def test_a_head_that_does_not_arrive_is_not_waited_for(begun: bytes) -> No
         assert await read_to_end(reader) == b""
 
 
+def test_a_connection_waits_for_its_next_request_as_long_as_for_its_first() -> None:
+    assert (
+        server_of(app_of(management_with_connection()), ApiSettings(read_timeout="75s")).config.timeout_keep_alive == 75
+    )
+
+
 async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
     async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
         writer.write(GET)
