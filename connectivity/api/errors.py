@@ -45,6 +45,9 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "api:requests.toomany": ErrorCode(
         429, "too many requests with a wrong token from one address are waiting for their response"
     ),
+    "api:service.stopping": ErrorCode(
+        503, "the service stopped before the response; it may have carried out the request"
+    ),
     "api:stream.forbidden": ErrorCode(
         403,
         "the token has `grants`, and the document assigns a policy to a stream that no other connection assigns to it",

@@ -23,7 +23,10 @@ TEST = "application/vnd.connectivity.connection-test+json"
 Answers = dict[int | str, dict[str, Any]]
 
 ALWAYS = ("api:parameter.invalid", "api:token.misplaced", "internalerror")
-AUTHENTICATION_CODES = ("api:unauthorized", "api:forbidden", "api:host.foreign", "api:requests.toomany")
+EXCEPT_PROBES = (
+    *("api:unauthorized", "api:forbidden", "api:host.foreign", "api:requests.toomany"),
+    "api:service.stopping",
+)
 CHANGING = ("api:origin.foreign",)
 WITH_BODY = ("api:request.invalid", "api:body.toolarge", "api:body.timeout", "api:contenttype.unsupported")
 WITH_JSON = ("json.invalid",)
@@ -78,7 +81,7 @@ def answers(
     """Return the responses of an operation: the declared ones, and the errors."""
     every = {*codes, *ALWAYS}
     if not is_probe:
-        every.update(AUTHENTICATION_CODES)
+        every.update(EXCEPT_PROBES)
     if is_change or has_json or has_body:
         every.update(CHANGING)
     if has_json or has_body:

@@ -1,11 +1,12 @@
 """Responses of the API: JSON, errors of one form, HEAD for every GET.
 
 `ResponseMiddleware` surrounds the application. It logs unexpected errors with their traceback and without the query, and
-answers with 500 without details.
+answers with 500 without details. Requests that take too long for the stop of the service get 503.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 JSON = "application/json"
 
+_STOPPING = fault("api:service.stopping", "The service stopped before the response.")
+
 _CODE_BY_LOCATION = {
     "path": "connectivity:connection.id.invalid",
     "header": "header.invalid",
@@ -47,7 +50,7 @@ class JsonResponse(Response):
             return msgspec.json.encode(content)
         except (OverflowError, UnicodeEncodeError):
             # A number of more than 64 bits, or half a surrogate pair in a client's text.
-            return json.dumps(content, default=str).encode()
+            return json.dumps(content, default=msgspec.to_builtins).encode()
 
 
 def error_response(
@@ -114,7 +117,7 @@ def allowed_methods(app: FastAPI, scope: Scope) -> str:
 
 
 class ResponseMiddleware:
-    """Middleware: answers HEAD like GET, unexpected errors with 500, and forbids caching."""
+    """Middleware: answers HEAD like GET, errors with 500, cancelled requests with 503; forbids caching."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -137,7 +140,10 @@ class ResponseMiddleware:
 
         try:
             await self._app({**scope, "method": "GET"} if is_head else scope, receive, sending)
-        except Exception:
-            log.exception("API request failed", method=scope["method"], path=scope["path"])
+        except (Exception, asyncio.CancelledError) as error:
+            found = _STOPPING
+            if isinstance(error, Exception):
+                log.exception("API request failed", method=scope["method"], path=scope["path"])
+                found = INTERNAL_ERROR
             if not has_begun:
-                await error_response(INTERNAL_ERROR)(scope, receive, sending)
+                await error_response(found)(scope, receive, sending)

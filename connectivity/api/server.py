@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 from time import perf_counter
@@ -18,7 +19,6 @@ from urllib.parse import unquote
 import h11
 import msgspec
 import uvicorn
-from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -29,6 +29,8 @@ from connectivity.config.api_settings import ApiSettings
 _GRACE_SECONDS = 1
 """How long pending responses may take when the service stops."""
 
+_LOOPBACK = ["127.0.0.0/8", "::1", "::ffff:127.0.0.0/104"]
+"""The addresses of proxies on this machine, whose `x-forwarded-for` is believed."""
 
 PART_SIZE = 1024
 """How many bytes are parsed at once: the smallest chunks of a body take milliseconds."""
@@ -45,7 +47,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def server_of(app: FastAPI, settings: ApiSettings) -> Server:
+def server_of(app: ASGIApp, settings: ApiSettings) -> Server:
     """The server of the application; `serve([socket])` runs it until `should_exit`."""
 
     class Bounded(_Protocol):
@@ -61,6 +63,8 @@ def server_of(app: FastAPI, settings: ApiSettings) -> Server:
             lifespan="off",
             access_log=False,
             server_header=False,
+            forwarded_allow_ips=_LOOPBACK,
+            timeout_keep_alive=math.ceil(settings.read_timeout.total_seconds()),
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
     )

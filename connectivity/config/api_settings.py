@@ -18,6 +18,9 @@ from mappings.texts import lower_text
 SHORTEST_TOKEN = 16
 """Characters of a token, where others than this machine can guess it."""
 
+_UNSENDABLE = re.compile(r"\A |[\x00-\x1f\x7f]| \Z")
+"""Control characters, and spaces at the ends: a header cannot carry them."""
+
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _ALL_OF_NAMESPACE = ":*"
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
@@ -43,6 +46,16 @@ def _check_name(name: str) -> str:
     return name
 
 
+def _check_token(token: SecretStr) -> SecretStr:
+    if _UNSENDABLE.search(token.get_secret_value()) is not None:
+        raise ValueError("a token without line ends and other control characters, and without spaces at its ends")
+    return token
+
+
+Token = Annotated[SecretStr, AfterValidator(_check_token)]
+"""A bearer token."""
+
+
 def _check_token_length(token: SecretStr) -> SecretStr:
     if len(token) < SHORTEST_TOKEN:
         raise ValueError(f"a token of at least {SHORTEST_TOKEN} characters")
@@ -66,7 +79,7 @@ class ApiToken(Section):
     """A token of the HTTP API."""
 
     name: Annotated[str, AfterValidator(_check_name)] = Field(description="The name of the token in the audit log.")
-    token: Annotated[SecretStr, AfterValidator(_check_token_length)] = Field(description="At least 16 characters.")
+    token: Annotated[Token, AfterValidator(_check_token_length)] = Field(description="At least 16 characters.")
     role: Annotated[TokenRole, BeforeValidator(lower_text)] = Field(
         default=TokenRole.READ, description="`read`, `write` or `admin`."
     )
@@ -127,7 +140,7 @@ class ApiSettings(Section):
         "means every name below `acme.example`. Loopback names, `api.host` and, with a token, IP addresses are "
         "always allowed.",
     )
-    token: SecretStr | None = Field(
+    token: Token | None = Field(
         default=None,
         description="Bearer token with the role `admin`; at least 16 characters, except if `host` is loopback.",
     )

@@ -95,6 +95,8 @@ class RetentionSetting(Section):
 
 
 def _read_retention_rule(value: object) -> object:
+    if isinstance(value, str):
+        value = read_json_or_text(value)
     if isinstance(value, RetentionSetting):
         return value
     if isinstance(value, Mapping):
@@ -162,7 +164,9 @@ class RetentionSettings(Section):
         },
     )
 
-    default: Keeping = Field(default=RetentionSetting(), description="For namespaces without a rule of their own.")
+    default: Annotated[Keeping, NoDecode] = Field(
+        default=RetentionSetting(), description="For namespaces without a rule of their own."
+    )
     __pydantic_extra__: dict[Annotated[str, TextForm(_NAMESPACE, "a namespace, which has no colon")], Keeping] = Field(
         init=False
     )

@@ -40,11 +40,15 @@ def load_settings(file: Path | None = None) -> Settings:
             problems.append(f"{file}: found {show(document)}, expected an object of settings")
     problems += _unknown_variables()
     values = {str(name): value for name, value in content.items()}
-    # The library would treat these as its own options.
-    options = [name for name in values if name.startswith("_")]
-    problems += (_unknown(json_path(name), str(file), name, list(Settings.model_fields)) for name in options)
+    match values:
+        case {"lake": {"retention": str() | int() | float() as rule, **others}}:
+            # The library would replace it by the variable of a namespace.
+            values["lake"] = {**others, "retention": {"default": rule}}
+    # The library would treat some as its own options, and others, in upper case, as settings.
+    unknown = [name for name in values if name not in Settings.model_fields]
+    problems += (_unknown(json_path(name), str(file), name, list(Settings.model_fields)) for name in unknown)
     try:
-        settings = Settings(**{name: value for name, value in values.items() if name not in options})
+        settings = Settings(**{name: value for name, value in values.items() if name not in unknown})
     except ValidationError as error:
         problems += (_explain(details, content, file) for details in error.errors(include_url=False))
     except UnreadableVariable as error:

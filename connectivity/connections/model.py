@@ -120,16 +120,14 @@ class DocumentModel(BaseModel):
     A known field with the value null is treated as absent, since some clients write every field.
     """
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = set(cls.model_fields) | {field.alias for field in cls.model_fields.values()}
+        known = {field.alias for field in cls.model_fields.values()}
         return {name: value for name, value in data.items() if value is not None or name not in known}
 
 

@@ -32,7 +32,8 @@ MAX_CHARACTERS = 16 * MAX_FILE_BYTES
 REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^{}]*)\}")
 """A name has no braces: so a text of many beginnings is read once, not once for each of them."""
 
-_OWN_VARIABLES = ("CONNECTIVITY_SECRETS", "CONNECTIVITY_API", "CONNECTIVITY_TOKEN")
+_OWN_VARIABLES = tuple(f"CONNECTIVITY_{name}" for name in ("SECRETS", "API", "TOKEN", "SPARK", "TRACING"))
+"""The beginnings of the settings that may contain credentials."""
 _SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
 
 

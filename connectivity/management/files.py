@@ -192,9 +192,9 @@ def _members(path: Path, problems: list[FileProblem]) -> list[Path]:
     try:
         if not path.is_dir():
             return [path]
-        return sorted(
-            file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-        )
+        files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")]
+        # Of several names for one file, a link is the last one, as for the service.
+        return sorted(files, key=lambda file: (file.is_symlink(), file))
     except OSError as error:
         found = f"a folder that cannot be read: {error.strerror}"
         problems.append(FileProblem(path, Problem(ROOT, found, "a readable folder")))

@@ -413,7 +413,7 @@ class ConnectionManager:
         """Store the next revision of a connection, and make it the desired one."""
         with self._registry.claim(wanted.id):
             revision, modified = await self._add(wanted.id, wanted.document, by, action)
-            stored = replace(wanted, revision=revision, modified=modified, problems=())
+            stored = replace(wanted, revision=revision, modified=modified)
             self._registry.put(stored)
         return stored
 

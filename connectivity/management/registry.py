@@ -145,6 +145,8 @@ class ConnectionRegistry:
         running = self._supervisors.get(connection_id)
         todo = steps(target, None if running is None else running.connection)
         reason = "document deleted" if wanted is None else "document or secret changed"
+        if wanted is not None and target is None:
+            reason = "set to closed"
         if reconnect and target is not None and running is not None:
             todo, reason = (ReconcileStep.CLOSE, ReconcileStep.OPEN), "opened again by an operator"
         for step in todo:

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 class SpecificConfig(BaseModel):
     """The base of the options of a connection type: camelCase names, frozen, no unknown ones."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Outcome(Enum):

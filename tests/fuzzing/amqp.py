@@ -63,7 +63,7 @@ class _Link:
         client: Any = SimpleNamespace(
             call_before_send=lambda _: None, frame_demultiplexer=self.frames, send=lambda _: None
         )
-        source = Source(addresses=["commands"], authorization_context=["acme:line"])
+        source = Source(addresses=["commands"], authorizationContext=["acme:line"])
         reading = SimpleNamespace(arrived=lambda _size: True, ended=lambda _size: None)
         self.consumer = AmqpConsumer(client, source, lambda _: None, reading, 4096)
         self.publisher = _Publisher(client, "site", lambda _address, _status: None)

@@ -10,8 +10,8 @@ from connectivity.api.app import application
 from connectivity.api.errors import CODES
 from connectivity.api.openapi import (
     ALWAYS,
-    AUTHENTICATION_CODES,
     CHANGING,
+    EXCEPT_PROBES,
     WITH_BODY,
     WITH_JSON,
     openapi_document,
@@ -23,7 +23,7 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
 from tools.docs.markdown import cell
 
-IMPLICIT_CODES = frozenset({*ALWAYS, *AUTHENTICATION_CODES, *CHANGING, *WITH_BODY, *WITH_JSON})
+IMPLICIT_CODES = frozenset({*ALWAYS, *EXCEPT_PROBES, *CHANGING, *WITH_BODY, *WITH_JSON})
 """Error codes that apply without declaration: to all requests, to changes, to bodies, to JSON."""
 
 _INTRODUCTION = """\
@@ -84,8 +84,9 @@ api:
   it.
 
 `api.max_body` limits the size of a body. `api.read_timeout` limits the time for the head of a request to arrive, and then
-the time for its body. `api.max_clients` limits the number of concurrent HTTP connections; the service closes further
-connections.
+the time for its body. It also is how long an HTTP connection stays open without a request: set it to more than the time for
+which a proxy keeps idle connections. `api.max_clients` limits the number of concurrent HTTP connections; the service closes
+further connections.
 
 ## Concurrent changes
 
@@ -145,7 +146,7 @@ def _introduction() -> str:
     with_body = (*WITH_BODY, *WITH_JSON)
     for word, codes in (
         ("EVERY", ALWAYS),
-        ("GUARDED", AUTHENTICATION_CODES),
+        ("GUARDED", EXCEPT_PROBES),
         ("CHANGES", CHANGING),
         ("BODIES", with_body),
     ):

@@ -38,7 +38,6 @@ def check_mqtt(connection: Connection) -> Sequence[Problem]:
         *_check_single_client(connection),
         *_check_reply_addresses(connection),
         *_check_header_mappings(connection),
-        *_check_client_id(connection),
         *check_enforcement_inputs(connection, Scope.ENFORCEMENT_INPUT_ADDRESS),
     ]
 
@@ -49,6 +48,7 @@ def check_mqtt_5(connection: Connection) -> Sequence[Problem]:
 
 
 def _check_both(connection: Connection) -> Iterator[Problem]:
+    yield from _check_client_id(connection)
     yield from check_source_addresses_without_placeholders(connection)
     for index, source in enumerate(connection.sources):
         if source.qos is None:

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import httpx
 import jsonschema_rs
 
-from connectivity.api.openapi import ALWAYS, AUTHENTICATION_CODES, CHANGING
+from connectivity.api.openapi import ALWAYS, CHANGING, EXCEPT_PROBES
 from connectivity.connections.templates import URI_INVALID
 from connectivity.validation.checks import FIELDS_INVALID, LABEL_INVALID, MAPPER_INVALID, TOPIC_INVALID
 from tools.docs.api import description
 
 _JSON = "application/json"
-_ELSEWHERE = {*ALWAYS, *AUTHENTICATION_CODES, *CHANGING, "api:request.invalid"}
+_ELSEWHERE = {*ALWAYS, *EXCEPT_PROBES, *CHANGING, "api:request.invalid"}
 _ELSEWHERE |= {"api:path.notfound", "api:method.notallowed"}
 """Error codes of requests that are no operation of the document."""
 

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connectivity.api import server as server_module
+from connectivity.api.responses import ResponseMiddleware
 from connectivity.api.server import server_of
 from connectivity.config.api_settings import ApiSettings
 from tests.support.api.fake_management import app_of, management_with_connection
@@ -23,13 +25,14 @@ GET = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
-async def served(**settings: Any) -> AsyncIterator[int]:
+async def served(app: ASGIApp | None = None, **settings: Any) -> AsyncIterator[int]:
     """The port of a server that runs meanwhile."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         listening.setblocking(False)
-        server = server_of(app_of(management_with_connection(), **settings), ApiSettings(**settings))
+        app = app or app_of(management_with_connection(), **settings)
+        server = server_of(app, ApiSettings(**settings))
         running = asyncio.create_task(server.serve([listening]))
         try:
             yield listening.getsockname()[1]
@@ -62,6 +65,36 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
         return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
 
 
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        ("127.0.0.1", "198.51.100.9"),
+        ("127.0.0.2", "198.51.100.9"),
+        ("::1", "198.51.100.9"),
+        ("::ffff:127.0.0.1", "198.51.100.9"),
+        ("192.0.2.4", "192.0.2.4"),
+        ("::ffff:192.0.2.4", "::ffff:192.0.2.4"),
+    ],
+)
+async def test_only_a_proxy_on_this_machine_names_the_address_of_a_client(
+    peer: str, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Images of web applications may set it.
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    found = []
+
+    async def application(scope: Any, *_: object) -> None:
+        found.append(scope["client"][0])
+
+    config = server_of(application, ApiSettings()).config
+    config.load()
+    headers = [(b"x-forwarded-for", b"203.0.113.7, 198.51.100.9")]
+    scope: Any = {"type": "http", "client": (peer, 1), "raw_path": b"/", "headers": headers}
+    application_of_server: Any = config.loaded_app
+    await application_of_server(scope, None, None)
+    assert found == [client]
+
+
 async def test_several_requests_share_a_connection_and_no_response_names_the_server_software() -> None:
     async with served() as port, connected(port) as (reader, writer):
         for _ in range(3):
@@ -76,6 +109,12 @@ async def test_a_head_that_does_not_arrive_is_not_waited_for(begun: bytes) -> No
     async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
         writer.write(begun)
         assert await read_to_end(reader) == b""
+
+
+def test_a_connection_waits_for_its_next_request_as_long_as_for_its_first() -> None:
+    assert (
+        server_of(app_of(management_with_connection()), ApiSettings(read_timeout="75s")).config.timeout_keep_alive == 75
+    )
 
 
 async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
@@ -223,3 +262,24 @@ async def test_a_pipelined_body_of_very_many_chunks_is_parsed_in_parts(monkeypat
         writer.write(GET + post + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n" + GET)
         assert [(await answer(reader))[0] for _ in range(3)] == [200, 400, 200]
     assert max(sizes) <= 2 * server_module.PART_SIZE
+
+
+async def test_a_request_that_takes_longer_than_the_stop_gets_an_error_response(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.05)
+    has_begun = asyncio.Event()
+
+    async def wait_forever(*_: object) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with served(ResponseMiddleware(wait_forever)) as port:
+            reader, writer = await stack.enter_async_context(connected(port))
+            writer.write(b"PUT /api/2/connections/depot HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            async with asyncio.timeout(PATIENCE):
+                await has_begun.wait()
+        status, _, body = await answer(reader)
+    assert (status, json.loads(body)["error"]) == (503, "api:service.stopping")
+    assert "Exception in ASGI application" not in caplog.text

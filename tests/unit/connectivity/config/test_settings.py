@@ -136,6 +136,23 @@ def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatc
     assert load_settings().lake.retention.of("acme") == RetentionSetting(days=timedelta(days=30), revisions=7)
 
 
+@pytest.mark.parametrize("name", ["DEFAULT", "ACME"])
+@pytest.mark.parametrize("text", ["30d", '{"days": 30}'])
+def test_an_environment_variable_sets_one_rule_of_retention(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"CONNECTIVITY_LAKE__RETENTION__{name}", text)
+    assert load_settings().lake.retention.rules[name.lower()] == RetentionSetting(days=timedelta(days=30))
+
+
+def test_a_variable_for_a_namespace_leaves_the_default_retention_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME", "forever")
+    retention = load_settings(written(tmp_path, "lake: {retention: 30d}\n")).lake.retention
+    assert (retention.of("other").days, retention.of("acme").days) == (timedelta(days=30), None)
+
+
 def test_an_environment_variable_sets_retention_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", '{"days": 30, "revisions": 7}')
     assert load_settings().lake.retention.default == RetentionSetting(days=timedelta(days=30), revisions=7)
@@ -199,6 +216,8 @@ def test_every_problem_names_its_setting_and_where_it_came_from(
     monkeypatch.setenv("connectivity_spark__mode", "embeded")
     found = problems(file)
     assert found == [
+        f"reconect ({file}): found an unknown setting, expected one of: {', '.join(Settings.model_fields)} "
+        "(did you mean reconnect?)",
         'api.port (CONNECTIVITY_API__PORT): found "eighty", expected a whole number',
         f"api.prot ({file}): found an unknown setting, expected one of: {API} (did you mean port?)",
         f'journal.redelivery_window ({file}): found "soon", expected a duration with one of the units '
@@ -208,8 +227,6 @@ def test_every_problem_names_its_setting_and_where_it_came_from(
         'spark.mode (connectivity_spark__mode): found "embeded", expected one of: embedded, external, off '
         "(did you mean embedded?)",
         f'log.format ({file}): found "jsn", expected one of: text, json (did you mean json?)',
-        f"reconect ({file}): found an unknown setting, expected one of: {', '.join(Settings.model_fields)} "
-        "(did you mean reconnect?)",
     ]
 
 
@@ -409,6 +426,14 @@ def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, n
     found = problems(file)
     assert found[0].startswith(f"{name} ({file}): found an unknown setting, expected one of: {known}")
     assert found[1:] == [f'api.port ({file}): found "x", expected a whole number']
+
+
+@pytest.mark.parametrize("name", ["API", "Api", "DATA_DIR"])
+def test_a_setting_in_upper_case_is_unknown_as_in_the_schema(tmp_path: Path, name: str) -> None:
+    # Beside the setting itself, one of the two would win without a word.
+    file = written(tmp_path, f"api: {{port: 1}}\n{name}: {{port: 2}}\n")
+    (problem,) = problems(file)
+    assert problem.startswith(f"{name} ({file}): found an unknown setting, expected one of: connections_dir")
 
 
 def test_a_retention_that_is_invalid_is_shown_as_it_was_written(

@@ -85,3 +85,20 @@ def test_a_token_that_cannot_be_one_is_a_problem_that_does_not_show_it(
         load_settings(settings_of(tmp_path, tokens))
     assert problem in str(refusal.value)
     assert "s3cr3t" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", [f"{WORD}\n", f" {WORD}", f"{WORD}\r", f"{WORD} ", f"{WORD}\t{WORD}"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_token_that_no_header_can_carry_is_refused(tmp_path: Path, text: str, is_named: bool) -> None:
+    # Such as that of a file with a line end: all clients would be refused.
+    place = "api.tokens[0].token" if is_named else "api.token"
+    named = [{"name": "a", "token": text}]
+    file = settings_of(tmp_path, named) if is_named else settings_of(tmp_path, [], token=text)
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(file)
+    expected = "a token without line ends and other control characters, and without spaces at its ends"
+    assert str(refusal.value) == f"{place} ({file}): found an invalid token, expected {expected}"
+
+
+def test_a_token_may_have_spaces_inside(tmp_path: Path) -> None:
+    assert load_settings(settings_of(tmp_path, [], token="three words that are long")).api.needs_token

@@ -72,7 +72,7 @@ def test_null_is_treated_as_absent() -> None:
 def test_3_2_without_an_address_replies_go_to_the_header_reply_to(written: dict[str, Any]) -> None:
     found = source(**written)
     assert found.reply_target == ReplyTarget(
-        address=REPLY_TO, header_mapping={"correlation-id": CORRELATION, "content-type": CONTENT_TYPE}
+        address=REPLY_TO, headerMapping={"correlation-id": CORRELATION, "content-type": CONTENT_TYPE}
     )
     assert found.reply_target.expected_response_types == (ResponseType.RESPONSE, ResponseType.ERROR)
     assert found.header_mapping == {

@@ -151,7 +151,10 @@ def test_any_document_is_taken(document: Any) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["CONNECTIVITY_SECRETS__KEY", "connectivity_secrets__old_keys", "CONNECTIVITY_API__TOKEN", "CONNECTIVITY_TOKEN"],
+    [
+        *("CONNECTIVITY_SECRETS__KEY", "connectivity_secrets__old_keys", "CONNECTIVITY_API__TOKEN"),
+        *("CONNECTIVITY_TOKEN", "CONNECTIVITY_SPARK__REMOTE", "CONNECTIVITY_TRACING__ENDPOINT"),
+    ],
 )
 def test_variables_of_the_services_own_secrets_are_not_read(name: str) -> None:
     found = resolve({"ca": f"${{env:{name}}}"}, environ={name: "geheim"})

@@ -180,6 +180,13 @@ def test_problems_are_in_the_order_of_the_files(tmp_path: Path) -> None:
     assert [name for name, _ in places(load([tmp_path]))] == ["a.json", "b.json", "c.json"]
 
 
+def test_a_file_and_a_link_to_it_in_its_folder_are_the_connection_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path, "b.json", without_id())
+    (tmp_path / "a.json").symlink_to("b.json")
+    loaded = load([tmp_path])
+    assert (list(loaded.connections), loaded.files, loaded.read) == (["b"], {"b": tmp_path / "b.json"}, 1)
+
+
 def test_a_link_to_itself_is_a_problem_and_stops_no_other(tmp_path: Path) -> None:
     write(tmp_path, "a.json", document(id="a"))
     (tmp_path / "loop.json").symlink_to("loop.json")

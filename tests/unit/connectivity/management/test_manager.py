@@ -298,6 +298,14 @@ async def test_subscriptions_are_those_of_the_table(harness: ManagementHarness) 
     assert await harness.manager.audit() == []
 
 
+async def test_the_log_says_that_an_operator_closed_a_connection_of_a_file(harness: ManagementHarness) -> None:
+    harness.write("depot.json", document())
+    await harness.registry.refresh()
+    with capture_logs() as lines:
+        await harness.manager.close("depot", "ada")
+    assert [(line["event"], line["reason"]) for line in lines] == [("connection closed", "set to closed")]
+
+
 # --- secrets ------------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +338,10 @@ async def test_a_stored_connection_that_cannot_be_used_any_more_stops_no_other(
     assert "DEPOT_PASSWORD" in status["problems"][0]
     fault = await refused(again.manager.open("depot", "ada"))
     assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
+    await again.manager.close("depot", "ada")
+    closed = again.manager.status("depot")
+    assert (closed["connectionStatus"], closed["liveStatus"]) == ("closed", "misconfigured")
+    assert closed["problems"] == status["problems"], "the reason is still true"
     monkeypatch.setenv("DEPOT_PASSWORD", "rose")
     await again.manager.open("depot", "ada")
     assert again.done() == ["open depot"]

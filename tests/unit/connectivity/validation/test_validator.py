@@ -446,3 +446,40 @@ def test_a_document_with_thousands_of_problems_is_refused_quickly(
     with at_most(2), pytest.raises(DefinitionError) as raised:
         parse(document | fields, environ={})
     assert 1 <= len(raised.value.problems) <= 200
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("client_count", 2),
+        ("validate_certificates", False),
+        ("ssh_tunnel", {"enabled": False}),
+        ("specific_config", {}),
+        ("sources[0].consumer_count", 2),
+        ("sources[0].replyTarget.header_mapping", {}),
+        ("specificConfig.keep_alive", "30s"),
+    ],
+)
+def test_a_field_has_one_spelling(path: str, value: object) -> None:
+    # With another one, it would pass the rules about its secrets, which know the names of the documentation.
+    reply: dict[str, Any] = {"address": "answers"}
+    source: dict[str, Any] = {
+        "addresses": ["commands"],
+        "authorizationContext": ["acme:line"],
+        "qos": 1,
+        "replyTarget": reply,
+    }
+    options: dict[str, Any] = {}
+    document = {
+        "id": "depot",
+        "connectionType": "mqtt-5",
+        "connectionStatus": "open",
+        "uri": "tcp://127.0.0.1:1883",
+        "sources": [source],
+        "specificConfig": options,
+    }
+    holder, _, name = path.rpartition(".")
+    places = {"": document, "sources[0]": source, "sources[0].replyTarget": reply, "specificConfig": options}
+    assert validate(document) == []
+    places[holder][name] = value
+    assert [(it.path, it.found) for it in validate(document)] == [(path, f'unknown field "{name}"')]

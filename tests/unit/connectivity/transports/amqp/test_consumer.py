@@ -38,7 +38,7 @@ async def test_remaining_deliveries_of_a_link_ended_by_the_broker_are_discarded(
 ) -> None:
     """The broker redelivers it, and may have done so over another link already."""
     client: Any = SimpleNamespace(frame_demultiplexer=SimpleNamespace(peer_has_closed=has_parted))
-    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    source = Source(addresses=["commands"], authorizationContext=["acme:line"])
     intake = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20)
     intake._inbox.waiting.extend(map(delivery, "12"))
     # After the turn in which the waiting deliveries are taken.
@@ -57,7 +57,7 @@ DELIVERED = METHOD_ID.pack(*DELIVER) + b"\x010" + bytes(7) + b"\x01" + bytes(1)
 async def test_b9_the_body_of_a_message_of_256_mb_is_skipped() -> None:
     client: Any = SimpleNamespace(call_before_send=lambda _: None)
     reading = Reading()
-    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    source = Source(addresses=["commands"], authorizationContext=["acme:line"])
     intake = AmqpConsumer(client, source, lambda _: None, reading, 1 << 20)
     body, frames = bytes(1 << 17), 2048
     intake.take(METHOD, DELIVERED)
@@ -106,7 +106,7 @@ def link(known: list[str], *queues: str) -> AmqpConsumer:
     client: Any = SimpleNamespace(
         call_before_send=lambda _: None, frame_demultiplexer=SimpleNamespace(peer_has_closed=0)
     )
-    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    source = Source(addresses=["commands"], authorizationContext=["acme:line"])
     made = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20, lambda _: KnownNames(carried_out=known))
     made._queues.update({b"%d" % number: queue for number, queue in enumerate(queues or ("commands",))})
     return made

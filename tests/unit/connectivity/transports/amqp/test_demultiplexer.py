@@ -186,7 +186,7 @@ async def test_frames_that_end_too_early_end_the_link(sent: bytes) -> None:
     traffic, carrier = FrameDemultiplexer(channel_max=0, frame_max=0), Carrier()
     traffic.connection_made(carrier)
     client: Any = SimpleNamespace(frame_demultiplexer=traffic)
-    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    source = Source(addresses=["commands"], authorizationContext=["acme:line"])
     reading = SimpleNamespace(arrived=lambda _size: True, ended=lambda _size: None)
     traffic.takers[1] = AmqpConsumer(client, source, lambda _: None, reading, 1 << 20)
     traffic.takers[2] = AmqpPublisher(client, "site", lambda _address, _status: None)

@@ -117,6 +117,6 @@ def test_enforcement_identifies_a_sender_by_fields_of_the_incoming_message() -> 
 
 
 def test_an_empty_client_id_keeps_no_session() -> None:
-    assert problem_paths(MQTT, specificConfig={"clientId": ""}) == ["specificConfig.clientId"]
-    assert problem_paths(MQTT, specificConfig={"clientId": "", "cleanSession": "true"}) == []
-    assert problem_paths(MQTT_5, specificConfig={"clientId": ""}) == []
+    for broker in (MQTT, MQTT_5):
+        assert problem_paths(broker, specificConfig={"clientId": ""}) == ["specificConfig.clientId"]
+        assert problem_paths(broker, specificConfig={"clientId": "", "cleanSession": "true"}) == []
