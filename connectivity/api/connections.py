@@ -159,7 +159,7 @@ def router(management: ConnectionManager, bounds: BodyLimits) -> APIRouter:
         ] = None,
     ) -> Response:
         selection = field_selection(fields)
-        at = preconditions.parse_revision_selector(revision, time)
+        at = preconditions.parse_past_revision(revision, time)
         found = await management.definition(connection_id, at)
         preconditions.check_retrieve(request.headers, found)
         return JsonResponse(_render(found, selection), headers={"etag": found.tag})

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from connectivity.api.errors import fault, refusal
 from connectivity.errors import OperationRefused
-from connectivity.management.definition import Definition, Judge, RevisionSelector
+from connectivity.management.definition import Definition, Judge, PastRevision
 from connectivity.twins.preconditions import Tags, parse_tags
 from mappings.timestamps import parse_instant
 
@@ -61,15 +61,13 @@ def check_retrieve(headers: Headers, definition: Definition) -> None:
         )
 
 
-def parse_revision_selector(revision: int | None, time: str | None) -> RevisionSelector | None:
+def parse_past_revision(revision: int | None, time: str | None) -> PastRevision | None:
     """Return the requested past revision or time; None is the present.
 
     Raises OperationRefused for conflicting headers.
     """
-    if revision is None and time is None:
-        return None
     if time is None:
-        return RevisionSelector(revision=revision)
+        return revision
     if revision is not None:
         raise refusal("header.invalid", f"The request has both '{AT_REVISION}' and '{AT_TIME}', expected only one.")
     nanoseconds = parse_instant(time)
@@ -80,7 +78,7 @@ def parse_revision_selector(revision: int | None, time: str | None) -> RevisionS
             "Write it like 2026-02-03T09:12:45Z.",
         )
     try:
-        return RevisionSelector(time=_EPOCH + timedelta(microseconds=nanoseconds // 1_000))
+        return _EPOCH + timedelta(microseconds=nanoseconds // 1_000)
     except OverflowError:
         raise refusal("header.invalid", f"'{AT_TIME}' is outside the supported range.") from None
 

@@ -19,7 +19,6 @@ from connectivity.errors import SettingsError
 _SECTIONS_WITH_RULES = {
     "api": "a host that is not loopback, and no token or a short one",
     "reconnect": "other values",
-    "spark": "a cluster",
 }
 """The found value in errors about several settings of a group."""
 

@@ -47,12 +47,13 @@ class Definition:
         return f'"rev:{self.revision}"'
 
 
-@dataclass(frozen=True, slots=True)
-class RevisionSelector:
-    """Selects an earlier revision: by number, or by time; it has one of them."""
+PastRevision: TypeAlias = int | datetime
+"""Selects an earlier revision: by its number, or as the newest one at a time."""
 
-    revision: int | None = None
-    time: datetime | None = None
+
+def is_past_revision(at: PastRevision, revision: int, modified: datetime) -> bool:
+    """Whether this revision, one after the other from the newest on, is the selected one."""
+    return revision == at if isinstance(at, int) else modified <= at
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,10 @@ from connectivity.management.definition import (
     Definition,
     Judge,
     Owner,
+    PastRevision,
     Permit,
-    RevisionSelector,
     SampleMessage,
+    is_past_revision,
     permit_all,
 )
 from connectivity.management.reconciler import CLOSED, OPEN, DesiredConnection
@@ -162,22 +163,21 @@ class ConnectionManager:
             shown.append(self._definition_of(wanted))
         return shown
 
-    async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
+    async def definition(self, connection_id: str, at: PastRevision | None = None) -> Definition:
         """Return a connection as it is now or was at `at`."""
         return self._definition_of(self._desired(connection_id)) if at is None else self._past(connection_id, at)
 
-    def _past(self, connection_id: str, at: RevisionSelector) -> Definition:
+    def _past(self, connection_id: str, at: PastRevision) -> Definition:
         if (wanted := self._of_file(connection_id)) is not None:
             # Its past is in the history of the file.
-            if wanted.revision == at.revision if at.time is None else wanted.modified <= at.time:
+            if is_past_revision(at, wanted.revision, wanted.modified):
                 return self._definition_of(wanted)
             raise OperationRefused(faults.no_history(connection_id))
-        found = self._revisions(connection_id)
-        if not found:
+        if not (found := self._revisions(connection_id)):
             raise OperationRefused(faults.not_found(connection_id))
         for revision in found:
             modified = datetime.fromisoformat(revision.modified)
-            if revision.revision == at.revision if at.time is None else modified <= at.time:
+            if is_past_revision(at, revision.revision, modified):
                 if revision.document is None:
                     break
                 document = mask(json.loads(revision.document))

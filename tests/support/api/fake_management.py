@@ -22,9 +22,10 @@ from connectivity.management.definition import (
     Definition,
     Judge,
     Owner,
+    PastRevision,
     Permit,
-    RevisionSelector,
     SampleMessage,
+    is_past_revision,
     permit_all,
 )
 from connectivity.management.manager import ConnectionManager
@@ -109,11 +110,11 @@ class FakeManagement:
         self._do("definitions")
         return [self.stored[it][-1] for it in self.ids()]
 
-    async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
+    async def definition(self, connection_id: str, at: PastRevision | None = None) -> Definition:
         self._do("definition", connection_id, at)
         self._known(connection_id)
         for it in reversed(self.stored[connection_id]):
-            if at is None or it.revision == at.revision or (at.time is not None and it.modified <= at.time):
+            if at is None or is_past_revision(at, it.revision, it.modified):
                 return it
         raise OperationRefused(Fault(404, "connectivity:connection.history.notfound", "Nothing is known of it."))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
-from connectivity.management.definition import RevisionSelector, SampleMessage
+from connectivity.management.definition import PastRevision, SampleMessage
 from mappings.errors import Fault
 from tests.support.api.fake_management import DOCUMENT, START, FakeManagement, ask, management_with_connection
 from tests.support.table import each_row
@@ -158,13 +158,13 @@ async def test_a_connection_is_retrieved_with_its_revision() -> None:
 @pytest.mark.parametrize(
     ("headers", "moment", "revision"),
     [
-        ({"at-historical-revision": "1"}, RevisionSelector(revision=1), 1),
-        ({"at-historical-timestamp": "2026-02-03T10:30:00+01:00"}, RevisionSelector(time=START.replace(minute=30)), 1),
+        ({"at-historical-revision": "1"}, 1, 1),
+        ({"at-historical-timestamp": "2026-02-03T10:30:00+01:00"}, START.replace(minute=30), 1),
         ({}, None, 2),
     ],
 )
 async def test_an_earlier_revision_is_retrieved(
-    headers: dict[str, str], moment: RevisionSelector | None, revision: int
+    headers: dict[str, str], moment: PastRevision | None, revision: int
 ) -> None:
     management = management_with_connection()
     await sends(management, "PUT", ONE, {**DOCUMENT, "name": "later"})

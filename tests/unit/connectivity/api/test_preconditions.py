@@ -8,7 +8,7 @@ import json
 import pytest
 from starlette.datastructures import Headers
 
-from connectivity.api.preconditions import PreconditionFailed, parse_revision_selector, precondition_of
+from connectivity.api.preconditions import PreconditionFailed, parse_past_revision, precondition_of
 from connectivity.errors import OperationRefused
 from tests.support.api.fake_management import (
     DOCUMENT,
@@ -78,7 +78,7 @@ def test_tags_may_come_in_several_headers() -> None:
 
 
 def test_without_a_selector_no_past_revision_is_selected() -> None:
-    assert parse_revision_selector(None, None) is None
+    assert parse_past_revision(None, None) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.lifecycle import Status
 from connectivity.errors import OperationRefused
-from connectivity.management.definition import Owner, RevisionSelector
+from connectivity.management.definition import Owner, PastRevision
 from connectivity.security.keys import new_key
 from connectivity.security.uri import MASK
 from tests.support.failing_sqlite import Fragile
@@ -232,16 +232,16 @@ async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(harness
     harness.time += timedelta(minutes=1)
     await put(harness, "depot", topic="two")
 
-    async def topic(at: RevisionSelector) -> str:
+    async def topic(at: PastRevision) -> str:
         found = await harness.manager.definition("depot", at)
         address: str = found.document["sources"][0]["addresses"][0]
         return address
 
-    assert await topic(RevisionSelector(revision=1)) == "one"
-    assert await topic(RevisionSelector(revision=2)) == "two"
-    assert await topic(RevisionSelector(time=NOW + timedelta(seconds=30))) == "one"
-    assert await topic(RevisionSelector(time=NOW + timedelta(days=1))) == "two"
-    for moment in (RevisionSelector(revision=3), RevisionSelector(time=NOW - timedelta(seconds=1))):
+    assert await topic(1) == "one"
+    assert await topic(2) == "two"
+    assert await topic(NOW + timedelta(seconds=30)) == "one"
+    assert await topic(NOW + timedelta(days=1)) == "two"
+    for moment in (3, NOW - timedelta(seconds=1)):
         fault = await refused(harness.manager.definition("depot", moment))
         assert error_of(fault) == (404, "connectivity:connection.history.notfound")
 
