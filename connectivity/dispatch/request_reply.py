@@ -108,6 +108,7 @@ class _CurrentThing(WithoutPast):
     thing: Snapshot | None
     policy: Snapshot | None
     permissions_now: Enforcer | None
+    permissions_on_policy: Enforcer | None
 
     @classmethod
     def of(cls, thing: EntityId, world: StateLookup) -> _CurrentThing:
@@ -115,16 +116,16 @@ class _CurrentThing(WithoutPast):
         snapshot = world.snapshot(thing)
         name = snapshot.policy if snapshot is not None else None
         if name is None:
-            return cls(snapshot, None, None)
+            return cls(snapshot, None, None, None)
         policy = parse_entity_id(EntityType.POLICY, name)
         policy_snapshot = world.snapshot(policy) if policy is not None else None
-        return cls(snapshot, policy_snapshot, world.enforcer(name, thing.namespace))
+        return cls(snapshot, policy_snapshot, world.enforcer(name, thing.namespace), world.enforcer(name))
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return self.policy if entity.type is EntityType.POLICY else self.thing
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:  # noqa: ARG002
-        return self.permissions_now
+        return self.permissions_on_policy if namespace is None else self.permissions_now
 
     def condition_fault(self, signal: Live, subjects: Sequence[str]) -> Fault | None:
         """Return the fault if the condition of a signal that may be sent prevents it."""
