@@ -336,11 +336,11 @@ class SearchFeed(Feed):
             lookup = PointLookup(self._thing_id, service.world.snapshot)
             result = self._read(lookup, service.world, place, limit, budget, max_bytes)
             await service.store.commits.barrier()
-            return self._slice(result, result.hits, service.world)
+            return self._slice(result, result.hits, service.world, max_bytes)
 
         def look(worker: SearchWorker) -> _Slice:
             result = self._read(worker.reading, worker.world, place, limit, budget, max_bytes)
-            return self._slice(result, worker.pace.each(result.hits), worker.world)
+            return self._slice(result, worker.pace.each(result.hits), worker.world, max_bytes)
 
         return await service.look(self._request.subjects, look)
 
@@ -353,14 +353,22 @@ class SearchFeed(Feed):
             return ThingPage((), place, is_last=True)
         return search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
 
-    def _slice(self, result: ThingPage, hits: Iterable[SearchHit], world: StateLookup) -> _Slice:
+    def _slice(self, result: ThingPage, hits: Iterable[SearchHit], world: StateLookup, max_bytes: int) -> _Slice:
+        """Return the things of a result as bytes: those that fit, since a policy may be larger than its thing."""
         selection, subjects = self._request.selection, self._request.subjects
+        items: list[bytes] = []
 
         def policy_of(entity: EntityId) -> Any:
             snapshot = world.snapshot(entity)
             return None if snapshot is None else readable_policy(snapshot, subjects, world)
 
-        return _Slice([item(hit, selection, policy_of) for hit in hits], result.place, result.is_last)
+        for number, hit in enumerate(hits):
+            thing = item(hit, selection, policy_of)
+            max_bytes -= len(thing)
+            if number and max_bytes < 0:
+                return _Slice(items, result.places[number - 1], is_last=False)
+            items.append(thing)
+        return _Slice(items, result.place, result.is_last)
 
     def close(self) -> None:
         """Read no further slice."""
