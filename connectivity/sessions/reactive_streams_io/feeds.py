@@ -1,8 +1,8 @@
 """Feeds of encoded elements, built from other feeds (reactive-streams-io, elements).
 
-`EncodedFeed` encodes elements and may leave some out, `FlattenedFeed` splits elements, `ConcatenatedFeed` continues with a
-second feed, `DeferredFeed` is found later, `SyntheticFeed` and `NumbersFeed` are the test publishers. Positions are those of
-the underlying feed.
+`EncodedFeed` encodes elements and may leave some out, `EnrichedFeed` enlarges them, `FlattenedFeed` splits elements,
+`ConcatenatedFeed` continues with a second feed, `DeferredFeed` is found later, `SyntheticFeed` and `NumbersFeed` are the
+test publishers. Positions are those of the underlying feed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WRITTEN_AT_ONCE = 500
 """Elements that are written before others have their turn: about a millisecond."""
 
 LOOKED_AT = 50
-"""Events that are read at a time to learn whether one follows that is not left out."""
+"""Events that are read at a time to add fields, or to learn whether one follows that is not left out."""
 
 
 class _FeedOfFeed(Feed):
@@ -83,6 +83,23 @@ class EncodedFeed(_FeedOfFeed):
                     return Page((), event.revision - 1, PageEnd.MORE)
                 raw.append(written)
         return found._replace(elements=raw, then=PageEnd.END if found.then is PageEnd.END else PageEnd.UNDECIDED)
+
+
+class EnrichedFeed(EncodedFeed):
+    """The encoded events of a live feed with extra fields, which may be much larger than the events."""
+
+    __slots__ = ()
+
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
+        found = await self._feed.page(position, min(limit, LOOKED_AT), max_bytes)
+        raw: list[bytes] = []
+        for event in found.elements:
+            if (written := self._write(event)) is not None:
+                raw.append(written)
+                max_bytes -= len(written)
+            if max_bytes <= 0 and event.revision < found.position:
+                return Page(raw, event.revision, PageEnd.MORE)
+        return found._replace(elements=raw)
 
 
 class FlattenedFeed(_FeedOfFeed):

@@ -23,6 +23,7 @@ from connectivity.sessions.reactive_streams_io.feeds import (
     ConcatenatedFeed,
     DeferredFeed,
     EncodedFeed,
+    EnrichedFeed,
     FlattenedFeed,
     NumbersFeed,
     SyntheticFeed,
@@ -215,7 +216,7 @@ class PublisherResolver:
             if not name.follow:
                 return _written(feed, write, is_sparse=name.projection is not None)
             written = EncodedFeed(feed, write)
-            return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects))
+            return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects, name.extra_fields))
 
         return ResolvedPublisher(SubscriptionKind.HISTORY, entity, _size(name.projection), open, is_present)
 
@@ -223,13 +224,22 @@ class PublisherResolver:
         write = self._live_encoder(name, subjects)
 
         def open() -> Feed | Fault:
-            return self._live(name.entity, None, write, subjects)
+            return self._live(name.entity, None, write, subjects, name.extra_fields)
 
         return ResolvedPublisher(SubscriptionKind.LIVE, name.entity, _size(name.projection), open)
 
-    def _live(self, entity: EntityId, after: int | None, write: Write, subjects: tuple[str, ...]) -> Feed | Fault:
+    def _live(
+        self,
+        entity: EntityId,
+        after: int | None,
+        write: Write,
+        subjects: tuple[str, ...],
+        extra_fields: str | None = None,
+    ) -> Feed | Fault:
         feed = self._ask(SubscriptionKind.LIVE, LiveQuery(entity, after), subjects)
-        return feed if isinstance(feed, Fault) else EncodedFeed(feed, write)
+        if isinstance(feed, Fault):
+            return feed
+        return EncodedFeed(feed, write) if extra_fields is None else EnrichedFeed(feed, write)
 
     def _matching(self, text: str) -> Callable[[Event], bool]:
         """Whether an event matches a filter. Raises QueryError."""
