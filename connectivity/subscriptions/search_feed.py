@@ -228,7 +228,7 @@ class SearchService:
         predicate = self._read(query.filter) if query.filter is not None else None
         question = ThingQuery(predicate, options.order, frozenset(query.namespaces))
         selection = None if query.fields is None else parse_fields(query.fields)
-        return SearchRequest(question, options.size, selection, tuple(subjects))
+        return SearchRequest(question, query.size or options.size, selection, tuple(subjects))
 
     def _read(self, filter: str) -> Predicate:
         return read(filter, self._now()) if "time:" in filter else _read_once(filter)

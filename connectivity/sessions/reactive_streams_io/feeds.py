@@ -1,14 +1,13 @@
 """Feeds of encoded elements, built from other feeds (reactive-streams-io, elements).
 
-`EncodedFeed` encodes elements and may leave some out, `EnrichedFeed` enlarges them, `FlattenedFeed` splits elements,
-`ConcatenatedFeed` continues with a second feed, `DeferredFeed` is found later, `SyntheticFeed` and `NumbersFeed` are the
-test publishers. Positions are those of the underlying feed.
+`EncodedFeed` encodes elements and may leave some out, `EnrichedFeed` enlarges them, `ConcatenatedFeed` continues with a
+second feed, `DeferredFeed` is found later, `SyntheticFeed` and `NumbersFeed` are the test publishers. Positions are those of
+the underlying feed.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -100,31 +99,6 @@ class EnrichedFeed(EncodedFeed):
             if max_bytes <= 0 and event.revision < found.position:
                 return Page(raw, event.revision, PageEnd.MORE)
         return found._replace(elements=raw)
-
-
-class FlattenedFeed(_FeedOfFeed):
-    """The parts of a feed's elements, one by one. The rest of an element waits for the next page."""
-
-    __slots__ = ("_part", "_then", "_waiting")
-
-    def __init__(self, feed: Feed, part: Callable[[Any], Sequence[bytes]]) -> None:
-        super().__init__(feed)
-        self._part = part
-        self._waiting: deque[bytes] = deque()
-        self._then = PageEnd.MORE
-
-    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
-        if not self._waiting and self._then is not PageEnd.END:
-            found = await self._feed.page(position, 1, max_bytes)
-            position, self._then = found.position, found.then
-            for element in found.elements:
-                self._waiting.extend(self._part(element))
-        parts = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
-        return Page(parts, position, PageEnd.MORE if self._waiting else self._then)
-
-    def close(self) -> None:
-        self._waiting.clear()
-        super().close()
 
 
 class ConcatenatedFeed(_FeedOfFeed):

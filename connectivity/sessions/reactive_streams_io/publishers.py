@@ -7,7 +7,7 @@ error, and not skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from connectivity.sessions.reactive_streams_io.feeds import (
     DeferredFeed,
     EncodedFeed,
     EnrichedFeed,
-    FlattenedFeed,
     NumbersFeed,
     SyntheticFeed,
     Write,
@@ -280,11 +279,12 @@ class PublisherResolver:
 
     def _search(self, name: publisher_names.SearchName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
-        query = SearchQuery(name.filter, name.options, namespaces, name.fields)
+        is_by_thing = name.unit == "thing"
+        query = SearchQuery(name.filter, name.options, namespaces, name.fields, size=1 if is_by_thing else None)
 
         def open() -> Feed | Fault:
             feed = self._ask(SubscriptionKind.SEARCH, query, subjects)
-            return feed if isinstance(feed, Fault) or name.unit == "page" else FlattenedFeed(feed, _things)
+            return EncodedFeed(feed, _thing) if is_by_thing and not isinstance(feed, Fault) else feed
 
         return ResolvedPublisher(SubscriptionKind.SEARCH, None, 0, open)
 
@@ -448,9 +448,9 @@ def _selecting_encoder(write: Write, fields: str) -> Write:
     return selected
 
 
-def _things(page: Any) -> Sequence[bytes]:
-    """Return the things of a page as separate elements."""
-    return [bytes(each) for each in _decode_page(page)]
+def _thing(page: bytes) -> bytes:
+    """Return the only thing of a page."""
+    return page[1:-1]
 
 
 def _selection(name: publisher_names.StreamName) -> EntrySelection | None:
@@ -471,6 +471,3 @@ def _unprocessable(fault: Fault) -> Fault:
 
 def _wrong(words: str) -> Fault:
     return Fault(400, "rsio:publisher.invalid", f"{words[:1].upper()}{words[1:]}.")
-
-
-_decode_page = msgspec.json.Decoder(list[msgspec.Raw]).decode
