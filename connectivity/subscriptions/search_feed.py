@@ -38,10 +38,10 @@ from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
 from mappings.text_cache import cached_if_short
 from mappings.timestamps import parse_instant, shorten_timestamp, utc_text
-from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
+from spark_store.errors import BudgetExceeded, InvalidOption, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate
-from spark_store.rql.options import read_options
+from spark_store.rql.options import MAX_NAMESPACES, read_options
 from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import Budget, ReadRights, SearchHit, SortKey, ThingPage, ThingQuery, ThingSearch
 from spark_store.rql.search_evaluator import read
@@ -225,6 +225,10 @@ class SearchService:
     def understand(self, query: SearchQuery, subjects: Sequence[str]) -> SearchRequest:
         """Parse a query. Raises QueryError."""
         options = read_options(query.options)
+        if (number := len(query.namespaces)) > MAX_NAMESPACES:
+            raise InvalidOption(
+                "Too many namespaces.", f"Found {number} namespaces, expected at most {MAX_NAMESPACES}."
+            )
         predicate = self._read(query.filter) if query.filter is not None else None
         question = ThingQuery(predicate, options.order, frozenset(query.namespaces))
         selection = None if query.fields is None else parse_fields(query.fields)
