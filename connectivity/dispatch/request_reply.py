@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
+from msgspec.structs import replace
 
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.dispatch.announcements import PolicyAnnouncements
@@ -136,6 +137,14 @@ class _CurrentThing(WithoutPast):
         return condition_fault(signal, subjects, thing, enforcer, utc_now())
 
 
+_S = TypeVar("_S", bound=Live)
+
+
+def _without_content(signal: _S) -> _S:
+    """Return a signal while it waits for its response: whether it has a value decides who may read it."""
+    return signal if signal.value is None else replace(signal, value=b"null")
+
+
 class RequestReply:
     """Matches responses and acknowledgements with the signals that wait for them."""
 
@@ -256,7 +265,7 @@ class RequestReply:
         pending = None
         if is_awaited and not isinstance(signal, LiveEvent):
             held = arrival.finish if requested.labels else None
-            pending = self.pending.begin(signal, requested, "live", arrival, route, held)
+            pending = self.pending.begin(_without_content(signal), requested, "live", arrival, route, held)
             pending.is_done = False
         return LiveDelivery(lambda: self._send(signal, requested, pending, arrival, current), pending)
 
@@ -291,11 +300,15 @@ class RequestReply:
             sent = publish(live, self._members, current, origin, requested.labels, acknowledge)
             if pending is not None:
                 pending.postings.extend(sent.postings)
+                asked = _without_content(signal)
                 pending.may_answer = lambda connection_id, subjects: (
-                    sent.recipients.get(connection_id, 0) > 0 and may_receive(signal, subjects, current)
+                    sent.recipients.get(connection_id, 0) > 0 and may_receive(asked, subjects, current)
                 )
         if not requested.labels:
             ended(None)
+            if arrival.is_single:
+                # The request may wait for a minute, and no limit on unsettled bytes includes it any more.
+                arrival.forget_content()
 
     def _error_response(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
         arrival.note(outcome, is_done=False)
