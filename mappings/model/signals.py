@@ -274,11 +274,12 @@ class LiveQuery(msgspec.Struct, frozen=True):
 class SessionQuery(msgspec.Struct, frozen=True):
     """A query whose feed a session handler supplies: `open` returns it, or the fault.
 
-    `entity` is its entity, if there is one.
+    `entity` is its entity, if there is one; `length` that of the query's text, in bytes.
     """
 
     open: Callable[[], Any]
     entity: EntityId | None = None
+    length: int = 0
 
 
 Query: TypeAlias = HistoryQuery | SearchQuery | LiveQuery | SessionQuery
