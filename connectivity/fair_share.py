@@ -45,25 +45,25 @@ class UserShare:
 class PeerShare:
     """The places of one peer of a user."""
 
-    __slots__ = ("__weakref__", "_total", "used", "user")
+    __slots__ = ("__weakref__", "total", "used", "user")
 
     def __init__(self, total: FairShare, user: UserShare) -> None:
-        self._total = total
+        self.total = total
         self.user = user
         self.used = 0
 
     @property
     def has_room(self) -> bool:
         """Whether the peer may take another place."""
-        total = self._total
+        total = self.total
         return self.used + self.user.used < total.most - total.used
 
     def take(self, count: int = 1) -> None:
         self.used += count
         self.user.used += count
-        self._total.used += count
+        self.total.used += count
 
     def give_back(self, count: int = 1) -> None:
         self.used -= count
         self.user.used -= count
-        self._total.used -= count
+        self.total.used -= count

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
+from msgspec.structs import replace
 
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.dispatch.announcements import PolicyAnnouncements
@@ -108,6 +109,7 @@ class _CurrentThing(WithoutPast):
     thing: Snapshot | None
     policy: Snapshot | None
     permissions_now: Enforcer | None
+    permissions_on_policy: Enforcer | None
 
     @classmethod
     def of(cls, thing: EntityId, world: StateLookup) -> _CurrentThing:
@@ -115,16 +117,16 @@ class _CurrentThing(WithoutPast):
         snapshot = world.snapshot(thing)
         name = snapshot.policy if snapshot is not None else None
         if name is None:
-            return cls(snapshot, None, None)
+            return cls(snapshot, None, None, None)
         policy = parse_entity_id(EntityType.POLICY, name)
         policy_snapshot = world.snapshot(policy) if policy is not None else None
-        return cls(snapshot, policy_snapshot, world.enforcer(name, thing.namespace))
+        return cls(snapshot, policy_snapshot, world.enforcer(name, thing.namespace), world.enforcer(name))
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return self.policy if entity.type is EntityType.POLICY else self.thing
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:  # noqa: ARG002
-        return self.permissions_now
+        return self.permissions_on_policy if namespace is None else self.permissions_now
 
     def condition_fault(self, signal: Live, subjects: Sequence[str]) -> Fault | None:
         """Return the fault if the condition of a signal that may be sent prevents it."""
@@ -133,6 +135,14 @@ class _CurrentThing(WithoutPast):
         if thing is None or enforcer is None or is_creation:
             return None
         return condition_fault(signal, subjects, thing, enforcer, utc_now())
+
+
+_S = TypeVar("_S", bound=Live)
+
+
+def _without_content(signal: _S) -> _S:
+    """Return a signal while it waits for its response: whether it has a value decides who may read it."""
+    return signal if signal.value is None else replace(signal, value=b"null")
 
 
 class RequestReply:
@@ -255,7 +265,7 @@ class RequestReply:
         pending = None
         if is_awaited and not isinstance(signal, LiveEvent):
             held = arrival.finish if requested.labels else None
-            pending = self.pending.begin(signal, requested, "live", arrival, route, held)
+            pending = self.pending.begin(_without_content(signal), requested, "live", arrival, route, held)
             pending.is_done = False
         return LiveDelivery(lambda: self._send(signal, requested, pending, arrival, current), pending)
 
@@ -290,11 +300,15 @@ class RequestReply:
             sent = publish(live, self._members, current, origin, requested.labels, acknowledge)
             if pending is not None:
                 pending.postings.extend(sent.postings)
+                asked = _without_content(signal)
                 pending.may_answer = lambda connection_id, subjects: (
-                    sent.recipients.get(connection_id, 0) > 0 and may_receive(signal, subjects, current)
+                    sent.recipients.get(connection_id, 0) > 0 and may_receive(asked, subjects, current)
                 )
         if not requested.labels:
             ended(None)
+            if arrival.is_single:
+                # The request may wait for a minute, and no limit on unsettled bytes includes it any more.
+                arrival.forget_content()
 
     def _error_response(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
         arrival.note(outcome, is_done=False)

@@ -23,6 +23,7 @@ from connectivity.sources.acknowledgements import BUILT_IN, worse
 from connectivity.sources.reader import NOTHING, DecodedDelivery, Preparation, SourceReader
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Delivery, Done, KnownNames, Outcome
+from mappings.model.envelope import Envelope
 from mappings.model.signals import Acknowledgement, is_success
 from spark_store.records import DeliveryName
 
@@ -123,6 +124,11 @@ class InboundDelivery:
             if each.settled_with is not self.delivery:
                 each.settled_with = self.delivery
                 self.redeliveries.append(each)
+
+    def forget_content(self) -> None:
+        """Free the content of a settled delivery, of which something is still needed."""
+        self.delivery.envelope, self.about = Envelope(b""), None
+        self.received = msgspec.structs.replace(self.received, signals=())
 
     def fail(self) -> None:
         """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""

@@ -214,7 +214,7 @@ class AsOfFeed(Feed):
         await self._spool()
 
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
-        """Return at most `limit` pages of about `max_bytes` each. Raises FeedFailed, StoreUnavailable."""
+        """Return at most `limit` pages of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
         try:
             if (spool := await self._spool()) is not None:
                 return await self._page(spool, position, limit, max_bytes)
@@ -238,13 +238,15 @@ class AsOfFeed(Feed):
     async def _page(self, spool: Spool, start: int, limit: int, max_bytes: int) -> Page:
         size = self._request.size
         pages, most = PageBuilder(size, max_bytes), size * max(1, min(limit, AT_ONCE // size))
+        left = max_bytes
         while start < len(spool) and len(pages.done) * size < most:
             records = await asyncio.to_thread(spool.read, start, most, max_bytes)
             for number, thing in await self._items(records):
-                if pages.is_open and len(thing) > pages.page_bytes_left:
+                if len(thing) > pages.page_bytes_left if pages.is_open else left <= 0:
                     pages.end()
                     return Page(pages.done, start + number, PageEnd.MORE)
                 pages.add(thing)
+                left -= len(thing)
                 if len(pages.done) * size >= most:
                     start, records = start + number + 1, []
                     break

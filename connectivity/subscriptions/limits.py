@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connectivity.authorization.quotas import Quantity, QuotaKey, Quotas, growth_by_one
-from connectivity.fair_share import FairShare, PeerShare
+from connectivity.fair_share import PeerShare
 from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.model.signals import SubscriptionKind
+from mappings.model.signals import HistoryQuery, Query, SearchQuery, SessionQuery, SubscriptionKind
 
 SHARED = 3
 """How many times the subscriptions of a single user all users of a connection share."""
+
+MOST_TEXT = SHARED * 8 << 20
+"""The length of the queries that all users of a connection share.
+
+Each byte of a query with many short conditions takes 14 bytes of memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +36,38 @@ class SubscriptionLimits:
     page_bytes: int = 1 << 20
 
 
-def limit_fault(kind: SubscriptionKind, shares: FairShare, share: PeerShare) -> Fault:
-    """Return the fault of a subscribe by a peer whose share is used up."""
+def limit_fault(kind: SubscriptionKind, place: PeerShare, text: PeerShare) -> Fault | None:
+    """Return the fault of a subscribe by a peer whose share is used up.
+
+    `place` is its share of the subscriptions, `text` that of the length of their queries.
+    """
+    if not place.has_room:
+        share, used, unit = place, "it has", "open subscriptions at this connection"
+    elif not text.has_room:
+        share, used, unit = text, "its open subscriptions have queries of", "bytes at this connection"
+    else:
+        return None
     return Fault(
         429,
         _code(kind),
-        f"This user has used up its share: it has {share.user.used} open subscriptions at this connection, {share.used} of "
-        f"them in this session; all users together have {shares.used} of at most {shares.most}.",
+        f"This user has used up its share: {used} {share.user.used} {unit}, {share.used} of "
+        f"them in this session; all users together have {share.total.used} of at most {share.total.most}.",
         "Cancel subscriptions that you no longer need, or wait until some end.",
     )
+
+
+def query_length(query: Query) -> int:
+    """Return the length of a query's filter and other parameters."""
+    match query:
+        case HistoryQuery(filter=text):
+            return len(text or "")
+        case SearchQuery():
+            texts = query.filter, query.options, query.fields, query.aggregation, *query.namespaces
+            return sum([len(text) for text in texts if text])
+        case SessionQuery():
+            return query.length
+        case _:
+            return 0
 
 
 class SubscriptionQuotas:

@@ -27,7 +27,14 @@ from connectivity.monitoring.logs import log_context
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.subscriptions.engine import Subscription, SubscriptionEnded, SubscriptionState
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
-from connectivity.subscriptions.limits import SHARED, SubscriptionLimits, SubscriptionQuotas, limit_fault
+from connectivity.subscriptions.limits import (
+    MOST_TEXT,
+    SHARED,
+    SubscriptionLimits,
+    SubscriptionQuotas,
+    limit_fault,
+    query_length,
+)
 from connectivity.subscriptions.read_ahead import (
     ConnectionBudget,
     PageCharge,
@@ -148,9 +155,13 @@ class ActiveSubscription(Subscription):
         "share",
         "subjects",
         "subscribed",
+        "text",
+        "text_length",
     )
 
-    def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, share: PeerShare, now: float) -> None:
+    def __init__(
+        self, signal: Subscribe, key: str, subscriber: Subscriber, share: PeerShare, text: PeerShare, now: float
+    ) -> None:
         super().__init__(terminal_needs_request=subscriber.reply.terminal_needs_request, demand=signal.demand, now=now)
         self.kind = signal.kind
         self.key = key
@@ -159,6 +170,8 @@ class ActiveSubscription(Subscription):
         self.peer = subscriber
         self.subjects = subscriber.subjects
         self.share = share
+        self.text = text
+        self.text_length = query_length(signal.query)
         self.quota_entity: EntityId | None = None
         """The entity, if the quota of its namespace is used."""
         self.budget: ReadAheadBudget | None = None
@@ -204,6 +217,8 @@ class SubscriptionManager(ConnectionComponent):
         """The second of the last sweep."""
         self.shares = defaultdict[str, FairShare](lambda: FairShare(SHARED * bounds.max_per_user))
         """How the users of each connection share its subscriptions."""
+        self.texts = defaultdict[str, FairShare](lambda: FairShare(MOST_TEXT))
+        """How they share the length of their queries."""
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader address: subscriptions that end when the reader has gone."""
         self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -227,11 +242,12 @@ class SubscriptionManager(ConnectionComponent):
         if previous is not None and not previous.is_closed:
             # First, so that its replacement needs no additional place.
             self._cancel(previous)
-        shares = self.shares[subscriber.reply.connection_id]
-        share = shares.peer(subscriber.subjects, subscriber.reader or subscriber.scope)
+        share, text = (
+            shares[subscriber.reply.connection_id].peer(subscriber.subjects, subscriber.reader or subscriber.scope)
+            for shares in (self.shares, self.texts)
+        )
         kind, entity, subjects = signal.kind, signal.query.entity, subscriber.subjects
-        fault = None if share.has_room else limit_fault(kind, shares, share)
-        fault = fault or self._quotas.take(kind, None, subjects)
+        fault = limit_fault(kind, share, text) or self._quotas.take(kind, None, subjects)
         if fault is None:
             feed = self._feed_of(signal, subscriber)
             # Only clients that may read the entity use the quota of its namespace, and learn of it.
@@ -243,9 +259,10 @@ class SubscriptionManager(ConnectionComponent):
             return
         # Only now: cancelling the last one of a scope may end the scope.
         now = self._clock()
-        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, now)
+        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, text, now)
         subscription.quota_entity = None if isinstance(feed, Fault) else entity
         share.take()
+        text.take(subscription.text_length)
         self._reply_to(subscription, subscriber)
         if not subscriber.has_session:
             self._schedule(subscription, self._bounds.idle_timeout)
@@ -339,6 +356,7 @@ class SubscriptionManager(ConnectionComponent):
                 self._forget(subscription, scope, kind)
         self.budgets.pop(connection_id, None)
         self.shares.pop(connection_id, None)
+        self.texts.pop(connection_id, None)
 
     def _check(self, subscription: ActiveSubscription, now: float) -> None:
         if subscription.is_closed:
@@ -557,6 +575,7 @@ class SubscriptionManager(ConnectionComponent):
             # It may wait for a page, or for a link, that will not come.
             subscription.pump.cancel()
         subscription.share.give_back()
+        subscription.text.give_back(subscription.text_length)
         self._quotas.give_back(subscription.quota_entity, subscription.subjects)
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)

@@ -38,10 +38,10 @@ from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
 from mappings.text_cache import cached_if_short
 from mappings.timestamps import parse_instant, shorten_timestamp, utc_text
-from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
+from spark_store.errors import BudgetExceeded, InvalidOption, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate
-from spark_store.rql.options import read_options
+from spark_store.rql.options import MAX_NAMESPACES, read_options
 from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import Budget, ReadRights, SearchHit, SortKey, ThingPage, ThingQuery, ThingSearch
 from spark_store.rql.search_evaluator import read
@@ -225,10 +225,14 @@ class SearchService:
     def understand(self, query: SearchQuery, subjects: Sequence[str]) -> SearchRequest:
         """Parse a query. Raises QueryError."""
         options = read_options(query.options)
+        if (number := len(query.namespaces)) > MAX_NAMESPACES:
+            raise InvalidOption(
+                "Too many namespaces.", f"Found {number} namespaces, expected at most {MAX_NAMESPACES}."
+            )
         predicate = self._read(query.filter) if query.filter is not None else None
         question = ThingQuery(predicate, options.order, frozenset(query.namespaces))
         selection = None if query.fields is None else parse_fields(query.fields)
-        return SearchRequest(question, options.size, selection, tuple(subjects))
+        return SearchRequest(question, query.size or options.size, selection, tuple(subjects))
 
     def _read(self, filter: str) -> Predicate:
         return read(filter, self._now()) if "time:" in filter else _read_once(filter)
@@ -336,11 +340,11 @@ class SearchFeed(Feed):
             lookup = PointLookup(self._thing_id, service.world.snapshot)
             result = self._read(lookup, service.world, place, limit, budget, max_bytes)
             await service.store.commits.barrier()
-            return self._slice(result, result.hits, service.world)
+            return self._slice(result, result.hits, service.world, max_bytes)
 
         def look(worker: SearchWorker) -> _Slice:
             result = self._read(worker.reading, worker.world, place, limit, budget, max_bytes)
-            return self._slice(result, worker.pace.each(result.hits), worker.world)
+            return self._slice(result, worker.pace.each(result.hits), worker.world, max_bytes)
 
         return await service.look(self._request.subjects, look)
 
@@ -353,14 +357,22 @@ class SearchFeed(Feed):
             return ThingPage((), place, is_last=True)
         return search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
 
-    def _slice(self, result: ThingPage, hits: Iterable[SearchHit], world: StateLookup) -> _Slice:
+    def _slice(self, result: ThingPage, hits: Iterable[SearchHit], world: StateLookup, max_bytes: int) -> _Slice:
+        """Return the things of a result as bytes: those that fit, since a policy may be larger than its thing."""
         selection, subjects = self._request.selection, self._request.subjects
+        items: list[bytes] = []
 
         def policy_of(entity: EntityId) -> Any:
             snapshot = world.snapshot(entity)
             return None if snapshot is None else readable_policy(snapshot, subjects, world)
 
-        return _Slice([item(hit, selection, policy_of) for hit in hits], result.place, result.is_last)
+        for number, hit in enumerate(hits):
+            thing = item(hit, selection, policy_of)
+            max_bytes -= len(thing)
+            if number and max_bytes < 0:
+                return _Slice(items, result.places[number - 1], is_last=False)
+            items.append(thing)
+        return _Slice(items, result.place, result.is_last)
 
     def close(self) -> None:
         """Read no further slice."""

@@ -52,7 +52,7 @@ def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: Stat
     if isinstance(found, ThingStream | PolicyStream):
         return _dependencies(found.entity, enforcer_of(found.entity, world))
     own = streams.get(stream)
-    return AccessDependencies() if own is None else _dependencies(own.policy, world.enforcer(str(own.policy)))
+    return AccessDependencies() if own is None else _dependencies(own.policy, _stream_enforcer(stream, own, world))
 
 
 def _dependencies(entity: EntityId, enforcer: Enforcer | None) -> AccessDependencies:
@@ -82,13 +82,18 @@ def forbidden(case: CommandContext, enforcer: Enforcer | None, code: str, detail
 def may_use_stream(
     stream: str, definition: StreamDefinition, permission: str, subjects: Sequence[str], world: StateLookup
 ) -> bool:
-    """Whether the subjects have `READ` or `WRITE` on a stream, by its policy.
+    """Whether the subjects have `READ` or `WRITE` on a stream, by its policy."""
+    enforcer = _stream_enforcer(stream, definition, world)
+    return enforcer is not None and enforcer.has(subjects, permission, resource_of(stream))
+
+
+def _stream_enforcer(stream: str, definition: StreamDefinition, world: StateLookup) -> Enforcer | None:
+    """Return the permissions on a stream.
 
     Policy entries for some namespaces apply to streams whose ID begins with one of these and a colon.
     """
     namespace, colon, _ = stream.partition(_PARTED)
-    enforcer = world.enforcer(str(definition.policy), namespace if colon else "")
-    return enforcer is not None and enforcer.has(subjects, permission, resource_of(stream))
+    return world.enforcer(str(definition.policy), namespace if colon else "")
 
 
 def may_read_events(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> bool:

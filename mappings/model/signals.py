@@ -246,7 +246,8 @@ class SearchQuery(msgspec.Struct, frozen=True):
     """A query for things, as the client has written it; it has no entity.
 
     `filter` is RQL, `options` give order and page size, `fields` is a readable field selector. No `namespaces` means all.
-    `at` selects the things as they were before an instant (nanoseconds since 1970), `aggregation` is a JSON value.
+    `at` selects the things as they were before an instant (nanoseconds since 1970), `aggregation` is a JSON value. `size`
+    replaces the page size of the options.
     """
 
     filter: str | None = None
@@ -255,6 +256,7 @@ class SearchQuery(msgspec.Struct, frozen=True):
     fields: str | None = None
     at: int | None = None
     aggregation: bytes | None = None
+    size: int | None = None
     entity: ClassVar[None] = None
 
 
@@ -272,11 +274,12 @@ class LiveQuery(msgspec.Struct, frozen=True):
 class SessionQuery(msgspec.Struct, frozen=True):
     """A query whose feed a session handler supplies: `open` returns it, or the fault.
 
-    `entity` is its entity, if there is one.
+    `entity` is its entity, if there is one; `length` that of the query's text, in bytes.
     """
 
     open: Callable[[], Any]
     entity: EntityId | None = None
+    length: int = 0
 
 
 Query: TypeAlias = HistoryQuery | SearchQuery | LiveQuery | SessionQuery

@@ -34,6 +34,9 @@ MAX_LENGTH = 64 * 1024
 MAX_SORTED = 32
 """The most properties of an order: each is read for every compared thing."""
 
+MAX_NAMESPACES = 500
+"""The most namespaces of a search."""
+
 BY_ID = SortField(Field(FieldKind.DOCUMENT, ("thingId",)))
 """The last property of every order."""
 

@@ -128,12 +128,13 @@ class ThingPage(NamedTuple):
     """A page: things in order, the place after them, and whether it is the last one.
 
     A page may have fewer things, or none, although more follow, if the search took long or the bytes were enough: continue
-    from its place.
+    from its place. `places`: that of each thing, if there may be several.
     """
 
     hits: Sequence[SearchHit]
     place: SortKey | None
     is_last: bool
+    places: Sequence[SortKey] = ()
 
 
 @dataclass(slots=True)

@@ -117,6 +117,7 @@ class SqliteSearch:
         started, rested = self._pace.now(), self._pace.rested
         clock = Deadline(started + budget.left(), self._slice, self._pace)
         hits: list[SearchHit] = []
+        places: list[SortKey] = []
         place, is_last = after, True
         with self._translating(), self._read_view(clock) as read_view:
             entry = self._recall(question, after, budget)
@@ -135,6 +136,7 @@ class SqliteSearch:
                         break
                     hits.append(found.hit)
                     place = found.place
+                    places.append(place)
                     if walk.sorts_by_id and len(hits) < limit and clock.is_late():
                         # Each may take long to match, and in this order none is matched again. A full page reads one
                         # more, to know whether it is the last.
@@ -152,7 +154,7 @@ class SqliteSearch:
             budget.spent += self._pace.now() - started - (self._pace.rested - rested)
             if clock.has_stopped or budget.left() <= 0:
                 raise BudgetExceeded(budget.seconds)
-        return ThingPage(hits, place, is_last)
+        return ThingPage(hits, place, is_last, places)
 
     def every(self, question: ThingQuery, rights: ReadRights, budget: Budget) -> Iterator[SearchHit]:
         """Yield everything that matches, in order.

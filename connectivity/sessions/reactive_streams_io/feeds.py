@@ -1,14 +1,13 @@
 """Feeds of encoded elements, built from other feeds (reactive-streams-io, elements).
 
-`EncodedFeed` encodes elements and may leave some out, `FlattenedFeed` splits elements, `ConcatenatedFeed` continues with a
+`EncodedFeed` encodes elements and may leave some out, `EnrichedFeed` enlarges them, `ConcatenatedFeed` continues with a
 second feed, `DeferredFeed` is found later, `SyntheticFeed` and `NumbersFeed` are the test publishers. Positions are those of
 the underlying feed.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -24,7 +23,7 @@ WRITTEN_AT_ONCE = 500
 """Elements that are written before others have their turn: about a millisecond."""
 
 LOOKED_AT = 50
-"""Events that are read at a time to learn whether one follows that is not left out."""
+"""Events that are read at a time to add fields, or to learn whether one follows that is not left out."""
 
 
 class _FeedOfFeed(Feed):
@@ -85,29 +84,21 @@ class EncodedFeed(_FeedOfFeed):
         return found._replace(elements=raw, then=PageEnd.END if found.then is PageEnd.END else PageEnd.UNDECIDED)
 
 
-class FlattenedFeed(_FeedOfFeed):
-    """The parts of a feed's elements, one by one. The rest of an element waits for the next page."""
+class EnrichedFeed(EncodedFeed):
+    """The encoded events of a live feed with extra fields, which may be much larger than the events."""
 
-    __slots__ = ("_part", "_then", "_waiting")
-
-    def __init__(self, feed: Feed, part: Callable[[Any], Sequence[bytes]]) -> None:
-        super().__init__(feed)
-        self._part = part
-        self._waiting: deque[bytes] = deque()
-        self._then = PageEnd.MORE
+    __slots__ = ()
 
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
-        if not self._waiting and self._then is not PageEnd.END:
-            found = await self._feed.page(position, 1, max_bytes)
-            position, self._then = found.position, found.then
-            for element in found.elements:
-                self._waiting.extend(self._part(element))
-        parts = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
-        return Page(parts, position, PageEnd.MORE if self._waiting else self._then)
-
-    def close(self) -> None:
-        self._waiting.clear()
-        super().close()
+        found = await self._feed.page(position, min(limit, LOOKED_AT), max_bytes)
+        raw: list[bytes] = []
+        for event in found.elements:
+            if (written := self._write(event)) is not None:
+                raw.append(written)
+                max_bytes -= len(written)
+            if max_bytes <= 0 and event.revision < found.position:
+                return Page(raw, event.revision, PageEnd.MORE)
+        return found._replace(elements=raw)
 
 
 class ConcatenatedFeed(_FeedOfFeed):

@@ -198,7 +198,7 @@ class PeerSession:
             if isinstance(opened, Fault):
                 self.offers.refuse(stream, opened)
             else:
-                self.offers.begin(stream, opened, demand)
+                self.offers.begin(stream, opened, demand, len(publisher))
         except Exception:
             log.exception("publisher not opened", publisher=publisher, connection=self.channel.connection_id)
             self.offers.fail(stream, INTERNAL_ERROR)

@@ -7,7 +7,7 @@ error, and not skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from connectivity.sessions.reactive_streams_io.feeds import (
     ConcatenatedFeed,
     DeferredFeed,
     EncodedFeed,
-    FlattenedFeed,
+    EnrichedFeed,
     NumbersFeed,
     SyntheticFeed,
     Write,
@@ -215,7 +215,7 @@ class PublisherResolver:
             if not name.follow:
                 return _written(feed, write, is_sparse=name.projection is not None)
             written = EncodedFeed(feed, write)
-            return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects))
+            return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects, name.extra_fields))
 
         return ResolvedPublisher(SubscriptionKind.HISTORY, entity, _size(name.projection), open, is_present)
 
@@ -223,13 +223,22 @@ class PublisherResolver:
         write = self._live_encoder(name, subjects)
 
         def open() -> Feed | Fault:
-            return self._live(name.entity, None, write, subjects)
+            return self._live(name.entity, None, write, subjects, name.extra_fields)
 
         return ResolvedPublisher(SubscriptionKind.LIVE, name.entity, _size(name.projection), open)
 
-    def _live(self, entity: EntityId, after: int | None, write: Write, subjects: tuple[str, ...]) -> Feed | Fault:
+    def _live(
+        self,
+        entity: EntityId,
+        after: int | None,
+        write: Write,
+        subjects: tuple[str, ...],
+        extra_fields: str | None = None,
+    ) -> Feed | Fault:
         feed = self._ask(SubscriptionKind.LIVE, LiveQuery(entity, after), subjects)
-        return feed if isinstance(feed, Fault) else EncodedFeed(feed, write)
+        if isinstance(feed, Fault):
+            return feed
+        return EncodedFeed(feed, write) if extra_fields is None else EnrichedFeed(feed, write)
 
     def _matching(self, text: str) -> Callable[[Event], bool]:
         """Whether an event matches a filter. Raises QueryError."""
@@ -270,11 +279,12 @@ class PublisherResolver:
 
     def _search(self, name: publisher_names.SearchName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
-        query = SearchQuery(name.filter, name.options, namespaces, name.fields)
+        is_by_thing = name.unit == "thing"
+        query = SearchQuery(name.filter, name.options, namespaces, name.fields, size=1 if is_by_thing else None)
 
         def open() -> Feed | Fault:
             feed = self._ask(SubscriptionKind.SEARCH, query, subjects)
-            return feed if isinstance(feed, Fault) or name.unit == "page" else FlattenedFeed(feed, _things)
+            return EncodedFeed(feed, _thing) if is_by_thing and not isinstance(feed, Fault) else feed
 
         return ResolvedPublisher(SubscriptionKind.SEARCH, None, 0, open)
 
@@ -438,9 +448,9 @@ def _selecting_encoder(write: Write, fields: str) -> Write:
     return selected
 
 
-def _things(page: Any) -> Sequence[bytes]:
-    """Return the things of a page as separate elements."""
-    return [bytes(each) for each in _decode_page(page)]
+def _thing(page: bytes) -> bytes:
+    """Return the only thing of a page."""
+    return page[1:-1]
 
 
 def _selection(name: publisher_names.StreamName) -> EntrySelection | None:
@@ -461,6 +471,3 @@ def _unprocessable(fault: Fault) -> Fault:
 
 def _wrong(words: str) -> Fault:
     return Fault(400, "rsio:publisher.invalid", f"{words[:1].upper()}{words[1:]}.")
-
-
-_decode_page = msgspec.json.Decoder(list[msgspec.Raw]).decode

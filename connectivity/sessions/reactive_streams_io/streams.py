@@ -88,12 +88,12 @@ class SessionStreams:
         offer = self._offers.get(stream)
         return offer.entity if offer is not None else None
 
-    def begin(self, stream: int, opened: ResolvedPublisher, demand: int) -> None:
-        """Subscribe on the engine. Raises StoreUnavailable."""
+    def begin(self, stream: int, opened: ResolvedPublisher, demand: int, length: int) -> None:
+        """Subscribe on the engine. `length`: of the publisher's text. Raises StoreUnavailable."""
         offer = self._offers[stream] = PublishedStream(self, stream, opened)
         if opened.entity is not None and opened.is_revocable:
             self._reader_access.note((self, stream))
-        query = SessionQuery(offer.open, opened.entity)
+        query = SessionQuery(offer.open, opened.entity, length)
         self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)
 
     def refuse(self, stream: int, fault: Fault) -> None:

@@ -96,7 +96,8 @@ class SlowSearch:
         taken = found[: limit if self.slice is None else min(limit, self.slice)]
         sizes = list(accumulate(len(json.dumps(hit.thing)) for _, hit in taken))
         taken = taken[: max(1, sum(size <= max_bytes for size in sizes))]
-        return ThingPage([hit for _, hit in taken], taken[-1][0] if taken else after, len(taken) == len(found))
+        places = [place for place, _ in taken]
+        return ThingPage([hit for _, hit in taken], places[-1] if places else after, len(taken) == len(found), places)
 
     def sees(self, namespace: str, rights: ReadRights) -> bool:
         question = ThingQuery(None, (), frozenset({namespace}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -147,3 +149,32 @@ async def test_an_acknowledgement_does_not_show_the_reply_address_of_its_sender(
     (answer,) = harness.answers()
     assert b"peer-1" not in harness.link.published[0].envelope.payload
     assert [ack["headers"]["more"] for ack in answer["value"].values()] == ["x", "y"]
+
+
+@pytest.mark.parametrize("is_command", [False, True])
+async def test_a_signal_that_waits_for_a_response_without_its_delivery_keeps_no_content(*, is_command: bool) -> None:
+    """Its delivery is settled, so that no limit on unsettled bytes includes it."""
+    count, content = 20, "x" * 100_000
+    harness = await collected()
+    device = other_connection(harness, target(MESSAGES, COMMANDS))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(count):
+            headers: dict[str, Any] = {"correlation_id": f"c-{number}", "requested_acks": [], "timeout": "9s"}
+            sent = live("modify", "/attributes/on", content, **headers)
+            harness.deliver(sent if is_command else message(value=content, **headers))
+        assert len(device.answers()) == count
+        await harness.settled(count)
+        device.forget()
+        device.link.confirm()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(harness.request_reply.pending) == count
+    assert after - before < len(content) * count / 4
+    response = live("modify", "/attributes/on") if is_command else message(value="done")
+    device.deliver(with_status(response.replace(b"c-1", b"c-7"), 200))
+    await until(lambda: harness.answers())
+    assert harness.answers()[0]["headers"]["correlation-id"] == "c-7"

@@ -19,6 +19,7 @@ from tests.support.in_process.service import (
     command,
     document,
     pause,
+    policy,
     source,
     target,
     turn,
@@ -562,3 +563,22 @@ async def test_a_condition_on_an_unreadable_field_sends_nothing_to_the_device() 
     answer = await strange.ask(query(path="/policyId"))
     assert (answer["status"], answer["value"]["error"]) == (412, "things:condition.failed")
     assert other.answers() == []
+
+
+@pytest.mark.parametrize(("namespace", "is_readable"), [("acme.site", False), ("acme.pool", True)])
+async def test_extra_fields_show_the_policy_as_far_as_its_own_namespace_permits(
+    namespace: str, is_readable: bool
+) -> None:
+    """As a retrieve: an entry for the namespace of the thing does not apply to a policy of another one."""
+    harness, viewer = ConnectionHarness(), {"acme:viewer": {"type": "test"}}
+    shared = policy(OWNER) | {"policyId": "acme.pool:shared"}
+    read = {"grant": ["READ"], "revoke": []}
+    shared["entries"]["MESSAGES"] = {"subjects": viewer, "resources": {"message:/": read, "thing:/": read}}
+    shared["entries"]["POLICY"] = {"subjects": viewer, "resources": {"policy:/": read}, "namespaces": [namespace]}
+    await harness.ask(document("acme.pool/shared/policies/commands/create", value=shared))
+    await harness.ask(command("create", value={"policyId": "acme.pool:shared"}))
+    fields = target(f"{MESSAGES}?extraFields=_policy/policyId", authorizationContext=list(viewer))
+    other = other_connection(harness, fields)
+    harness.deliver(message())
+    (sent,) = other.answers()
+    assert ("extra" in sent) is is_readable

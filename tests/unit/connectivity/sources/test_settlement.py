@@ -169,8 +169,8 @@ async def test_the_settle_timeout_of_a_redelivery_runs_when_the_wait_of_its_firs
     await until(lambda: running.harness.waiting_deliveries())
     with capture_logs():
         await running.linked_again()
-    await until(lambda: running.unsettled() == 1)
-    await pause()
+    (inbound,) = running.supervisor.deliveries.ledger.pending.values()
+    await until(lambda: len(inbound.redeliveries) == 1)
     assert await reject_overdue(running) == []
     running.broker.withheld_confirms = 1
     running.harness.clock.advance(31)

@@ -359,3 +359,22 @@ async def test_a_page_ends_at_its_limit_of_bytes(make_past: Callable[..., PastSe
     assert (lengths, then) == ([2, 2, 1], PageEnd.END)
     feed.close()
     await past.wait_for_open_files(0)
+
+
+async def test_several_requested_pages_are_together_not_larger_than_one_may_be(
+    make_past: Callable[..., PastSearchSite],
+) -> None:
+    past = make_past()
+    for number in range(9):
+        await has_thing(past.harness, f"lamp-{number}")
+        past.spark.has(f"lamp-{number}", text="x" * 1000)
+    request = SearchRequest(ThingQuery(None, read_options(None).order), 2, None, ("acme:owner",))
+    feed = past.searches.open(request, 0)
+    assert isinstance(feed, AsOfFeed)
+    position, found = 0, list[Page]()
+    while not found or found[-1].then is not PageEnd.END:
+        found.append(await feed.page(position, 100, 3000))
+        position = found[-1].position
+    assert max(sum(map(len, page.elements)) for page in found) < 3000 + 1500
+    assert sum(page.count(b'"thingId"') for each in found for page in each.elements) == 9
+    feed.close()

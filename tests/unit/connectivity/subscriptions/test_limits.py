@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from connectivity.config.quotas import QuotaRule
@@ -9,7 +11,17 @@ from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.manager import Subscriber
 from connectivity.transports.base import ReaderStatus
 from mappings.errors import Fault
-from mappings.model.signals import Created, ErrorResponse, HistoryQuery, Subscribe, SubscriptionKind
+from mappings.model.signals import (
+    Cancel,
+    Created,
+    ErrorResponse,
+    HistoryQuery,
+    Query,
+    SearchQuery,
+    SessionQuery,
+    Subscribe,
+    SubscriptionKind,
+)
 from tests.support.in_process.fakes import KeepingReply, ListFeed
 from tests.support.in_process.subscription_harness import LAMP, NOT_FOUND, READER, SubscriptionHarness
 
@@ -39,6 +51,45 @@ def subscribe_often(
     for _ in range(number):
         harness.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), peer)
     return reply.names.count("Created")
+
+
+def subscribe_to(harness: SubscriptionHarness, query: Query, subjects: tuple[str, ...]) -> Created | ErrorResponse:
+    peer = replace(harness.peer, subjects=subjects, scope=subjects)
+    kind = SubscriptionKind.SEARCH if isinstance(query, SearchQuery) else SubscriptionKind.HISTORY
+    harness.streams.subscribe(Subscribe(kind, query, {}), peer)
+    answer = harness.reply.signals[-1]
+    assert isinstance(answer, Created | ErrorResponse)
+    return answer
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        HistoryQuery(LAMP, filter="x" * (1 << 20)),
+        SearchQuery("x" * (1 << 19), fields="x" * (1 << 19)),
+        SearchQuery(options="x", namespaces=("x",), aggregation=b"x" * ((1 << 20) - 2)),
+        SessionQuery(lambda: NOT_FOUND, LAMP, 1 << 20),
+    ],
+)
+def test_the_queries_of_open_subscriptions_are_limited(query: Query) -> None:
+    """Idle subscriptions with long filters could otherwise use gigabytes."""
+    harness = SubscriptionHarness()
+    first, *_ = [subscribe_to(harness, query, ("acme:greedy",)) for _ in range(8)]
+    refused = subscribe_to(harness, query, ("acme:greedy",))
+    assert isinstance(refused, ErrorResponse)
+    assert refused.fault.status == 429
+    assert refused.fault.message == (
+        "This user has used up its share: its open subscriptions have queries of 8388608 bytes at this connection, "
+        "8388608 of them in this session; all users together have 8388608 of at most 25165824."
+    )
+    assert isinstance(subscribe_to(harness, query, ("acme:other",)), Created)
+    assert isinstance(first, Created)
+    peer = replace(harness.peer, subjects=("acme:greedy",), scope=("acme:greedy",))
+    harness.streams.cancel(Cancel(first.kind, first.key, {}), peer)
+    assert harness.streams.texts["c-1"].used == 8 << 20
+    harness.streams.closed("c-1")
+    assert isinstance(subscribe_to(harness, query, ("acme:greedy",)), Created)
+    assert harness.streams.texts["c-1"].used == 1 << 20
 
 
 async def test_a_user_subscribes_beside_one_with_as_many_subscriptions_as_it_can_have() -> None:

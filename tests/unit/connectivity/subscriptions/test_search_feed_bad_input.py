@@ -86,6 +86,20 @@ async def test_invalid_options_fail_with_their_code(searcher: Searcher, options:
     assert len(error["message"]) < 1_000
 
 
+@pytest.mark.parametrize(("number", "is_valid"), [(500, True), (501, False), (100_000, False)])
+async def test_a_search_names_a_limited_number_of_namespaces(
+    searcher: Searcher, number: int, *, is_valid: bool
+) -> None:
+    """A subscription keeps them, so that a large message with short names would use much memory."""
+    key = await searcher.subscribe(namespaces=[f"n{number:x}" for number in range(number)])
+    await searcher.request(key)
+    if is_valid:
+        assert searcher.end(key) == "complete"
+    else:
+        assert searcher.failure(key)["error"] == "thing-search:search.option.invalid"
+        assert "at most 500" in searcher.failure(key)["description"]
+
+
 async def test_every_random_search_gets_an_answer(searcher: Searcher) -> None:
     """Random values of search fields and random filters get `created` and an end, or an error."""
     random_source, harness = dice("bad searches"), searcher.harness

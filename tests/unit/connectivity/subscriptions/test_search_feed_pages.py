@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from connectivity.subscriptions.limits import SubscriptionLimits
 from connectivity.subscriptions.search_feed import PageBuilder, item
 from mappings.model.field_selector import parse_fields
+from spark_store.journal.journal import Journal
 from spark_store.rql.query import SearchHit
+from tests.support.in_process.search_client import Searcher
+from tests.support.in_process.service import OWNER, ConnectionHarness, command, document, policy
+from tests.support.temporary_journal import TemporaryJournal
 
 LAMP = SearchHit(
     "acme.site:lamp-7",
@@ -79,3 +85,24 @@ def test_after_a_thing_larger_than_a_page_at_least_one_byte_is_left() -> None:
     pages = PageBuilder(3, 10)
     pages.add(b"1" * 50)
     assert pages.page_bytes_left == 1
+
+
+@pytest.mark.usefixtures("harnesses")
+@pytest.mark.parametrize("make_journal", [None, TemporaryJournal], ids=["slow search", "index"])
+@pytest.mark.parametrize("options", ["size(200)", "size(200),sort(-attributes/n)", "size(1)"])
+async def test_a_page_with_policies_is_not_larger_than_others(
+    options: str, make_journal: Callable[[], Journal] | None
+) -> None:
+    harness = ConnectionHarness(journal=make_journal() if make_journal is not None else None)
+    large = policy(OWNER) | {"policyId": "acme.site:large"}
+    large["entries"]["LARGE"] = {"subjects": {"acme:other": {"type": "x" * 90_000}}, "resources": {}}
+    await harness.ask(document("acme.site/large/policies/commands/create", value=large))
+    for number in range(30):
+        value = {"policyId": "acme.site:large", "attributes": {"n": number}}
+        await harness.ask(command("create", value=value, name=f"lamp-{number:02}"))
+    searcher = Searcher(harness)
+    found = await searcher.all(None, options, fields="thingId,_policy/entries/LARGE")
+    expected = [f"acme.site:lamp-{number:02}" for number in range(30)]
+    assert found == (expected[::-1] if "sort" in options else expected)
+    sizes = [len(message.envelope.payload) for message in harness.link.published]
+    assert max(sizes) < SubscriptionLimits().page_bytes + 100_000

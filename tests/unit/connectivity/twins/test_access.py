@@ -169,6 +169,15 @@ def test_read_access_to_a_stream_depends_on_its_policy_and_on_imported_policies(
     assert concerning("none", STREAMS, harness.lookup).entities == set()
 
 
+def test_read_access_to_a_stream_ends_with_a_subject_of_an_entry_for_its_namespace() -> None:
+    viewer = {**entry([VIEWER], {"stream:/": granting("READ")}), "namespaces": ["acme.north"]}
+    viewer["subjects"][VIEWER]["expiry"] = "2030-01-15T09:00:00Z"
+    harness = stream_harness(V=viewer)
+    streams = {stream: StreamDefinition(1, P) for stream in ("acme.north:tank", "acme.plant:tank")}
+    expiries = [concerning(stream, streams, harness.lookup).expires for stream in streams]
+    assert expiries == ["2030-01-15T09:00:00.000000Z", None]
+
+
 def test_read_access_to_events_depends_on_the_thing_and_on_its_current_policy() -> None:
     harness = twin_harness()
     assert concerning(f"things/{THING}", {}, harness.lookup).entities == {T, P}

@@ -9,10 +9,12 @@ from urllib.parse import quote
 import pytest
 
 from connectivity.sessions.reactive_streams_io.publishers import enriched_encoder
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.read_ahead import MOST
 from mappings.model.signals import Event
 from mappings.reactive_streams_io.frames import OnError, OnNext
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, source, subscribe
-from tests.support.in_process.service import LAMP, NOW, OWNER, command, document, pause, turn
+from tests.support.in_process.service import LAMP, NOW, OWNER, command, document, pause, turn, until
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -101,6 +103,26 @@ async def test_the_end_of_a_thing_has_no_fields() -> None:
     assert isinstance(last, OnNext)
     assert json.loads(last.element)["topic"].endswith("/deleted")
     assert "extra" not in json.loads(last.element)
+
+
+async def test_events_with_large_fields_are_read_within_the_budget_of_the_session() -> None:
+    """However small the events are."""
+    count = 300
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    await rsio_harness.dispatch(command("modify", "/attributes", {"hall": "x" * 60_000}))
+    rsio_harness.forget()
+    rsio_harness.send("a", H, subscribe(f"{EVENTS}?extra-fields=attributes/hall", 1, 1000))
+    await rsio_harness.framed("a", 2)
+    rsio_harness.link.confirms = False
+    rsio_harness.deliver(*(turn(number) for number in range(count)), source=len(rsio_harness.readers) - 1)
+    budget = rsio_harness.streams.budgets[rsio_harness.connection.id]
+    await until(lambda: budget.used_bytes)
+    await pause(1000)
+    assert budget.used_bytes <= MOST + SubscriptionLimits().page_bytes
+    rsio_harness.link.confirms = True
+    rsio_harness.link.confirm()
+    await until(lambda: not budget.used_bytes)
+    assert [element["value"] for element in await elements(rsio_harness, count)] == list(range(count))
 
 
 async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_select_them() -> None:

@@ -23,6 +23,7 @@ from tests.support.dice import THOROUGH, dice
 from tests.support.in_process.service import LAMP, NOW, command, until
 from tests.support.in_process.streamr import (
     KEY,
+    OPERATOR,
     OTHER,
     PUBLIC,
     WRITER,
@@ -262,6 +263,25 @@ async def test_the_subscription_of_an_expired_subject_ends_within_a_minute() -> 
     for _ in range(60):
         streamr_harness.sweep_sessions()
     assert error((await streamr_harness.frames("a", 2))[1])["error"] == denial("tank")
+
+
+async def test_an_expired_subject_of_an_entry_for_a_namespace_gets_no_later_message() -> None:
+    """Before the service deletes the subject, and without a check in turn."""
+    now, stream = [NOW], "acme.north:tank"
+    streamr_harness = await StreamrHarness.filled(
+        source("in", OPERATOR),
+        decider=lambda store: Decider(store, now=lambda: now[0]),
+        options={"streams": {stream: {"policyId": "acme.site:tanks"}}},
+    )
+    subjects = {"streamr:pump": {"type": "t", "expiry": "2030-01-15T08:00:00Z"}}
+    value = {"subjects": subjects, "resources": {"stream:/": granting("READ")}, "namespaces": ["acme.north"]}
+    await ditto(streamr_harness, on_policy("modify", "/entries/pump", value))
+    await streamr_harness.exchange("a", subscribe(stream=stream))
+    streamr_harness.send(None, publish(key=WRITER, stream=stream))
+    await streamr_harness.frames("a", 2)
+    now[0] = streamr_harness.now = NOW.replace(hour=8, minute=1)
+    streamr_harness.send(None, publish(key=WRITER, stream=stream))
+    assert error((await streamr_harness.frames("a", 3))[2])["error"] == denial(stream)
 
 
 @pytest.mark.parametrize("seed", range(4 if THOROUGH else 1))
