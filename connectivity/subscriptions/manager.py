@@ -155,13 +155,9 @@ class ActiveSubscription(Subscription):
         "share",
         "subjects",
         "subscribed",
-        "text",
-        "text_length",
     )
 
-    def __init__(
-        self, signal: Subscribe, key: str, subscriber: Subscriber, share: PeerShare, text: PeerShare, now: float
-    ) -> None:
+    def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, share: PeerShare, now: float) -> None:
         super().__init__(terminal_needs_request=subscriber.reply.terminal_needs_request, demand=signal.demand, now=now)
         self.kind = signal.kind
         self.key = key
@@ -170,8 +166,6 @@ class ActiveSubscription(Subscription):
         self.peer = subscriber
         self.subjects = subscriber.subjects
         self.share = share
-        self.text = text
-        self.text_length = query_length(signal.query)
         self.quota_entity: EntityId | None = None
         """The entity, if the quota of its namespace is used."""
         self.budget: ReadAheadBudget | None = None
@@ -219,6 +213,8 @@ class SubscriptionManager(ConnectionComponent):
         """How the users of each connection share its subscriptions."""
         self.texts = defaultdict[str, FairShare](lambda: FairShare(MOST_TEXT))
         """How they share the length of their queries."""
+        self._lengths: dict[ActiveSubscription, tuple[PeerShare, int]] = {}
+        """The length of the query of each open subscription that has one, and the share that it is in."""
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader address: subscriptions that end when the reader has gone."""
         self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -242,11 +238,10 @@ class SubscriptionManager(ConnectionComponent):
         if previous is not None and not previous.is_closed:
             # First, so that its replacement needs no additional place.
             self._cancel(previous)
-        share, text = (
-            shares[subscriber.reply.connection_id].peer(subscriber.subjects, subscriber.reader or subscriber.scope)
-            for shares in (self.shares, self.texts)
-        )
         kind, entity, subjects = signal.kind, signal.query.entity, subscriber.subjects
+        connection_id, peer = subscriber.reply.connection_id, subscriber.reader or subscriber.scope
+        share, length = self.shares[connection_id].peer(subjects, peer), query_length(signal.query)
+        text = self.texts[connection_id].peer(subjects, peer) if length else None
         fault = limit_fault(kind, share, text) or self._quotas.take(kind, None, subjects)
         if fault is None:
             feed = self._feed_of(signal, subscriber)
@@ -259,10 +254,12 @@ class SubscriptionManager(ConnectionComponent):
             return
         # Only now: cancelling the last one of a scope may end the scope.
         now = self._clock()
-        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, text, now)
+        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, now)
         subscription.quota_entity = None if isinstance(feed, Fault) else entity
         share.take()
-        text.take(subscription.text_length)
+        if text is not None:
+            text.take(length)
+            self._lengths[subscription] = text, length
         self._reply_to(subscription, subscriber)
         if not subscriber.has_session:
             self._schedule(subscription, self._bounds.idle_timeout)
@@ -575,7 +572,9 @@ class SubscriptionManager(ConnectionComponent):
             # It may wait for a page, or for a link, that will not come.
             subscription.pump.cancel()
         subscription.share.give_back()
-        subscription.text.give_back(subscription.text_length)
+        if (held := self._lengths.pop(subscription, None)) is not None:
+            text, length = held
+            text.give_back(length)
         self._quotas.give_back(subscription.quota_entity, subscription.subjects)
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)

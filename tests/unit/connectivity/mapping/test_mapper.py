@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic.alias_generators import to_camel
 
 from connectivity.connections.model import MappingDefinition
 from connectivity.mapping.mapper import ConfiguredMapper, mappers_of
@@ -25,7 +26,8 @@ RESPONSE = Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-i
 def mapper(
     engine: str = "Ditto", options: dict[str, Any] | None = None, **conditions: dict[str, str]
 ) -> ConfiguredMapper:
-    definition = {"mapping_engine": engine, "options": options or {}, **conditions}
+    definition = {"mappingEngine": engine, "options": options or {}}
+    definition |= {to_camel(name): each for name, each in conditions.items()}
     return ConfiguredMapper("own", MappingDefinition.model_validate(definition))
 
 
