@@ -29,9 +29,6 @@ EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
 )
 RESERVED = frozenset({TOPIC, QOS, RETAIN, EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE})
 
-SESSION_EXPIRY = 60
-"""Seconds that the broker keeps a session after its link has ended."""
-
 NO_PROPERTIES = b"\x00"
 
 READER_SIGNS: Mapping[int, ReaderStatus] = {
@@ -83,7 +80,6 @@ class Mqtt5(Mqtt311):
 
     def connect_properties(self, receive_maximum: int, max_packet: int) -> Properties | None:
         properties = Properties(PacketTypes.CONNECT)
-        properties.SessionExpiryInterval = SESSION_EXPIRY
         properties.ReceiveMaximum = receive_maximum
         properties.MaximumPacketSize = max_packet
         return properties

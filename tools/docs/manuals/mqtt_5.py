@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from connectivity.transports.mqtt.connector import SESSION_EXPIRY
 from connectivity.transports.mqtt.link import IN_FLIGHT
-from connectivity.transports.mqtt.mqtt5 import CONTENT_TYPE, CORRELATION, EXPIRY, REPLY_TO, SESSION_EXPIRY
+from connectivity.transports.mqtt.mqtt5 import CONTENT_TYPE, CORRELATION, EXPIRY, REPLY_TO
 from connectivity.transports.mqtt.mqtt311 import (
     QOS,
     RETAIN,
@@ -37,7 +38,10 @@ allow, such as a line break; a `reply-to` that is not a topic is not sent.
 """,
     outcomes=OUTCOMES,
     limits=(
-        Limit("how long the broker keeps a session after its link is gone", f"{SESSION_EXPIRY} s"),
+        Limit(
+            "how long the broker keeps a session after its link is gone",
+            f"{SESSION_EXPIRY} s; with `cleanSession`, not at all",
+        ),
         Limit("unacknowledged deliveries, at which the broker sends no more", str(IN_FLIGHT)),
         Limit(
             "the largest packet (Maximum Packet Size)",
