@@ -266,7 +266,7 @@ class WebSocketPeer(Socket):
     def _complete(self, payload: bytes) -> None:
         if self._is_text and not is_utf8(payload):
             self.fail(CloseCode.INVALID_DATA, "text is not UTF-8")
-        elif self.times.closing is None or self._engine.close_rcvd is not None:
+        elif self.times.closing is None or self._engine.close_rcvd_then_sent:
             # A message received before our close frame is still processed.
             self._messages.append((payload, self._is_text))
 
