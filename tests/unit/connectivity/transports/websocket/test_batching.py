@@ -184,3 +184,12 @@ async def test_a_message_together_with_a_close_frame_is_processed_unless_the_ser
     frames = Frame(Opcode.TEXT, b"{}"), Frame(Opcode.CLOSE, b"\x03\xe8")
     peer.data_received(b"".join(frame.serialize(mask=True) for frame in frames))
     assert [payload for taker, payload in TAKEN if taker is peer] == ([] if is_closing else [b"{}"])
+
+
+async def test_messages_in_front_of_a_frame_that_closes_the_socket_are_processed_even_if_they_come_together() -> None:
+    peer, _ = await inside()
+    too_large = Frame(Opcode.TEXT, bytes(Listener.max_frame + 1)).serialize(mask=True)
+    peer.data_received(Frame(Opcode.TEXT, b"{}").serialize(mask=True) + too_large[: PARSE_SIZE // 2])
+    assert [payload for taker, payload in TAKEN if taker is peer] == [b"{}"]
+    peer.data_received(Frame(Opcode.TEXT, b"later").serialize(mask=True))
+    assert [payload for taker, payload in TAKEN if taker is peer] == [b"{}"]
