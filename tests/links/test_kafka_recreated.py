@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from itertools import count
 
 import pytest
+from confluent_kafka.admin import TopicDescription  # type: ignore[attr-defined]
 
 from connectivity.errors import Detail, MessageRefused
 from connectivity.transports.base import OutboundMessage
+from connectivity.transports.kafka.group import described_topic_id
 from connectivity.transports.kafka.link import KafkaLink
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, lost
 from tests.support.brokers.kafka import Kafka
 from tests.support.kafka_link import KafkaLinkHarness
+from tests.support.wait import wait_until
 
 
 @pytest.fixture
@@ -84,4 +88,29 @@ async def test_a_message_to_a_deleted_topic_may_be_sent_again_and_arrives_once_t
             break
         await asyncio.sleep(0.1)
     assert outcome is None
+    await link.close()
+
+
+@pytest.mark.broker("kafka")
+async def test_looking_for_topics_that_were_created_again_leaves_nothing_in_memory(
+    harness: KafkaLinkHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link asks for the IDs of its topics as long as it lives."""
+    ids: list[str] = []
+
+    def observed(described: TopicDescription) -> str:
+        ids.append(described_topic_id(described))
+        return ids[-1]
+
+    monkeypatch.setattr("connectivity.transports.kafka.consumer.TOPIC_CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("connectivity.transports.kafka.consumer.described_topic_id", observed)
+
+    def known_ids() -> int:
+        return sum(type(each).__name__ == "Uuid" for each in gc.get_objects())
+
+    link = await harness.connect()
+    before, looks = known_ids(), len(ids)
+    await wait_until(lambda: len(ids) >= looks + 20)
+    assert known_ids() < before + 10
+    assert len(set(ids)) == 1
     await link.close()

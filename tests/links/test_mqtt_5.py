@@ -42,6 +42,16 @@ class TestMqtt5(MqttBehavior, Qos2Behavior):
         assert await taker.payloads(1) == [b"next"]
         await link.close()
 
+    async def test_a_client_without_a_session_leaves_no_share_of_the_messages_at_the_broker(
+        self, harness: MqttLinkHarness
+    ) -> None:
+        harness.document["specificConfig"] = {"cleanSession": "true"}
+        stays, leaves = [await harness.connect_client(client, 2) for client in range(2)]
+        await leaves.close()
+        await harness.send(numbered(10))
+        assert await DeliveryCollector(stays).payloads(10) == numbered(10)
+        await stays.close()
+
     async def test_case_23_properties_become_headers(self, harness: MqttLinkHarness) -> None:
         link = await harness.connect()
         taker = DeliveryCollector(link)

@@ -72,11 +72,12 @@ async def _open(
         producer = client_config.producer_settings(connection, options)
         link.begin(
             KafkaProducer(producer, connection.id, on_error=link.failed, on_stuck=link.stuck),
-            admin := AdminClient(client_config.common_settings(connection, options)),
+            AdminClient(client_config.common_settings(connection, options)),
         )
     except KafkaException as failure:
         # Nothing was sent yet, so a setting is invalid, and validation leaves only certificates.
         raise _refused_settings(failure) from failure
+    admin = link.admin
     nodes = await answer_of(link, run_in_thread("kafka connect", partial(list_brokers, admin, patience)), patience)
     await _check_hosts(nodes, patience)
     # From here on the library connects to the brokers' advertised addresses.

@@ -43,6 +43,7 @@ from connectivity.transports.kafka.group import (
     RESPONSE_TIMEOUT,
     Key,
     committed_topic_id,
+    described_topic_id,
     is_out_of_date,
     later_partitions,
     list_offsets,
@@ -266,7 +267,7 @@ class KafkaConsumer:
         """
         for topic, future in self._described.items():
             if future.done() and future.exception() is None:
-                id = str(future.result().topic_id)
+                id = described_topic_id(future.result())
                 if any(each.topic == topic and each.topic_id != id for each in self._partitions.values()):
                     raise _recreated(topic)
         topics = list({partition.topic for partition in self._partitions.values()})
@@ -401,7 +402,7 @@ class KafkaConsumer:
             return []
         topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
         committed = self._consumer.committed(places, RESPONSE_TIMEOUT)
-        ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
+        ids = {name: described_topic_id(future.result(RESPONSE_TIMEOUT)) for name, future in topics.items()}
         beginning_of = list_offsets(self._admin, places, _BEGINNING)
         end_of = list_offsets(self._admin, places, _END)
         visible_end_of: dict[Key, int] = {}

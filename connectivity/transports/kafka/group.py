@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable
+from ctypes import py_object, pythonapi
+from sys import getrefcount
+from types import SimpleNamespace
 from typing import TypeVar
 
 from confluent_kafka import (
@@ -20,7 +23,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription  # type: ignore[attr-defined]
 
 RESPONSE_TIMEOUT = 10.0
 RETRY_DELAY = 0.1
@@ -57,6 +60,21 @@ Key = tuple[str, int]
 def committed_topic_id(place: TopicPartition) -> str | None:
     """Return the ID of the topic of a committed offset; None if another program has committed it."""
     return place.metadata if place.metadata and _TOPIC_ID.fullmatch(place.metadata) else None
+
+
+def described_topic_id(described: TopicDescription) -> str:
+    """Return the ID of a topic, and drop the reference to it that the library (2.16) never drops."""
+    if _references(described) > _WITHOUT_THE_LIBRARY:
+        pythonapi.Py_DecRef(py_object(described.topic_id))
+    return str(described.topic_id)
+
+
+def _references(described: TopicDescription | SimpleNamespace) -> int:
+    id = described.topic_id
+    return getrefcount(id)
+
+
+_WITHOUT_THE_LIBRARY = _references(SimpleNamespace(topic_id=object()))
 
 
 def later_partitions(consumer: Consumer, known: Iterable[Key]) -> set[Key]:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from struct import Struct, error
 from typing import NamedTuple
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from connectivity.connections.model import Connection
@@ -204,5 +205,10 @@ def list_brokers(admin: AdminClient, patience: float) -> list[tuple[str, int]]:
 
     Raises KafkaException if no broker answers in time, or if the one that answers knows of none.
     """
+    try:
+        found = admin.list_topics(timeout=patience)
+    except KafkaException as failure:
+        # The frames of its traceback would keep the client for as long as the error is shown.
+        raise failure.with_traceback(None) from None
     # The library's types do not declare the type of a host.
-    return [(str(broker.host), broker.port) for broker in admin.list_topics(timeout=patience).brokers.values()]
+    return [(str(broker.host), broker.port) for broker in found.brokers.values()]

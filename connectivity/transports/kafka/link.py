@@ -12,11 +12,14 @@ permissions, a missing topic, a fenced client.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -101,9 +104,10 @@ class KafkaLink:
 
     @property
     def admin(self) -> AdminClient:
-        """The admin client of the cluster; available after `begin`."""
-        assert self._admin is not None
-        return self._admin
+        """The admin client, which others do not keep alive. Raises the error of a lost link."""
+        if self._admin is None:
+            raise self.lost.result()
+        return cast(AdminClient, weakref.proxy(self._admin))
 
     def join(self, member: KafkaConsumer) -> None:
         self._members.append(member)
@@ -304,8 +308,20 @@ class KafkaLink:
             self._producer.stop(is_orderly=is_orderly)
         for member in self._members:
             member.stop()
+        if self._admin is not None:
+            last, self._admin = [self._admin], None
+            threading.Thread(
+                target=_end_admin, args=(last, self._members), name="kafka admin's end", daemon=True
+            ).start()
         for inbox in self._inboxes:
             inbox.end()
+
+
+def _end_admin(last: list[AdminClient], members: Sequence[KafkaConsumer]) -> None:
+    """Delete the admin client, which waits for the library's threads, and these for name servers."""
+    for member in members:
+        member.closed.result()
+    last.clear()
 
 
 def _belongs_to(delivery: Delivery, partition: Partition) -> bool:

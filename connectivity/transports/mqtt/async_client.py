@@ -189,7 +189,6 @@ class AsyncMqttClient:
         self._loop.add_reader(sock, self._readable)
         self.client.on_unsent = partial(self._loop.call_soon, self._flush)
         self._flush()
-        self._tick()
 
     def _flush(self) -> None:
         """Send the queued packets in as few writes as the system allows."""
@@ -311,9 +310,7 @@ class AsyncMqttClient:
             self._connack.set_exception(connack_error(reason, properties))
         else:
             self.client.is_resumed = flags.session_present
-            # The broker may have changed the keep-alive.
-            if self._timer is not None:
-                self._timer.cancel()
+            # Not before: the login has a time limit of its own, and the broker may change the keep-alive.
             self._timer = self._loop.call_later(0, self._tick)
             self._connack.set_result(ConnAck(flags.session_present, properties))
 

@@ -32,6 +32,9 @@ from connectivity.transports.mqtt.topics import shared_filter
 
 log = structlog.get_logger(__name__)
 
+SESSION_EXPIRY = 60
+"""Seconds that a broker of MQTT 5 keeps a session after its link has ended."""
+
 LOWER_QOS = "the broker sends {} with QoS 0, not {}: messages may be lost"
 NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
 
@@ -101,8 +104,8 @@ async def _join(
         )
     consumer.max_packet = max_packet
     channel = link.make_channel(consumer)
-    properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
-    connack = await log_in(channel, connection, options, properties, clean=options.clean_session)
+    make_properties = partial(mqtt_version.connect_properties, IN_FLIGHT, max_packet)
+    connack = await log_in(channel, connection, options, make_properties(), clean=options.clean_session)
     if not connack.session_present:
         # The broker numbers its messages from the beginning.
         await consume.on_new_session(link.prefix)
@@ -118,7 +121,7 @@ async def _join(
             f"{options.publisher_id or f'{options.client_id or connection.id}p'}{_suffix(connection, client)}"
         )
         publisher = SansIoPahoClient(publisher_id, mqtt_version.protocol, clean_session=True)
-        connack = await log_in(link.make_channel(publisher), connection, options, properties)
+        connack = await log_in(link.make_channel(publisher), connection, options, make_properties())
     link.made(ServerLimits.of(connack.properties))
 
 
@@ -164,7 +167,10 @@ async def log_in(
     *,
     clean: bool = True,
 ) -> ConnAck:
-    """Connect to the broker and log in, with these properties. Raises NotConnected, ConnectionRefused."""
+    """Connect to the broker and log in, with these properties. Raises NotConnected, ConnectionRefused.
+
+    `clean`: without the session that the broker has kept, and it keeps none.
+    """
     client, uri = channel.client, connection.broker_uri
     if uri.username is not None:
         client.username_pw_set(uri.username, uri.password.get_secret_value() if uri.password else None)
@@ -176,6 +182,8 @@ async def log_in(
         if properties is None:
             client.connect(uri.host, uri.port, keep_alive)
         else:
+            if not clean:
+                properties.SessionExpiryInterval = SESSION_EXPIRY
             client.connect(uri.host, uri.port, keep_alive, clean_start=clean, properties=properties)
 
     try:

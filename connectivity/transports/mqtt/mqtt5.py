@@ -36,9 +36,6 @@ BINARY = "base64:"
 _FOR_ADDRESSES = b"-_"
 """The characters of base64 in place of + and /, which have a meaning in topics."""
 
-SESSION_EXPIRY = 60
-"""Seconds that the broker keeps a session after its link has ended."""
-
 NO_PROPERTIES = b"\x00"
 
 READER_SIGNS: Mapping[int, ReaderStatus] = {
@@ -90,7 +87,6 @@ class Mqtt5(Mqtt311):
 
     def connect_properties(self, receive_maximum: int, max_packet: int) -> Properties | None:
         properties = Properties(PacketTypes.CONNECT)
-        properties.SessionExpiryInterval = SESSION_EXPIRY
         properties.ReceiveMaximum = receive_maximum
         properties.MaximumPacketSize = max_packet
         return properties

@@ -33,8 +33,6 @@ async def examine(dialect: ProtocolVersion, connection: Connection, name: str) -
     client = SansIoPahoClient(name, dialect.protocol, clean_session=True)
     client.max_packet = PACKET_ROOM
     properties = dialect.connect_properties(WINDOW, PACKET_ROOM)
-    if properties is not None:
-        properties.SessionExpiryInterval = 0
     channel = AsyncMqttClient(client, lambda _error: None)
     try:
         connack = await log_in(channel, connection, options, properties)

@@ -189,8 +189,6 @@ class WebSocketPeer(Socket):
             self._opening_left = 0 if events or engine.handshake_exc is not None else self._opening_left - len(part)
             if not events and not self._opening_left and engine.handshake_exc is None:
                 self._refuse(_TOO_LONG)
-        if engine.close_expected() and self.times.closing is None:
-            self.times.closing = self._loop.time()
         self._flush()
         messages = len(self._messages)
         for event in events:
@@ -198,6 +196,9 @@ class WebSocketPeer(Socket):
                 self._opened(event)
             elif isinstance(event, Frame) and self.times.is_open:
                 self._frame(event)
+        # Only now: the messages in these bytes came before their end.
+        if engine.close_expected() and self.times.closing is None:
+            self.times.closing = self._loop.time()
         return len(events) - len(self._messages) + messages
 
     def _opened(self, request: Request) -> None:
@@ -266,8 +267,7 @@ class WebSocketPeer(Socket):
     def _complete(self, payload: bytes) -> None:
         if self._is_text and not is_utf8(payload):
             self.fail(CloseCode.INVALID_DATA, "text is not UTF-8")
-        elif self.times.closing is None or self._engine.close_rcvd is not None:
-            # A message received before our close frame is still processed.
+        elif self.times.closing is None:
             self._messages.append((payload, self._is_text))
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────

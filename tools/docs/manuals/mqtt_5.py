@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from connectivity.transports.mqtt.connector import SESSION_EXPIRY
 from connectivity.transports.mqtt.link import IN_FLIGHT
-from connectivity.transports.mqtt.mqtt5 import BINARY, CONTENT_TYPE, CORRELATION, EXPIRY, REPLY_TO, SESSION_EXPIRY
+from connectivity.transports.mqtt.mqtt5 import BINARY, CONTENT_TYPE, CORRELATION, EXPIRY, REPLY_TO
 from connectivity.transports.mqtt.mqtt311 import (
     QOS,
     RETAIN,
@@ -40,7 +41,10 @@ them.
 """,
     outcomes=OUTCOMES,
     limits=(
-        Limit("how long the broker keeps a session after its link is gone", f"{SESSION_EXPIRY} s"),
+        Limit(
+            "how long the broker keeps a session after its link is gone",
+            f"{SESSION_EXPIRY} s; with `cleanSession`, not at all",
+        ),
         Limit("unacknowledged deliveries, at which the broker sends no more", str(IN_FLIGHT)),
         Limit(
             "the largest packet (Maximum Packet Size)",

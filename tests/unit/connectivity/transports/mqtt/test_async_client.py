@@ -27,8 +27,8 @@ RESET = struct.pack("ii", 1, 0)
 
 
 @asynccontextmanager
-async def linked() -> AsyncIterator[tuple[MqttLink, socket.socket]]:
-    """A link, and its broker's end of the socket."""
+async def linked(keep_alive: str = "1m", login_seconds: float = 0) -> AsyncIterator[tuple[MqttLink, socket.socket]]:
+    """A link, and its broker's end of the socket. The broker takes so long for the login."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
@@ -38,12 +38,14 @@ async def linked() -> AsyncIterator[tuple[MqttLink, socket.socket]]:
             "connectionStatus": "open",
             "uri": f"tcp://127.0.0.1:{listening.getsockname()[1]}",
             "sources": [{"addresses": ["lab/in"], "qos": 1, "authorizationContext": ["lab:all"]}],
+            "specificConfig": {"keepAlive": keep_alive},
         }
         connecting = asyncio.create_task(connect(Mqtt311(), Connection.model_validate(document)))
         broker, _ = await loop.sock_accept(listening)
         with broker:
-            for answer in (CONNACK, SUBACK):
+            for answer, seconds in ((CONNACK, login_seconds), (SUBACK, 0)):
                 await loop.sock_recv(broker, 1000)
+                await asyncio.sleep(seconds)
                 await loop.sock_sendall(broker, answer)
             yield await connecting, broker
 
@@ -70,6 +72,13 @@ async def test_an_internal_error_while_reading_ends_the_link() -> None:
             error = await asyncio.wait_for(link.lost, PATIENCE)
     assert (error.detail, error.text) == (Detail.CONNECTING, "reading failed: ZeroDivisionError")
     assert [line["event"] for line in lines] == ["unexpected error while reading"]
+
+
+async def test_a_login_may_take_longer_than_the_keep_alive() -> None:
+    """The broker checks a password elsewhere, and sends nothing meanwhile."""
+    async with linked(keep_alive="1s", login_seconds=2) as (link, _):
+        assert not link.lost.done()
+        await link.close()
 
 
 async def test_a_canceled_close_closes_the_socket() -> None:

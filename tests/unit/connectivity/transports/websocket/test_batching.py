@@ -16,6 +16,9 @@ from tests.support.websocket_request import upgrade_request
 LEFT: list[WebSocketPeer] = []
 """The peers that were reported as gone."""
 
+TAKEN: list[tuple[WebSocketPeer, bytes]] = []
+"""The messages of peers."""
+
 
 class Socket(asyncio.Transport):
     """Records the written bytes of each call."""
@@ -62,6 +65,9 @@ class Listener:
         return True
 
     def entered(self, peer: WebSocketPeer) -> None: ...
+
+    def took(self, peer: WebSocketPeer, payload: bytes, *, is_text: bool) -> None:
+        TAKEN.append((peer, payload))
 
     def left(self, peer: WebSocketPeer) -> None:
         LEFT.append(peer)
@@ -165,3 +171,25 @@ async def test_a_socket_that_is_lost_during_a_flood_is_reported_when_its_frames_
         assert peer not in LEFT
         await asyncio.sleep(0)
     assert peer in LEFT
+
+
+@pytest.mark.parametrize("is_closing", [False, True], ids=["the peer closes", "the service closes first"])
+async def test_a_message_together_with_a_close_frame_is_processed_unless_the_service_has_closed_before(
+    is_closing: bool,
+) -> None:
+    """The answer to a later one could not be sent."""
+    peer, _ = await inside()
+    if is_closing:
+        peer.close(CloseCode.PROTOCOL_ERROR, "")
+    frames = Frame(Opcode.TEXT, b"{}"), Frame(Opcode.CLOSE, b"\x03\xe8")
+    peer.data_received(b"".join(frame.serialize(mask=True) for frame in frames))
+    assert [payload for taker, payload in TAKEN if taker is peer] == ([] if is_closing else [b"{}"])
+
+
+async def test_messages_in_front_of_a_frame_that_closes_the_socket_are_processed_even_if_they_come_together() -> None:
+    peer, _ = await inside()
+    too_large = Frame(Opcode.TEXT, bytes(Listener.max_frame + 1)).serialize(mask=True)
+    peer.data_received(Frame(Opcode.TEXT, b"{}").serialize(mask=True) + too_large[: PARSE_SIZE // 2])
+    assert [payload for taker, payload in TAKEN if taker is peer] == [b"{}"]
+    peer.data_received(Frame(Opcode.TEXT, b"later").serialize(mask=True))
+    assert [payload for taker, payload in TAKEN if taker is peer] == [b"{}"]
