@@ -10,7 +10,7 @@ are skipped. The `Lookup` learns all dependencies, missing policies included. Ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Policy: TypeAlias = Mapping[str, Any]
@@ -48,21 +48,24 @@ _LONG_PATH: Final = 1024
 """Up to how many characters of a path only its segments count."""
 
 
-def segments_of(resources: Iterable[str]) -> int:
+def segments_of(resources: Collection[str]) -> int:
     """Return the number of segments of resources.
 
     Those of long paths count once more for each 1,024 characters: a compiled policy has the path down to each segment.
     """
     text = "".join(resources)
     found = text.count("/")
-    if len(text) > _LONG_PATH:
+    if len(text) > _LONG_PATH and max(map(len, resources)) >= _LONG_PATH:
         found += sum(each.count("/") * (len(each) // _LONG_PATH) for each in resources)
     return found
 
 
 def weight_of(resources: Collection[str]) -> int:
     """Return the memory for resources and the paths above them, in units of about 500 bytes."""
-    if sum(map(len, resources)) <= _LONG_PATH:
+    text = "".join(resources)
+    # An upper bound of what the paths above add. To count each of them takes longer.
+    most = text.count("/") * max(map(len, resources), default=0) // _LONG_PATH
+    if most <= len(resources) // 4:
         return len(resources)
     return len(resources) + sum(each.count("/") * len(each) // _LONG_PATH for each in resources)
 
