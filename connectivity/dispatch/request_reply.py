@@ -128,6 +128,13 @@ class _CurrentThing(WithoutPast):
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:  # noqa: ARG002
         return self.permissions_on_policy if namespace is None else self.permissions_now
 
+    def without_content(self) -> _CurrentThing:
+        """Return the permissions on the thing, without its state and its policy."""
+        thing = self.thing
+        if thing is not None and thing.state is not None:
+            thing = replace(thing, state={})
+        return _CurrentThing(thing, None, self.permissions_now, None)
+
     def condition_fault(self, signal: Live, subjects: Sequence[str]) -> Fault | None:
         """Return the fault if the condition of a signal that may be sent prevents it."""
         thing, enforcer = self.thing, self.permissions_now
@@ -141,7 +148,9 @@ _S = TypeVar("_S", bound=Live)
 
 
 def _without_content(signal: _S) -> _S:
-    """Return a signal while it waits for its response: whether it has a value decides who may read it."""
+    """Return a signal without its content. Of a value `null` stays, since it decides who may read the signal."""
+    if isinstance(signal, LiveCommand):
+        signal = replace(signal, fields=None)
     return signal if signal.value is None else replace(signal, value=b"null")
 
 
@@ -300,15 +309,12 @@ class RequestReply:
             sent = publish(live, self._members, current, origin, requested.labels, acknowledge)
             if pending is not None:
                 pending.postings.extend(sent.postings)
-                asked = _without_content(signal)
+                asked, permissions = _without_content(signal), current.without_content()
                 pending.may_answer = lambda connection_id, subjects: (
-                    sent.recipients.get(connection_id, 0) > 0 and may_receive(asked, subjects, current)
+                    sent.recipients.get(connection_id, 0) > 0 and may_receive(asked, subjects, permissions)
                 )
         if not requested.labels:
             ended(None)
-            if arrival.is_single:
-                # The request may wait for a minute, and no limit on unsettled bytes includes it any more.
-                arrival.forget_content()
 
     def _error_response(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
         arrival.note(outcome, is_done=False)

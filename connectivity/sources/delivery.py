@@ -36,6 +36,8 @@ MAX_REQUEUES = 5
 _MAX_REMEMBERED = 10_000
 """How many failed deliveries, and how many executed requests, a ledger remembers."""
 
+_NO_CONTENT = Envelope(b"")
+
 _numbers = count()
 
 _DeliveryKey: TypeAlias = tuple[int, str]
@@ -125,11 +127,6 @@ class InboundDelivery:
                 each.settled_with = self.delivery
                 self.redeliveries.append(each)
 
-    def forget_content(self) -> None:
-        """Free the content of a settled delivery, of which something is still needed."""
-        self.delivery.envelope, self.about = Envelope(b""), None
-        self.received = msgspec.structs.replace(self.received, signals=())
-
     def fail(self) -> None:
         """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""
         self.outcome = Outcome.DROPPED
@@ -162,6 +159,9 @@ class InboundDelivery:
             counters.acknowledged.note(self.about)
         else:
             (counters.requeued if self.outcome is Outcome.REDELIVER else counters.rejected).note(self.about)
+        # A live request may wait for its response for another minute, and no limit on unsettled bytes includes it any more.
+        self.delivery.envelope, self.about = _NO_CONTENT, None
+        self.received = msgspec.structs.replace(self.received, signals=())
 
 
 @dataclass(slots=True)

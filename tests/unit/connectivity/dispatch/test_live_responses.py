@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -151,30 +154,53 @@ async def test_an_acknowledgement_does_not_show_the_reply_address_of_its_sender(
     assert [ack["headers"]["more"] for ack in answer["value"].values()] == ["x", "y"]
 
 
-@pytest.mark.parametrize("is_command", [False, True])
-async def test_a_signal_that_waits_for_a_response_without_its_delivery_keeps_no_content(*, is_command: bool) -> None:
+CONTENT = "x" * 100_000
+
+
+def live_retrieve(**headers: Any) -> bytes:
+    return json.dumps({**json.loads(live("retrieve", **headers)), "fields": f"attributes/{CONTENT}"}).encode()
+
+
+@pytest.mark.parametrize(
+    ("source_index", "is_changing", "sent"),
+    [
+        pytest.param(0, False, partial(live, "modify", "/attributes/on", CONTENT), id="a value"),
+        pytest.param(0, False, partial(message, value=CONTENT), id="a message"),
+        pytest.param(0, False, live_retrieve, id="selected fields"),
+        pytest.param(0, True, partial(message, value="short"), id="a thing that changes"),
+        pytest.param(1, False, partial(message, value=CONTENT), id="two signals in a delivery"),
+    ],
+)
+async def test_a_signal_that_waits_for_a_response_without_its_delivery_keeps_no_content(
+    source_index: int, *, is_changing: bool, sent: Callable[..., bytes]
+) -> None:
     """Its delivery is settled, so that no limit on unsettled bytes includes it."""
-    count, content = 20, "x" * 100_000
-    harness = await collected()
+    count = 20
+    harness = ConnectionHarness(
+        source(**NACKS),
+        source("twice", payloadMapping=["Ditto", "again"], **NACKS),
+        mappingDefinitions={"again": {"mappingEngine": "Ditto", "options": {}}},
+    )
+    await harness.has_lamp()
     device = other_connection(harness, target(MESSAGES, COMMANDS))
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for number in range(count):
-            headers: dict[str, Any] = {"correlation_id": f"c-{number}", "requested_acks": [], "timeout": "9s"}
-            sent = live("modify", "/attributes/on", content, **headers)
-            harness.deliver(sent if is_command else message(value=content, **headers))
-        assert len(device.answers()) == count
-        await harness.settled(count)
-        device.forget()
-        device.link.confirm()
+            if is_changing:
+                await harness.ask(command("modify", "/attributes/text", CONTENT[: 90_000 + number]))
+            content = sent(correlation_id=f"c-{number}", requested_acks=[], timeout="9s")
+            harness.deliver(content, source=source_index)
+        await until(lambda: len(device.answers()) == count)
+        for each in (device, harness):
+            each.forget()
+            each.link.confirm()
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(harness.request_reply.pending) == count
-    assert after - before < len(content) * count / 4
-    response = live("modify", "/attributes/on") if is_command else message(value="done")
-    device.deliver(with_status(response.replace(b"c-1", b"c-7"), 200))
+    assert after - before < len(CONTENT) * count / 4
+    device.deliver(with_status(sent(correlation_id="c-7"), 204))
     await until(lambda: harness.answers())
     assert harness.answers()[0]["headers"]["correlation-id"] == "c-7"
