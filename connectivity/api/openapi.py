@@ -24,7 +24,10 @@ Answers = dict[int | str, dict[str, Any]]
 
 ALWAYS = ("api:parameter.invalid", "api:token.misplaced", "internalerror")
 EXCEPT_PROBES = (
-    *("api:unauthorized", "api:forbidden", "api:host.foreign", "api:requests.toomany"),
+    "api:unauthorized",
+    "api:forbidden",
+    "api:host.foreign",
+    "api:requests.toomany",
     "api:service.stopping",
 )
 CHANGING = ("api:origin.foreign",)

@@ -154,7 +154,8 @@ class ApiSettings(Section):
     )
     read_timeout: PositiveDuration = Field(
         default=timedelta(seconds=10),
-        description="How long the head of a request, and then its body, may take to arrive.",
+        description="How long the head of a request, and then its body, may take to arrive, and how long an HTTP "
+        "connection stays open without a request.",
     )
     max_clients: Positive = Field(default=500, description="Maximum number of open HTTP connections.")
 

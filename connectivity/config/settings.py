@@ -121,7 +121,8 @@ Keeping = Annotated[
 ]
 
 
-def _read_retention(value: object) -> object:
+def read_retention(value: object) -> object:
+    """Return the rules by namespace. Raises ValueError."""
     if isinstance(value, str):
         value = read_json_or_text(value)
     if isinstance(value, RetentionSettings):
@@ -187,7 +188,7 @@ class LakeSettings(Section):
     retention: Annotated[
         RetentionSettings,
         NoDecode,
-        BeforeValidator(_read_retention, json_schema_input_type=Keeping | RetentionSettings),
+        BeforeValidator(read_retention, json_schema_input_type=Keeping | RetentionSettings),
     ] = Field(
         default=RetentionSettings(),
         description="Which events are kept: a duration, `forever`, `{days: 30, revisions: 1000}` (an event is kept "

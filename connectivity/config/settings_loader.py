@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from connectivity.config.documents import read_document
 from connectivity.config.problems import did_you_mean, expected_of, json_path, nearest_choice, show
 from connectivity.config.quantities import read_json_or_text, read_list
 from connectivity.config.section import Section
-from connectivity.config.settings import PREFIX, RetentionSetting, Settings, model_of
+from connectivity.config.settings import PREFIX, RetentionSetting, Settings, model_of, read_retention
 from connectivity.errors import SettingsError
 
 _SECTIONS_WITH_RULES = {
@@ -40,9 +41,10 @@ def load_settings(file: Path | None = None) -> Settings:
     problems += _unknown_variables()
     values = {str(name): value for name, value in content.items()}
     match values:
-        case {"lake": {"retention": str() | int() | float() as rule, **others}}:
-            # The library would replace it by the variable of a namespace.
-            values["lake"] = {**others, "retention": {"default": rule}}
+        case {"lake": {"retention": rules, **others}}:
+            # The library merges only objects with the variables of namespaces.
+            with suppress(ValueError):
+                values["lake"] = {**others, "retention": read_retention(rules)}
     # The library would treat some as its own options, and others, in upper case, as settings.
     unknown = [name for name in values if name not in Settings.model_fields]
     problems += (_unknown(json_path(name), str(file), name, list(Settings.model_fields)) for name in unknown)

@@ -148,7 +148,10 @@ _S = TypeVar("_S", bound=Live)
 
 
 def _without_content(signal: _S) -> _S:
-    """Return a signal without its content. Of a value `null` stays, since it decides who may read the signal."""
+    """Return a signal without its content.
+
+    `null` stays in place of a value: whether there is one decides who may read the signal.
+    """
     if isinstance(signal, LiveCommand):
         signal = replace(signal, fields=None)
     return signal if signal.value is None else replace(signal, value=b"null")

@@ -52,7 +52,7 @@ PastRevision: TypeAlias = int | datetime
 
 
 def is_past_revision(at: PastRevision, revision: int, modified: datetime) -> bool:
-    """Whether this revision, one after the other from the newest on, is the selected one."""
+    """Whether this revision is the selected one; ask from the newest revision on."""
     return revision == at if isinstance(at, int) else modified <= at
 
 

@@ -242,7 +242,7 @@ class AsOfFeed(Feed):
         while start < len(spool) and len(pages.done) * size < most:
             records = await asyncio.to_thread(spool.read, start, most, max_bytes)
             for number, thing in await self._items(records):
-                if len(thing) > pages.page_bytes_left if pages.is_open else left <= 0:
+                if (pages.is_open or pages.done) and len(thing) > left:
                     pages.end()
                     return Page(pages.done, start + number, PageEnd.MORE)
                 pages.add(thing)

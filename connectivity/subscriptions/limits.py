@@ -17,8 +17,11 @@ SHARED = 3
 MOST_TEXT = SHARED * 8 << 20
 """The length of the queries that all users of a connection share.
 
-Each byte of a query with many short conditions takes 14 bytes of memory.
+Each character of a query takes up to 14 bytes of memory.
 """
+
+_ITEM = 10
+"""How much each item of a list counts beside its characters: it takes as much memory as these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def limit_fault(kind: SubscriptionKind, place: PeerShare, text: PeerShare | None
     if not place.has_room:
         share, used, unit = place, "it has", "open subscriptions at this connection"
     elif text is not None and not text.has_room:
-        share, used, unit = text, "its open subscriptions have queries of", "bytes at this connection"
+        share, used, unit = text, "its open subscriptions have queries of", "characters at this connection"
     else:
         return None
     return Fault(
@@ -62,12 +65,18 @@ def query_length(query: Query) -> int:
         case HistoryQuery(filter=text):
             return len(text or "")
         case SearchQuery():
-            texts = query.filter, query.options, query.fields, query.aggregation, *query.namespaces
-            return sum([len(text) for text in texts if text])
+            plain = len(query.filter or "") + len(query.aggregation or b"")
+            lists = [length_of_lists(text) for text in (query.options, query.fields) if text is not None]
+            return plain + sum(lists) + sum([_ITEM + len(name) for name in query.namespaces])
         case SessionQuery():
             return query.length
         case _:
             return 0
+
+
+def length_of_lists(text: str) -> int:
+    """Return the length of a text that may have lists, whose items are behind commas."""
+    return len(text) + _ITEM * text.count(",")
 
 
 class SubscriptionQuotas:

@@ -274,7 +274,7 @@ class LiveQuery(msgspec.Struct, frozen=True):
 class SessionQuery(msgspec.Struct, frozen=True):
     """A query whose feed a session handler supplies: `open` returns it, or the fault.
 
-    `entity` is its entity, if there is one; `length` that of the query's text, in bytes.
+    `entity` is its entity, if there is one; `length` that of the query's text.
     """
 
     open: Callable[[], Any]

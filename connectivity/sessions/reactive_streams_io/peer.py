@@ -20,6 +20,7 @@ from connectivity.sessions.reactive_streams_io.streams import SessionStreams
 from connectivity.sessions.reply_channel import ReplyChannel
 from connectivity.sources.delivery import digest
 from connectivity.sources.reader import SenderCheck
+from connectivity.subscriptions.limits import length_of_lists
 from connectivity.transports.base import CloseReason, Delivery
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointState
@@ -198,7 +199,7 @@ class PeerSession:
             if isinstance(opened, Fault):
                 self.offers.refuse(stream, opened)
             else:
-                self.offers.begin(stream, opened, demand, len(publisher))
+                self.offers.begin(stream, opened, demand, length_of_lists(publisher))
         except Exception:
             log.exception("publisher not opened", publisher=publisher, connection=self.channel.connection_id)
             self.offers.fail(stream, INTERNAL_ERROR)

@@ -89,7 +89,7 @@ class SessionStreams:
         return offer.entity if offer is not None else None
 
     def begin(self, stream: int, opened: ResolvedPublisher, demand: int, length: int) -> None:
-        """Subscribe on the engine. `length`: of the publisher's text. Raises StoreUnavailable."""
+        """Subscribe on the engine. `length`: of the publisher's text, with its lists. Raises StoreUnavailable."""
         offer = self._offers[stream] = PublishedStream(self, stream, opened)
         if opened.entity is not None and opened.is_revocable:
             self._reader_access.note((self, stream))

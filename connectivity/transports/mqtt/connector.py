@@ -169,7 +169,7 @@ async def log_in(
 ) -> ConnAck:
     """Connect to the broker and log in, with these properties. Raises NotConnected, ConnectionRefused.
 
-    `clean`: without the session that the broker has kept, and it keeps none.
+    `clean`: discard the kept session, and let the broker keep none.
     """
     client, uri = channel.client, connection.broker_uri
     if uri.username is not None:

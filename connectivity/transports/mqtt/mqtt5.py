@@ -31,7 +31,7 @@ EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
 RESERVED = frozenset({TOPIC, QOS, RETAIN, EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE})
 
 BINARY = "base64:"
-"""How a correlation ID begins that stands for correlation data that is not UTF-8."""
+"""The beginning of a correlation ID in base64."""
 
 _FOR_ADDRESSES = b"-_"
 """The characters of base64 in place of + and /, which have a meaning in topics."""
@@ -119,18 +119,20 @@ def _pack(name: str, value: str) -> bytes:
 
 
 def _correlation_id(data: bytes) -> str:
-    """Return correlation data as text, from which `_correlation_data` makes the same bytes."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = BINARY
-    return BINARY + b64encode(data, _FOR_ADDRESSES).decode() if text.startswith(BINARY) else text
+    """Return correlation data as text: as it is, if the same bytes are made of it, else in base64."""
+    with suppress(UnicodeDecodeError):
+        if _correlation_data(text := data.decode()) == data:
+            return text
+    return BINARY + b64encode(data, _FOR_ADDRESSES).decode()
 
 
 def _correlation_data(id: str) -> bytes:
+    """Return the bytes of a correlation ID: those in base64, if `_correlation_id` has encoded them."""
     if id.startswith(BINARY):
         with suppress(ValueError):
-            return b64decode(id.removeprefix(BINARY), _FOR_ADDRESSES, validate=True)
+            data = b64decode(id.removeprefix(BINARY), _FOR_ADDRESSES, validate=True)
+            if _correlation_id(data) == id:
+                return data
     return id.encode(errors="replace")
 
 

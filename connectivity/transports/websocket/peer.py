@@ -326,7 +326,6 @@ class WebSocketPeer(Socket):
         self._engine.fail(code, reason)
         self.times.closing = self._loop.time()
         self._unread = b""
-        self._messages.clear()
         self._flush()
         self.move()
 

@@ -35,9 +35,9 @@ MANUAL = Manual(
 this table. If several user properties have the same name, the last one applies. In headers of a message to send, U+FFFD
 replaces each character that MQTT does not allow, such as a line break; a `reply-to` that is not a topic is not sent.
 
-Correlation data that is not UTF-8 is the `correlation-id` `{BINARY}` followed by base64, with `-` and `_` in place of `+`
-and `/`: for example `{BINARY}AP_7`. A message with such a `correlation-id` is sent with these bytes, so a response returns
-them.
+Correlation data that is not UTF-8, or that could be confused with it, is the `correlation-id` `{BINARY}` followed by base64,
+with `-` and `_` in place of `+` and `/`: for example `{BINARY}AP_7`. A message with such a `correlation-id` is sent with
+these bytes, so a response returns them.
 """,
     outcomes=OUTCOMES,
     limits=(

@@ -145,11 +145,12 @@ def test_an_environment_variable_sets_one_rule_of_retention(
     assert load_settings().lake.retention.rules[name.lower()] == RetentionSetting(days=timedelta(days=30))
 
 
+@pytest.mark.parametrize("rule", ["30d", "{days: 30}", "{default: 30d}", """'{"default": "30d"}'"""])
 def test_a_variable_for_a_namespace_leaves_the_default_retention_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME", "forever")
-    retention = load_settings(written(tmp_path, "lake: {retention: 30d}\n")).lake.retention
+    retention = load_settings(written(tmp_path, f"lake: {{retention: {rule}}}\n")).lake.retention
     assert (retention.of("other").days, retention.of("acme").days) == (timedelta(days=30), None)
 
 

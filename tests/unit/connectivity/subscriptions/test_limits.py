@@ -67,7 +67,8 @@ def subscribe_to(harness: SubscriptionHarness, query: Query, subjects: tuple[str
     [
         HistoryQuery(LAMP, filter="x" * (1 << 20)),
         SearchQuery("x" * (1 << 19), fields="x" * (1 << 19)),
-        SearchQuery(options="x", namespaces=("x",), aggregation=b"x" * ((1 << 20) - 2)),
+        SearchQuery(options="x", namespaces=("x",) * 2, aggregation=b"x" * ((1 << 20) - 23)),
+        SearchQuery(fields="x," * (1 << 16), aggregation=b"x" * (1 << 18)),
         SessionQuery(lambda: NOT_FOUND, LAMP, 1 << 20),
     ],
 )
@@ -79,7 +80,7 @@ def test_the_queries_of_open_subscriptions_are_limited(query: Query) -> None:
     assert isinstance(refused, ErrorResponse)
     assert refused.fault.status == 429
     assert refused.fault.message == (
-        "This user has used up its share: its open subscriptions have queries of 8388608 bytes at this connection, "
+        "This user has used up its share: its open subscriptions have queries of 8388608 characters at this connection, "
         "8388608 of them in this session; all users together have 8388608 of at most 25165824."
     )
     assert isinstance(subscribe_to(harness, query, ("acme:other",)), Created)

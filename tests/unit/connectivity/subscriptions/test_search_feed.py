@@ -18,7 +18,6 @@ from spark_store.journal.journal import Journal
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import (
     ConnectionHarness,
-    Disk,
     command,
     document,
     pause,
@@ -515,27 +514,6 @@ async def test_a_search_cancelled_before_its_turn_is_not_executed(harness: Conne
 
 
 # --- read your writes ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_search_waits_for_changes_that_are_not_durable_yet() -> None:
-    disk = Disk()
-    harness = ConnectionHarness(journal=disk)
-    await has_thing(harness, "lamp-7")
-    searcher = Searcher(harness)
-    keys = [
-        await searcher.subscribe("exists(attributes/on)"),
-        await searcher.subscribe('eq(thingId,"acme.site:lamp-7")'),
-    ]
-    disk.hold()
-    harness.deliver(turn(True))
-    for key in keys:
-        searcher.ask(key)
-    await pause()
-    assert [searcher.pages(key) for key in keys] == [[], []]
-    disk.release()
-    await until(lambda: all(searcher.end(key) for key in keys))
-    for key in keys:
-        assert [[thing["attributes"] for thing in page] for page in searcher.pages(key)] == [[{"on": True}]]
 
 
 @pytest.mark.parametrize("number", [50, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])

@@ -1,4 +1,4 @@
-"""Searches while the store is unavailable."""
+"""Searches while the store is unavailable, or waits for the disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from spark_store.errors import StoreUnavailable
 from tests.support.in_process.search_client import Searcher, has_thing
-from tests.support.in_process.service import ConnectionHarness, source
+from tests.support.in_process.service import ConnectionHarness, Disk, pause, source, turn, until
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -24,3 +24,24 @@ async def test_a_search_while_the_store_is_unavailable_ends_with_an_error_that_s
     assert "was moved" not in str(failure)
     harness.search.error = None
     assert len(await searcher.request(await searcher.subscribe(), 1)) == 1
+
+
+async def test_a_search_waits_for_changes_that_are_not_durable_yet() -> None:
+    disk = Disk()
+    harness = ConnectionHarness(journal=disk)
+    await has_thing(harness, "lamp-7")
+    searcher = Searcher(harness)
+    keys = [
+        await searcher.subscribe("exists(attributes/on)"),
+        await searcher.subscribe('eq(thingId,"acme.site:lamp-7")'),
+    ]
+    disk.hold()
+    harness.deliver(turn(True))
+    for key in keys:
+        searcher.ask(key)
+    await pause()
+    assert [searcher.pages(key) for key in keys] == [[], []]
+    disk.release()
+    await until(lambda: all(searcher.end(key) for key in keys))
+    for key in keys:
+        assert [[thing["attributes"] for thing in page] for page in searcher.pages(key)] == [[{"on": True}]]

@@ -186,10 +186,13 @@ async def test_a_message_together_with_a_close_frame_is_processed_unless_the_ser
     assert [payload for taker, payload in TAKEN if taker is peer] == ([] if is_closing else [b"{}"])
 
 
-async def test_messages_in_front_of_a_frame_that_closes_the_socket_are_processed_even_if_they_come_together() -> None:
+@pytest.mark.parametrize("unfit", [bytes(Listener.max_frame + 1), b"\xff"], ids=["too large", "no UTF-8"])
+async def test_messages_in_front_of_a_frame_that_closes_the_socket_are_processed_even_if_they_come_together(
+    unfit: bytes,
+) -> None:
     peer, _ = await inside()
-    too_large = Frame(Opcode.TEXT, bytes(Listener.max_frame + 1)).serialize(mask=True)
-    peer.data_received(Frame(Opcode.TEXT, b"{}").serialize(mask=True) + too_large[: PARSE_SIZE // 2])
+    closing = Frame(Opcode.TEXT, unfit).serialize(mask=True)
+    peer.data_received(Frame(Opcode.TEXT, b"{}").serialize(mask=True) + closing[: PARSE_SIZE // 2])
     assert [payload for taker, payload in TAKEN if taker is peer] == [b"{}"]
     peer.data_received(Frame(Opcode.TEXT, b"later").serialize(mask=True))
     assert [payload for taker, payload in TAKEN if taker is peer] == [b"{}"]
