@@ -39,17 +39,14 @@ class SubscriptionLimits:
     page_bytes: int = 1 << 20
 
 
-def limit_fault(kind: SubscriptionKind, place: PeerShare, text: PeerShare | None) -> Fault | None:
-    """Return the fault of a subscribe by a peer whose share is used up.
+def limit_fault(kind: SubscriptionKind, place: PeerShare, text: PeerShare | None) -> Fault:
+    """Return the fault of a subscribe by a peer one of whose shares is used up.
 
     `place` is its share of the subscriptions, `text` that of the length of their queries, if this one has a length.
     """
-    if not place.has_room:
-        share, used, unit = place, "it has", "open subscriptions at this connection"
-    elif text is not None and not text.has_room:
+    share, used, unit = place, "it has", "open subscriptions at this connection"
+    if text is not None and place.has_room:
         share, used, unit = text, "its open subscriptions have queries of", "characters at this connection"
-    else:
-        return None
     return Fault(
         429,
         _code(kind),

@@ -56,6 +56,7 @@ from mappings.model.signals import (
     ErrorResponse,
     Failed,
     Headers,
+    HistoryQuery,
     Next,
     Outbound,
     Request,
@@ -238,11 +239,14 @@ class SubscriptionManager(ConnectionComponent):
         if previous is not None and not previous.is_closed:
             # First, so that its replacement needs no additional place.
             self._cancel(previous)
-        kind, entity, subjects = signal.kind, signal.query.entity, subscriber.subjects
-        connection_id, peer = subscriber.reply.connection_id, subscriber.reader or subscriber.scope
-        share, length = self.shares[connection_id].peer(subjects, peer), query_length(signal.query)
+        kind, query, subjects = signal.kind, signal.query, subscriber.subjects
+        entity, connection_id = query.entity, subscriber.reply.connection_id
+        share = self.shares[connection_id].peer(subjects, peer := subscriber.reader or subscriber.scope)
+        # The most frequent query has no text.
+        length = 0 if type(query) is HistoryQuery and query.filter is None else query_length(query)
         text = self.texts[connection_id].peer(subjects, peer) if length else None
-        fault = limit_fault(kind, share, text) or self._quotas.take(kind, None, subjects)
+        has_room = share.has_room and (text is None or text.has_room)
+        fault = self._quotas.take(kind, None, subjects) if has_room else limit_fault(kind, share, text)
         if fault is None:
             feed = self._feed_of(signal, subscriber)
             # Only clients that may read the entity use the quota of its namespace, and learn of it.
@@ -573,8 +577,7 @@ class SubscriptionManager(ConnectionComponent):
             subscription.pump.cancel()
         subscription.share.give_back()
         if (held := self._lengths.pop(subscription, None)) is not None:
-            text, length = held
-            text.give_back(length)
+            held[0].give_back(held[1])
         self._quotas.give_back(subscription.quota_entity, subscription.subjects)
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)
