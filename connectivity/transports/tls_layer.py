@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import time
@@ -97,6 +98,17 @@ class TlsRecords:
             self._fail(ssl.SSLError(ssl.SSL_ERROR_SSL, f"the certificate of the peer is unreadable: {error}"))
         else:
             self.is_established = True
+
+    def read_alert(self, descriptor: int) -> ssl.SSLError | None:
+        """Return the alert by which the peer has reset the connection of a socket, None if there is none.
+
+        A failed write ends a connection before what has arrived is read. With TLS 1.3 a server refuses a client's
+        certificate only after the client has begun to send.
+        """
+        with contextlib.suppress(OSError):
+            self.receive(os.read(descriptor, _READ_SIZE))
+            self.process()
+        return self.failure
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt data for `to_send`. Raises ssl.SSLError."""
@@ -188,6 +200,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         return self._records.has_more and not self._has_written_end
 
     def connection_lost(self, error: Exception | None) -> None:
+        if isinstance(error, ConnectionError) and self._failure is None and self._socket is not None:
+            self._failure = self._records.read_alert(self._socket.get_extra_info("socket").fileno())
         self._socket = None
         if self._next_turn is not None:
             self._next_turn.cancel()
@@ -389,8 +403,11 @@ class TlsSocket:
             part = memoryview(data)[:_READ_SIZE]
             self._records.send(part)
             self._unsent, self._unsent_data = self._records.to_send(), len(part)
-        while self._unsent:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except ConnectionError as error:
+            raise self._records.read_alert(self._socket.fileno()) or error from None
         return self._unsent_data
 
     def fileno(self) -> int:
