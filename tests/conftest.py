@@ -23,6 +23,7 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.brokers.shared import STARTS, BrokerServer, RemoteBrokers, SharedBrokers, Source
 from tests.support.clock import Clock
 from tests.support.dice import SEED, THOROUGH, examples
+from tests.support.open_files import open_files
 from tests.support.watchdog import Watchdog
 
 # How long an example takes says more about the machine than about the code.
@@ -171,7 +172,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    if (count := len(os.listdir("/proc/self/fd"))) > MOST_OPEN_FILES:
+    if (count := len(open_files())) > MOST_OPEN_FILES:
         pytest.fail(f"found {count} open files, expected at most {MOST_OPEN_FILES}: tests do not close what they open")
 
 

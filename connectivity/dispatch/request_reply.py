@@ -312,7 +312,8 @@ class RequestReply:
             sent = publish(live, self._members, current, origin, requested.labels, acknowledge)
             if pending is not None:
                 pending.postings.extend(sent.postings)
-                asked, permissions = _without_content(signal), current.without_content()
+                asked, permissions = pending.signal, current.without_content()
+                assert not isinstance(asked, Command)
                 pending.may_answer = lambda connection_id, subjects: (
                     sent.recipients.get(connection_id, 0) > 0 and may_receive(asked, subjects, permissions)
                 )
