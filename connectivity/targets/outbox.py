@@ -36,6 +36,9 @@ MAX_FAILED_LINKS = 5
 FIRST_IN_A_ROW = 7
 """After so many other messages an element is sent: responses and events never stop elements."""
 
+REFILL = 64
+"""A full window is filled again when such a part of it is confirmed: several at once are sent faster."""
+
 FULL_BYTES = 16 << 20
 """Bytes of one client's waiting answers from which on the sources take no further deliveries."""
 
@@ -411,7 +414,8 @@ class OrderedQueue:
             self._end_drain()
         if self._next_link_window is not link_window and not self._in_flight:
             self._switch_link()
-        if link_window.is_behind:
+        window = link_window.link.window
+        if link_window.is_behind and link_window.in_flight + window // REFILL <= window:
             link_window.flush()
 
     def _end_drain(self) -> None:

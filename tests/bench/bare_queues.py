@@ -5,9 +5,9 @@
     python -m tests.bench.bare_queues kafka publish BOOTSTRAP COUNT BYTES TO
     python -m tests.bench.bare_queues kafka turn BOOTSTRAP COUNT BYTES TO FROM
 
-They are aiormq on uvloop with pipelined confirms, and confluent-kafka with the service's settings and a callback for each
-message. `turn` receives a message, publishes one of BYTES bytes, waits for its confirm, and acknowledges the first.
-Prints one JSON line: the seconds from the first message to the last confirm.
+They are aiormq on uvloop with pipelined confirms, and confluent-kafka with the service's settings, key and headers and a
+callback for each message. `turn` receives a message, publishes one of BYTES bytes, waits for its confirm, and acknowledges
+the first. Prints one JSON line: the seconds from the first message to the last confirm.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import json
 import sys
 import time
+from typing import Any, Final
 
 import aiormq
 import uvloop
@@ -26,6 +27,15 @@ from connectivity.transports.amqp.link import WINDOW
 from connectivity.transports.kafka.client_config import LINGER_MS
 
 ACKED_EVERY = 100
+RECORD: Final[dict[str, Any]] = {
+    "key": b"CUv11AOcswaj9LcfVHP0wA",
+    "headers": [
+        ("content-type", b"application/vnd.eclipse.ditto+json"),
+        ("correlation-id", b"365adad2-a7bf-48cd-a8d5-e41978b117c8"),
+        ("ditto-connection-id", b"kafka"),
+    ],
+}
+"""The key and headers of each record, as those of the service."""
 
 
 def properties() -> aiormq.spec.Basic.Properties:
@@ -106,7 +116,7 @@ def kafka_publish(bootstrap: str, count: int, payload: bytes, to: str) -> float:
     for number in range(count):
         while number - confirmed > 50_000:
             client.poll(0.01)
-        client.produce(to, payload, headers={"correlation-id": "c-1"}, on_delivery=reported)
+        client.produce(to, payload, on_delivery=reported, **RECORD)
         client.poll(0)
     client.flush()
     assert confirmed == count
@@ -134,12 +144,12 @@ def kafka_turn(bootstrap: str, count: int, payload: bytes, to: str, source: str)
     first = consumer.poll(30)
     assert first is not None
     assert first.error() is None
-    client.produce(to, payload, headers={"correlation-id": "c-1"}, on_delivery=reported)
+    client.produce(to, payload, on_delivery=reported, **RECORD)
     begun = time.perf_counter()
     while turned < count:
         messages = consumer.consume(500, 0.05)
         for _ in messages:
-            client.produce(to, payload, headers={"correlation-id": "c-1"}, on_delivery=reported)
+            client.produce(to, payload, on_delivery=reported, **RECORD)
         if messages:
             consumer.store_offsets(message=messages[-1])
         client.poll(0)

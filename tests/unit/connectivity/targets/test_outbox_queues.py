@@ -8,6 +8,7 @@ from __future__ import annotations
 from connectivity.targets.outbox import (
     FIRST_IN_A_ROW,
     MAX_FAILED_LINKS,
+    REFILL,
     LinkWindow,
     OrderedQueue,
     PendingPublish,
@@ -39,6 +40,26 @@ def test_queues_on_one_link_share_its_window() -> None:
     assert sent(link) == ["a1", "a2", "b1"]
     link.confirm(1)
     assert sent(link) == ["a1", "a2", "b1", "b2"]
+
+
+def test_a_large_full_window_is_filled_again_after_several_confirms() -> None:
+    link, queue = Link(window=3 * REFILL), OrderedQueue()
+    queue.use(LinkWindow(link))
+    post(queue, *(f"m{number}" for number in range(3 * REFILL + 3)))
+    link.confirm(1)
+    link.confirm(1)
+    assert len(sent(link)) == 3 * REFILL
+    link.confirm(1)
+    assert len(sent(link)) == 3 * REFILL + 3
+
+
+def test_messages_that_wait_for_several_confirms_are_sent_before_a_new_one() -> None:
+    link, queue = Link(window=3 * REFILL), OrderedQueue()
+    queue.use(LinkWindow(link))
+    post(queue, *(f"m{number}" for number in range(3 * REFILL + 1)))
+    link.confirm(2)
+    post(queue, "new")
+    assert sent(link)[3 * REFILL :] == [f"m{3 * REFILL}", "new"]
 
 
 def test_a_full_queue_does_not_keep_the_other_waiting() -> None:
