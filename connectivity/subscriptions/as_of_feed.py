@@ -26,6 +26,7 @@ import msgspec
 import structlog
 
 from connectivity.authorization.quotas import Quotas
+from connectivity.fair_share import FairShare
 from connectivity.store.spark_queries import AT_ONCE as SPARK_AT_ONCE
 from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
@@ -84,6 +85,12 @@ BUDGET_EXCEEDED: Final = Fault(
     "The search exceeds the limit for searches of the past.",
     "Narrow the search: compare a path for equality or a range, or specify namespaces.",
 )
+RESULTS_TOO_LARGE: Final = Fault(
+    429,
+    "thing-search:search.limit",
+    "The results of this user's open searches of the past take too much space on disk.",
+    "Cancel such searches, or request their remaining pages.",
+)
 TIME_IN_FUTURE: Final = Fault(
     400,
     "header.invalid",
@@ -91,6 +98,9 @@ TIME_IN_FUTURE: Final = Fault(
     "Use a time in the past, and try again.",
     {"invalidHeaderKey": TIMESTAMP},
 )
+
+SHARED: Final = 4
+"""How many of the largest results all users share; see `connectivity.fair_share`."""
 
 _POLL_SECONDS: Final = 0.1
 _SLICE_SECONDS: Final = 0.001
@@ -130,6 +140,8 @@ class AsOfSearches:
         self.lake: Lake = queries.lake
         self.spark = AsyncSparkQueries(queries)
         self.searches = SearchQueue(SPARK_AT_ONCE, max(1, SPARK_AT_ONCE - 1), MAX_WAITING, quotas, sees)
+        self.result_bytes = FairShare(SHARED * self.options.bound.bytes)
+        """The bytes of all results, by user."""
         self._store = store
         self._world = world
         self._now = now
@@ -207,6 +219,9 @@ class AsOfFeed(Feed):
         self._request = request
         self._before = before
         self._collecting: asyncio.Task[Spool] | None = None
+        self._share = past.result_bytes.peer(request.subjects, request.subjects)
+        self._held_bytes = 0
+        """The part of the share that the result takes."""
         self._is_closed = False
 
     async def prepare(self) -> None:
@@ -285,13 +300,17 @@ class AsOfFeed(Feed):
             output = FoldOutput(folder, bound.bytes)
             spark_query = await asyncio.to_thread(query, past.lake, question, self._before, output)
             spool = Spool(past.lake.results, question.order, bound)
-            undo.callback(spool.close)
+            undo.callback(self._drop, spool)
             async with past.searches.slot(self._request.subjects, question.namespaces):
                 rows = await past.spark.run(spark_query, QueryLimits(past.options.seconds))
                 for file in result_files(rows):
                     async for found in self._parts(file):
+                        if not self._share.has_room:
+                            raise FeedFailed(RESULTS_TOO_LARGE)
                         accesses = await past.accesses(found, self._request.subjects)
                         await asyncio.to_thread(self._add_to_spool, spool, found, accesses)
+                        self._share.take(spool.bytes - self._held_bytes)
+                        self._held_bytes = spool.bytes
             await asyncio.to_thread(spool.sort)
             undo.pop_all()
         return spool
@@ -320,4 +339,9 @@ class AsOfFeed(Feed):
         if not task.done():
             task.cancel()
         elif not task.cancelled() and task.exception() is None:
-            task.result().close()
+            self._drop(task.result())
+
+    def _drop(self, spool: Spool) -> None:
+        spool.close()
+        self._share.give_back(self._held_bytes)
+        self._held_bytes = 0

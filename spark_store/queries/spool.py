@@ -35,7 +35,7 @@ class Spool:
     def __init__(self, folder: Path, order: Sequence[SortField], bound: SpoolLimits) -> None:
         """Raises StoreUnavailable."""
         self._bound, self._folder = bound, folder
-        self._number = self._bytes = 0
+        self._number = self.bytes = 0
         self._ranking = array("q")
         self._lock = threading.Lock()
         self._is_closed = False
@@ -61,16 +61,16 @@ class Spool:
 
     def add(self, place: SortKey, record: bytes) -> None:
         """Raises LimitExceeded, StoreUnavailable."""
-        if self._number >= self._bound.records or self._bytes + len(record) > self._bound.bytes:
+        if self._number >= self._bound.records or self.bytes + len(record) > self._bound.bytes:
             raise LimitExceeded(
-                f"found more than {self._number} things of {self._bytes} bytes, expected at most {self._bound.records} of "
+                f"found more than {self._number} things of {self.bytes} bytes, expected at most {self._bound.records} of "
                 f"{self._bound.bytes} bytes; narrow the search"
             )
         values = [it for rank, value in place for it in (int(rank), _comparable(value))]
         with self._used():
             self._database.execute(self._insert, values)
             self._database.execute("INSERT INTO records VALUES (?)", (record,))
-        self._number, self._bytes = self._number + 1, self._bytes + len(record)
+        self._number, self.bytes = self._number + 1, self.bytes + len(record)
 
     def sort(self) -> None:
         """Everything has been added. Raises StoreUnavailable."""

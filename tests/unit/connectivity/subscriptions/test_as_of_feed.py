@@ -296,6 +296,29 @@ async def test_the_size_of_a_result_is_limited(make_past: Callable[..., PastSear
     await past.wait_for_open_files(0)
 
 
+async def test_the_results_of_a_users_open_searches_are_limited_together(
+    make_past: Callable[..., PastSearchSite],
+) -> None:
+    past = make_past(bound=SpoolLimits(bytes=1000))
+    for name in ("lamp-1", "lamp-2"):
+        await has_thing(past.harness, name, policy=_shared())
+        past.spark.has(name, a="x" * 300)
+    opened = []
+    for _ in range(2):
+        searcher, key = await past.subscribe(options="size(1)")
+        assert len(await searcher.request(key)) == 1
+        opened.append((searcher, key))
+    assert await past.ends() == (429, "thing-search:search.limit")
+    guest, key = await past.subscribe(source=1, options="size(1)")
+    assert len(await guest.request(key)) == 1
+    guest.cancel(key)
+    searcher, key = opened[0]
+    searcher.cancel(key)
+    await past.wait_for_open_files(1)
+    assert await past.ends() == ("complete",)
+    await past.wait_for_open_files(1)
+
+
 async def test_a_result_that_spark_has_cut_is_refused(make_past: Callable[..., PastSearchSite]) -> None:
     past = make_past()
     await has_thing(past.harness, "lamp-1")
