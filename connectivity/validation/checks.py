@@ -199,6 +199,16 @@ def _each(path: str, templates: Mapping[str, str], scope: Scope) -> Iterator[tup
         yield (path + step if step.startswith("[") else f"{path}.{step}"), text, scope
 
 
+def check_header_names(connection: Connection) -> Iterator[Problem]:
+    """Check that each header of a signal, whose names have no case, is mapped once."""
+    for index, source in enumerate(connection.sources):
+        first: dict[str, str] = {}
+        for name in source.header_mapping:
+            if (other := first.setdefault(name.lower(), name)) != name:
+                expected = f"one entry for each header, whatever its case; {show(other)} is there, too"
+                yield Problem(json_path("sources", index, "headerMapping", name), show(name), expected)
+
+
 def check_reply_patterns(connection: Connection) -> Iterator[Problem]:
     key_mark = broker.key_mark if (broker := _broker(connection)) is not None else None
     for index, source in enumerate(connection.sources):
@@ -508,6 +518,7 @@ CHECKS: tuple[Callable[[Connection], Iterator[Problem]], ...] = (
     check_numbers,
     check_topics,
     check_templates,
+    check_header_names,
     check_reply_patterns,
     check_payload_mappings,
     check_conversations,
