@@ -76,7 +76,7 @@ def _fill(folder: Path, things: Things, chunks: int) -> Iterator[dict[str, Any]]
     journal, lake = folder / "journal.db", Lake(folder)
     each = min(EVENTS_EACH, max(EVENTS_EACH // chunks, MILLION // things.count))
     write_policy(journal)
-    with pipeline(folder, *given(merge_every=1)) as (process, messages):
+    with pipeline(folder, *(given(merge_every=1) if things.count * each < MILLION else ())) as (process, messages):
         wait_for_both(lake, 1, process)
         for first in range(1, EVENTS_EACH + 1, each):
             last = min(first + each - 1, EVENTS_EACH)

@@ -6,9 +6,11 @@ import os
 import shutil
 import time
 from datetime import datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
@@ -229,6 +231,19 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, data_fol
     data_folder.assert_equal()
     assert before.to_pyarrow_table().num_rows == 40, "who holds the older version goes on reading it"
     assert differences(data_folder) == []
+
+
+def test_compaction_puts_the_events_of_each_of_many_entities_together(
+    spark: SparkSession, data_folder: DataFolder
+) -> None:
+    """A page of an entity decodes the row groups that have some of its events."""
+    entities = 1500
+    data_folder.write(2 * entities, entities)
+    take_all(spark, data_folder, max_batch_rows=entities)
+    table_maintenance.optimize(LakeWriter.of(spark, data_folder.folder))
+    (file,) = DeltaTable(data_folder.lake.path(EVENTS)).file_uris()
+    found = [entity for entity, _ in groupby(pq.read_table(file, columns=["entity"])["entity"].to_pylist())]
+    assert len(found) == len(set(found)) == entities
 
 
 @pytest.mark.soak(shard="lake")

@@ -247,6 +247,7 @@ def test_states_are_merged_when_they_have_waited_or_are_many(
     The journal keeps the states to merge.
     """
     moving = CountingLoop(target, monkeypatch, max_batch_rows=100)
+    monkeypatch.setattr(moving.loop, "_newest", lambda: 162)
     moving.loop._append(60)
     moving.loop._merge(is_end=False)
     assert moving.merges == []
@@ -268,6 +269,25 @@ def test_states_are_merged_when_they_have_waited_or_are_many(
     assert moving.batches == [(1, 60), (61, 160), (161, 161), (162, 162)]
     kept = read_watermark(target.lake.watermark)
     assert (kept.seq, kept.appended) == (162, 162)
+
+
+def test_many_states_wait_while_more_than_a_batch_of_events_waits(
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the pipeline catches up, the next merge would write most of the same entities again."""
+    moving = CountingLoop(target, monkeypatch, max_batch_rows=100)
+    monkeypatch.setattr(moving.loop, "_newest", lambda: 1000)
+    moving.loop._append(899)
+    moving.loop._merge(is_end=False)
+    assert moving.merges == []
+    moving.loop._append(900)
+    moving.loop._merge(is_end=False)
+    assert moving.merges == [(1, 900)]
+    moving.loop._append(901)
+    monkeypatch.setattr(moving.loop, "_newest", lambda: 5000)
+    moving.loop._merged -= PipelineSettings().merge_every.total_seconds()
+    moving.loop._merge(is_end=False)
+    assert moving.merges == [(1, 900), (901, 901)], "they have waited"
 
 
 def test_batches_follow_each_other_while_more_waits_and_else_after_the_interval(
