@@ -245,9 +245,9 @@ class Source(DocumentModel):
     )
     header_mapping: Templates = Field(
         default={},
-        description="Headers of the signals: an object of names and templates, which can use the transport's "
-        "headers. With the default reply target, `correlation-id`, `content-type` and `reply-to` are mapped, too, on "
-        "connection types with headers.",
+        description="Headers of the signals: an object of case-insensitive names and templates, which can use the "
+        "transport's headers. With the default reply target, `correlation-id`, `content-type` and `reply-to` are "
+        "mapped, too, on connection types with headers.",
         examples=[{"reply-to": "{{ header:reply-to }}"}],
     )
     payload_mapping: tuple[Text, ...] = Field(
@@ -274,9 +274,12 @@ class Source(DocumentModel):
         if not reply.enabled or "address" in reply.model_fields_set:
             return self
         complete = {"address": DEFAULT_REPLY_ADDRESS, "header_mapping": _REPLY_HEADERS | dict(reply.header_mapping)}
+        # Names of signals' headers are case-insensitive.
+        named = {name.lower() for name in self.header_mapping}
+        defaults = {name: text for name, text in _SOURCE_HEADERS.items() if name not in named}
         return self.model_copy(
             update={
-                "header_mapping": _SOURCE_HEADERS | dict(self.header_mapping),
+                "header_mapping": defaults | dict(self.header_mapping),
                 "reply_target": reply.model_copy(update=complete),
             }
         )

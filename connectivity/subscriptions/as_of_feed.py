@@ -88,8 +88,8 @@ BUDGET_EXCEEDED: Final = Fault(
 RESULTS_TOO_LARGE: Final = Fault(
     429,
     "thing-search:search.limit",
-    "The results of this user's open searches of the past take too much space on disk.",
-    "Cancel such searches, or request their remaining pages.",
+    "The results of open searches of the past take too much space on disk.",
+    "Cancel such searches or request their remaining pages, narrow the search, or try again later.",
 )
 TIME_IN_FUTURE: Final = Fault(
     400,
@@ -240,6 +240,8 @@ class AsOfFeed(Feed):
 
     async def _spool(self) -> Spool | None:
         """Return the result, collected once; None if the feed was closed. Raises FeedFailed, StoreUnavailable."""
+        if self._is_closed:
+            return None
         if self._collecting is None:
             self._collecting = asyncio.create_task(self._collect())
         try:
@@ -296,6 +298,8 @@ class AsOfFeed(Feed):
     async def _run_query(self) -> Spool:
         past, question, bound = self._past, self._request.question, self._past.options.bound
         await past.reach(self._before)
+        if not self._share.has_room:
+            raise FeedFailed(RESULTS_TOO_LARGE)
         with contextlib.ExitStack() as undo, past.result_folder() as folder:
             output = FoldOutput(folder, bound.bytes)
             spark_query = await asyncio.to_thread(query, past.lake, question, self._before, output)

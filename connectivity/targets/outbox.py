@@ -37,7 +37,10 @@ FIRST_IN_A_ROW = 7
 """After so many other messages an element is sent: responses and events never stop elements."""
 
 REFILL = 64
-"""A full window is filled again when such a part of it is confirmed: several at once are sent faster."""
+"""A full window is refilled when 1/64 of it is confirmed: to send several messages at once is faster.
+
+If fewer are confirmed, it is refilled at the end of the turn of the event loop.
+"""
 
 FULL_BYTES = 16 << 20
 """Bytes of one client's waiting answers from which on the sources take no further deliveries."""
@@ -108,7 +111,7 @@ class _QueueEntry:
 class LinkWindow:
     """A live link that several queues share."""
 
-    __slots__ = ("in_flight", "is_behind", "is_sending", "link", "queues")
+    __slots__ = ("in_flight", "is_behind", "is_flush_due", "is_sending", "link", "queues")
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -118,6 +121,17 @@ class LinkWindow:
         """Whether messages wait to be sent: for a confirmation, or for the end of the present call."""
         self.is_sending = False
         """Whether a queue sends just now. A link may confirm within `publish`; the outer call continues then."""
+        self.is_flush_due = False
+
+    def flush_later(self) -> None:
+        """Send what may be sent at the end of this turn of the event loop."""
+        self.is_flush_due = True
+        asyncio.get_running_loop().call_soon(self._flush_due)
+
+    def _flush_due(self) -> None:
+        self.is_flush_due = False
+        if self.is_behind:
+            self.flush()
 
     def flush(self) -> None:
         """Send what may be sent, beginning with another queue each time."""
@@ -414,9 +428,13 @@ class OrderedQueue:
             self._end_drain()
         if self._next_link_window is not link_window and not self._in_flight:
             self._switch_link()
-        window = link_window.link.window
-        if link_window.is_behind and link_window.in_flight + window // REFILL <= window:
-            link_window.flush()
+        if link_window.is_behind:
+            window = link_window.link.window
+            if link_window.in_flight + window // REFILL <= window:
+                link_window.flush()
+            elif not link_window.is_flush_due:
+                # Messages that stay unconfirmed may hold most of the window.
+                link_window.flush_later()
 
     def _end_drain(self) -> None:
         """Resume the waiting task if this was the last message of the queue."""

@@ -200,12 +200,12 @@ def _each(path: str, templates: Mapping[str, str], scope: Scope) -> Iterator[tup
 
 
 def check_header_names(connection: Connection) -> Iterator[Problem]:
-    """Check that each header of a signal, whose names have no case, is mapped once."""
+    """Check that a source maps each header once. The names of a signal's headers are case-insensitive."""
     for index, source in enumerate(connection.sources):
         first: dict[str, str] = {}
         for name in source.header_mapping:
             if (other := first.setdefault(name.lower(), name)) != name:
-                expected = f"one entry for each header, whatever its case; {show(other)} is there, too"
+                expected = f"each header once (names are case-insensitive); remove this entry or {show(other)}"
                 yield Problem(json_path("sources", index, "headerMapping", name), show(name), expected)
 
 

@@ -252,9 +252,10 @@ class PipelineLoop:
         """Merge the states of entities whose events were appended since the last merge, if it is due."""
         first, last = self._watermark.seq + 1, self._watermark.visible
         waited = timedelta(seconds=time.monotonic() - self._merged)
+        is_many = last - self._watermark.seq >= self._settings.max_batch_rows
         # While more events wait, the next merge would write most of the same entities again.
-        is_many = last - self._watermark.seq >= self._settings.max_batch_rows and not self._is_behind()
-        if first > last or not (is_many or is_end or waited >= self._settings.merge_every):
+        is_due = is_end or waited >= self._settings.merge_every or (is_many and not self._is_behind())
+        if first > last or not is_due:
             return
         begun = time.monotonic()
         tables.merge_latest(self._target, first, last)

@@ -61,16 +61,17 @@ class Spool:
 
     def add(self, place: SortKey, record: bytes) -> None:
         """Raises LimitExceeded, StoreUnavailable."""
-        if self._number >= self._bound.records or self.bytes + len(record) > self._bound.bytes:
+        values = [it for rank, value in place for it in (int(rank), _comparable(value))]
+        size = len(record) + sum(len(it) for it in values if isinstance(it, bytes))
+        if self._number >= self._bound.records or self.bytes + size > self._bound.bytes:
             raise LimitExceeded(
                 f"found more than {self._number} things of {self.bytes} bytes, expected at most {self._bound.records} of "
                 f"{self._bound.bytes} bytes; narrow the search"
             )
-        values = [it for rank, value in place for it in (int(rank), _comparable(value))]
         with self._used():
             self._database.execute(self._insert, values)
             self._database.execute("INSERT INTO records VALUES (?)", (record,))
-        self._number, self.bytes = self._number + 1, self.bytes + len(record)
+        self._number, self.bytes = self._number + 1, self.bytes + size
 
     def sort(self) -> None:
         """Everything has been added. Raises StoreUnavailable."""

@@ -317,6 +317,33 @@ async def test_the_results_of_a_users_open_searches_are_limited_together(
     await past.wait_for_open_files(1)
     assert await past.ends() == ("complete",)
     await past.wait_for_open_files(1)
+    searcher, key = opened[1]
+    searcher.cancel(key)
+    await past.wait_for_open_files(0)
+    assert past.searches.result_bytes.used == 0
+
+
+async def test_a_user_without_room_for_results_is_refused_before_the_query(
+    make_past: Callable[..., PastSearchSite],
+) -> None:
+    past = make_past(bound=SpoolLimits(bytes=1000))
+    share = past.searches.result_bytes.peer(("acme:owner",), ("acme:owner",))
+    share.take(2000)
+    assert await past.ends() == (429, "thing-search:search.limit")
+    assert past.spark.requests == 0
+    share.give_back(2000)
+    assert await past.ends() == ("complete",)
+
+
+async def test_a_result_that_is_not_collected_to_the_end_takes_no_space(
+    make_past: Callable[..., PastSearchSite],
+) -> None:
+    past = make_past(bound=SpoolLimits(bytes=1000))
+    for name in ("lamp-1", "lamp-2", "lamp-3", "lamp-4"):
+        await has_thing(past.harness, name)
+        past.spark.has(name, a="x" * 300)
+    assert await past.ends() == (503, "thing-search:budget.exceeded")
+    assert past.searches.result_bytes.used == 0
 
 
 async def test_a_result_that_spark_has_cut_is_refused(make_past: Callable[..., PastSearchSite]) -> None:

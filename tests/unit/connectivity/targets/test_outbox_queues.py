@@ -5,6 +5,8 @@ Also when a queue changes its link.
 
 from __future__ import annotations
 
+import asyncio
+
 from connectivity.targets.outbox import (
     FIRST_IN_A_ROW,
     MAX_FAILED_LINKS,
@@ -42,7 +44,7 @@ def test_queues_on_one_link_share_its_window() -> None:
     assert sent(link) == ["a1", "a2", "b1", "b2"]
 
 
-def test_a_large_full_window_is_filled_again_after_several_confirms() -> None:
+async def test_a_large_full_window_is_filled_again_after_several_confirms() -> None:
     link, queue = Link(window=3 * REFILL), OrderedQueue()
     queue.use(LinkWindow(link))
     post(queue, *(f"m{number}" for number in range(3 * REFILL + 3)))
@@ -53,7 +55,17 @@ def test_a_large_full_window_is_filled_again_after_several_confirms() -> None:
     assert len(sent(link)) == 3 * REFILL + 3
 
 
-def test_messages_that_wait_for_several_confirms_are_sent_before_a_new_one() -> None:
+async def test_a_window_is_refilled_while_most_of_its_messages_stay_unconfirmed() -> None:
+    link, queue = Link(window=3 * REFILL), OrderedQueue()
+    queue.use(LinkWindow(link))
+    post(queue, *(f"m{number}" for number in range(3 * REFILL + 4)))
+    for _ in range(2):
+        link.confirm(1)
+        await asyncio.sleep(0)
+    assert len(sent(link)) == 3 * REFILL + 2
+
+
+async def test_messages_that_wait_for_several_confirms_are_sent_before_a_new_one() -> None:
     link, queue = Link(window=3 * REFILL), OrderedQueue()
     queue.use(LinkWindow(link))
     post(queue, *(f"m{number}" for number in range(3 * REFILL + 1)))

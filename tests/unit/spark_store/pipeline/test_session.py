@@ -123,6 +123,13 @@ def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
     assert "s3cret" not in found.values(), "a setting is visible in the process list"
 
 
+def test_the_driver_gets_no_larger_sample_for_compaction_than_by_default() -> None:
+    """By default it is 100 entities for each of 1000 ranges, and three times as many to be sure."""
+    found = _spark_settings(PipelineSettings(), [], "s3cret")
+    ranges = int(found["spark.databricks.io.skipping.mdc.rangeId.max"])
+    assert ranges * int(found["spark.sql.execution.rangeExchange.sampleSizePerPartition"]) <= 100 * 1000
+
+
 def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(_TOKEN_VARIABLE, "theirs")
     with _in_environment(_TOKEN_VARIABLE, "ours"):

@@ -96,12 +96,12 @@ def test_a_spool_that_is_closed_during_its_sort_is_released_by_the_sort(tmp_path
 
 
 def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tmp_path: Path) -> None:
-    for bound in (SpoolLimits(records=2), SpoolLimits(bytes=5)):
+    for bound in (SpoolLimits(records=2), SpoolLimits(bytes=8)):
         spool = Spool(tmp_path, BY_ID, bound)
         assert list(tmp_path.iterdir()) == [], "no file remains after a kill of this process"
         for id in ("b", "a"):
             spool.add((value_of(id),), id.encode() * 2)
-        with pytest.raises(LimitExceeded, match="found more than 2 things of 4 bytes"):
+        with pytest.raises(LimitExceeded, match="found more than 2 things of 6 bytes"):
             spool.add((value_of("c"),), b"cc")
         spool.close()
 
