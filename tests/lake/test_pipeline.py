@@ -233,6 +233,7 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, data_fol
     assert differences(data_folder) == []
 
 
+@pytest.mark.slow(reason="Spark moves two batches and compacts them")
 def test_compaction_puts_the_events_of_each_of_many_entities_together(
     spark: SparkSession, data_folder: DataFolder
 ) -> None:

@@ -166,10 +166,12 @@ async def test_the_settle_timeout_of_a_redelivery_runs_when_the_wait_of_its_firs
     reply = {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}
     running = await Running.opened(source("in", replyTarget=reply))
     running.send(turn(1, requested_acks=["twin-persisted", "other:seen"], timeout="30s"))
-    await until(lambda: running.harness.waiting_deliveries())
+    # It waits for others before its commit has ended, and only afterwards is a redelivery settled with it.
+    await until(lambda: running.supervisor.deliveries.ledger.pending)
+    (inbound,) = running.supervisor.deliveries.ledger.pending.values()
+    assert running.harness.waiting_deliveries() == 1
     with capture_logs():
         await running.linked_again()
-    (inbound,) = running.supervisor.deliveries.ledger.pending.values()
     await until(lambda: len(inbound.redeliveries) == 1)
     assert await reject_overdue(running) == []
     running.broker.withheld_confirms = 1
