@@ -20,7 +20,7 @@ class AsyncSparkQueries:
 
     def __init__(self, queries: SparkQueries) -> None:
         self._queries = queries
-        self._workers = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="wide")
+        self._workers = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="spark-query")
 
     async def run(self, query: SparkQuery, limits: QueryLimits) -> Rows:
         """Return all rows of a query. Raises QueryRefused, StoreUnavailable."""

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -105,8 +105,8 @@ class PipelineLoop:
         self._appending = threading.Lock()
         """Held during a batch, and while rows of `events` are deleted."""
         self._publishing = threading.Lock()
-        self._batches = self._compacted = 0
-        """Batches of this run, and up to which one the tables were compacted."""
+        self._batches = self._compacted = self._compactions = 0
+        """Batches of this run, up to which one the tables were compacted, and how often."""
         self._begun = self._merged = time.monotonic()
         self._retry_at: dict[str, float] = {}
         """When failed maintenance may be tried again."""
@@ -243,7 +243,7 @@ class PipelineLoop:
             self._say("warmed up", seconds=round(time.monotonic() - begun, 3))
 
     def _maintain(self, *, is_end: bool = False) -> None:
-        """Do what is due: erasures, states, maintenance. Only this thread writes anything but appends."""
+        """Do what is due: erasures, states, maintenance. Other threads only append, or compact for this one."""
         self._erase()
         self._merge(is_end=is_end)
         self._maintain_tables()
@@ -402,10 +402,24 @@ class PipelineLoop:
         self._remember(retention=msgspec.structs.replace(done, events=events))
 
     def _optimize(self) -> None:
-        """Take the snapshots that are due, and compact. Batches continue meanwhile, and are new then."""
+        """Take the snapshots that are due, and compact.
+
+        Batches and merges continue meanwhile, with priority; what they write is compacted next time.
+        """
         batches = self._batches
         self._say("snapshots", taken=snapshots.take(self._target))
-        table_maintenance.optimize(self._target)
+        # Merges write this table.
+        table_maintenance.optimize(self._target, [LATEST])
+        others = [table for table in table_maintenance.CLUSTERED if table != LATEST]
+        is_large = self._compactions % table_maintenance.LARGE_EVERY == 0
+        stable_from = table_maintenance.LARGE if is_large else table_maintenance.SMALL
+        with ThreadPoolExecutor(1, "compaction") as threads:
+            compaction = threads.submit(table_maintenance.optimize, self._target, others, stable_from)
+            while wait([compaction], _CHECK_SECONDS).not_done:
+                if not self._is_manual and not self._stopping.is_set():
+                    self._merge(is_end=False)
+        compaction.result()
+        self._compactions += 1
         compacted = {table.name: reader.size(self._target.lake, table).files for table in TABLES}
         self._remember(optimized=now_text(), compacted=compacted)
         self._compacted = batches

@@ -85,11 +85,6 @@ _SETTINGS = {
     # The driver gets a sample for the ranges, 36 entities for each. With the default of 100 it is 300, too large a result.
     "spark.sql.execution.rangeExchange.sampleSizePerPartition": "12",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Clustered files of this size are not rewritten; the default rewrites up to 100 GB each time.
-    "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(256 << 20),
-    # Files so large that they are few, so small that a page of one entity reads little.
-    "spark.databricks.delta.optimize.maxFileSize": str(32 << 20),
-    "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Without a secret, which Spark makes itself, any user of this machine could send Java objects to the driver.

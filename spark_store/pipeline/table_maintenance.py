@@ -3,20 +3,19 @@
 `due` decides, the others act. Waiting times continue over restarts (`waited`). `spark_store.pipeline.retention` deletes
 expired events. Compaction clusters new files by entity, so that a page of one entity is in few of them; the log has the
 least and greatest values of each file. It changes no row, and readers of older versions continue until `vacuum` has
-removed their files, after a time of each table (see `spark_store.lake.tables`). One thread does this and merges: they
-exclude each other. Appends continue meanwhile.
+removed their files, after a time of each table (see `spark_store.lake.tables`). Appends continue meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_store.lake import durability
-from spark_store.lake.tables import TABLES
+from spark_store.lake import durability, reader
+from spark_store.lake.tables import TABLES, Table
 from spark_store.lake.watermark import Watermark
 from spark_store.pipeline.settings import PipelineSettings
 from spark_store.pipeline.tables import LakeWriter
@@ -74,10 +73,32 @@ def waited(watermark: Watermark, made: datetime, now: datetime) -> dict[str, tim
     return {kind: it if it >= timedelta(0) else timedelta.max for kind, it in ago.items()}
 
 
-def optimize(target: LakeWriter) -> None:
-    """Compact and cluster all tables, except partitioned ones."""
-    for table in (table for table in TABLES if table.clustered_by):
-        target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()
+CLUSTERED = tuple(table for table in TABLES if table.clustered_by)
+
+SMALL, LARGE = 32 << 20, 256 << 20
+"""Bytes of files that were compacted together, from which on they are not compacted again."""
+LARGE_EVERY = 16
+"""One of so many compactions joins the small parts that the others have made."""
+_STABLE_FROM = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold"
+_FILE_BYTES = 32 << 20
+"""The size of compacted files: they are few, and a page of one entity reads little."""
+_ONE_TASK = {"spark.sql.files.maxPartitionNum": "1", "spark.databricks.delta.optimize.maxFileSize": str(1 << 50)}
+
+
+def optimize(target: LakeWriter, tables: Iterable[Table] = CLUSTERED, stable_from: int = LARGE) -> None:
+    """Compact and cluster these tables, by default all, except partitioned ones.
+
+    Files that were compacted together, and have `stable_from` bytes together, stay as they are. Spark uses one task at a
+    time, which takes a minute or more: batches, merges and queries have the other slots.
+    """
+    spark = target.spark.newSession()
+    for key, value in {**_ONE_TASK, _STABLE_FROM: str(stable_from)}.items():
+        spark.conf.set(key, value)
+    for table in tables:
+        size, rows = reader.size(target.lake, table).bytes, reader.rows(target.lake, table)
+        # The task begins a new file after so many rows.
+        spark.conf.set("spark.sql.files.maxRecordsPerFile", str(max(1, rows * _FILE_BYTES // max(1, size))))
+        spark.sql(f"OPTIMIZE {target.name(table)}").collect()
 
 
 def vacuum(target: LakeWriter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from connectivity.maintenance.erasure import erase_offline
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import LakeBusy, LakeUnfit
-from spark_store.lake.reader import last_transaction, versions_before
+from spark_store.lake.reader import last_transaction, size, versions_before
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, LOG_RETENTION, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
@@ -28,6 +29,7 @@ from spark_store.pipeline.tables import (
     append_events,
     merge_latest,
     merge_rows,
+    prepare,
     write_checkpoint,
 )
 from spark_store.records import Change, Snapshot
@@ -233,18 +235,44 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, data_fol
     assert differences(data_folder) == []
 
 
-@pytest.mark.slow(reason="Spark moves two batches and compacts them")
-def test_compaction_puts_the_events_of_each_of_many_entities_together(
+@pytest.mark.slow(reason="Spark compacts by thousands of ranges")
+def test_compaction_puts_the_events_of_each_of_many_entities_together_by_one_task(
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of an entity decodes the row groups that have some of its events; batches have Spark's other tasks."""
+    target, entities = LakeWriter.of(spark, data_folder.folder), 1500
+    data_folder.write(2 * entities, entities)
+    prepare(target)
+    for first in (1, entities + 1):
+        append_events(target, first, first + entities - 1)
+    monkeypatch.setattr(table_maintenance, "_FILE_BYTES", size(data_folder.lake, EVENTS).bytes // 3 + 1)
+    table_maintenance.optimize(target, [EVENTS])
+    uris = DeltaTable(data_folder.lake.path(EVENTS)).file_uris()
+    files = {re.sub(r"-[0-9a-f-]{36}-", " ", Path(uri).name): uri for uri in uris}
+    assert sorted(files) == [f"part-00000 c00{number}.zstd.parquet" for number in range(3)]
+    rows = [
+        it for _, file in sorted(files.items()) for it in pq.read_table(file, columns=["entity"])["entity"].to_pylist()
+    ]
+    found = [entity for entity, _ in groupby(rows)]
+    assert len(found) == len(set(found)) == entities
+
+
+@pytest.mark.soak(shard="lake")
+def test_files_that_were_compacted_together_are_compacted_again_below_a_size(
     spark: SparkSession, data_folder: DataFolder
 ) -> None:
-    """A page of an entity decodes the row groups that have some of its events."""
-    entities = 1500
-    data_folder.write(2 * entities, entities)
-    take_all(spark, data_folder, max_batch_rows=entities)
-    table_maintenance.optimize(LakeWriter.of(spark, data_folder.folder))
-    (file,) = DeltaTable(data_folder.lake.path(EVENTS)).file_uris()
-    found = [entity for entity, _ in groupby(pq.read_table(file, columns=["entity"])["entity"].to_pylist())]
-    assert len(found) == len(set(found)) == entities
+    target = LakeWriter.of(spark, data_folder.folder)
+    prepare(target)
+
+    def files_after(events: int, stable_from: int) -> int:
+        first = last_transaction(data_folder.lake, EVENTS, APP) + 1
+        for event in range(first, first + events):
+            append_events(target, event, event)
+        table_maintenance.optimize(target, [EVENTS], stable_from)
+        return len(DeltaTable(data_folder.lake.path(EVENTS)).file_uris())
+
+    data_folder.write(6)
+    assert [files_after(2, 1), files_after(2, 1), files_after(0, 1 << 20), files_after(2, 1)] == [1, 2, 1, 2]
 
 
 @pytest.mark.soak(shard="lake")

@@ -373,8 +373,8 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataF
         journal=journal,
         decider=lambda store: Decider(store, now=lambda: clock),
     )
-    wide = SparkQueries(data_folder.lake, address)
-    past = AsOfSearches(service.store, service.decider.world, wide, lambda: clock, PastOptions(WITHIN, WITHIN))
+    spark_queries = SparkQueries(data_folder.lake, address)
+    past = AsOfSearches(service.store, service.decider.world, spark_queries, lambda: clock, PastOptions(WITHIN, WITHIN))
     service.searching.as_of = past.open
     try:
         for name, celsius in (("a", 31), ("b", 29), ("c", 40)):

@@ -40,15 +40,15 @@ class Slow(SparkQueries):
 
 @contextlib.asynccontextmanager
 async def slow_queries(slow: Slow) -> AsyncIterator[AsyncSparkQueries]:
-    wide = AsyncSparkQueries(slow)
-    yield wide
-    wide.close()
+    queries = AsyncSparkQueries(slow)
+    yield queries
+    queries.close()
 
 
 async def test_the_loop_continues_while_a_query_runs() -> None:
     slow = Slow()
-    async with slow_queries(slow) as wide:
-        query = asyncio.create_task(wide.run(QUERY, LIMITS))
+    async with slow_queries(slow) as queries:
+        query = asyncio.create_task(queries.run(QUERY, LIMITS))
         assert await asyncio.to_thread(slow.requests.wait, 30)
         slow.allowed.set()
         assert len(await query) == 3
@@ -56,8 +56,8 @@ async def test_the_loop_continues_while_a_query_runs() -> None:
 
 async def test_a_task_that_is_cancelled_stops_its_query(caplog: pytest.LogCaptureFixture) -> None:
     slow = Slow()
-    async with slow_queries(slow) as wide:
-        task = asyncio.create_task(wide.run(QUERY, LIMITS))
+    async with slow_queries(slow) as queries:
+        task = asyncio.create_task(queries.run(QUERY, LIMITS))
         await asyncio.to_thread(slow.requests.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -75,6 +75,6 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
         raise QueryRefused("wrong")
 
     monkeypatch.setattr(slow, "run", refuse)
-    async with slow_queries(slow) as wide:
+    async with slow_queries(slow) as queries:
         with pytest.raises(QueryRefused, match="wrong"):
-            await wide.run(QUERY, LIMITS)
+            await queries.run(QUERY, LIMITS)

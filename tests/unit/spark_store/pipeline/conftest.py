@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from spark_store.pipeline.tables import LakeWriter
     from tests.support.lake.pipeline_process import DataFolder
 
 
@@ -17,3 +18,15 @@ def data_folder(tmp_path: Path) -> DataFolder:
     from tests.support.lake.pipeline_process import DataFolder
 
     return DataFolder(tmp_path / "data")
+
+
+@pytest.fixture
+def done() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> LakeWriter:
+    from tests.support.lake.fake_pipeline import fake_writer
+
+    return fake_writer(tmp_path, done, monkeypatch)

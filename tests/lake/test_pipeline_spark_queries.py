@@ -1,4 +1,4 @@
-"""Wide queries on a real Spark, over Spark Connect: answered, limited, stopped, refused."""
+"""Spark queries on a real Spark, over Spark Connect: answered, limited, stopped, refused."""
 
 from __future__ import annotations
 
