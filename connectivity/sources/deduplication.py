@@ -58,11 +58,12 @@ def name_in_session(
 ) -> DeduplicationKey:
     """Return the deduplication key of a session's message.
 
-    It is the client's `idempotency-key`, or `chosen` in a session, valid within that session only; or else the broker's
-    name for the delivery.
+    It is the client's `idempotency-key`, or the `chosen` correlation ID of the message in a session, valid within that
+    session only; or else the broker's name for the delivery.
     """
-    key = _idempotency_key(received.signal.headers, inbound.delivery.envelope.headers) or (
-        chosen if session is not None else None
+    envelope = inbound.delivery.envelope
+    key = _idempotency_key(received.signal.headers, envelope.headers) or (
+        chosen if session is not None and envelope.has_own_id else None
     )
     if key is None:
         return _name_of_delivery(received, inbound)

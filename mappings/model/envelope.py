@@ -30,10 +30,14 @@ Decoding punycode takes time in proportion to the square of the length.
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A struct, because it is the most frequently created object."""
+    """A struct, because it is the most frequently created object.
+
+    `has_own_id`: its correlation ID, if it has one, was set for this message: it is neither generated nor that of a socket.
+    """
 
     payload: bytes
     headers: Mapping[str, str] = {}
+    has_own_id: bool = True
 
     def header(self, name: str) -> str | None:
         """Return the header with this name, ignoring case; None if it is missing."""

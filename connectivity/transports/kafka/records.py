@@ -62,12 +62,14 @@ Record: TypeAlias = Message | UnreadableRecord
 def envelope_of(message: Record, topic: str) -> Envelope:
     """Return the envelope of a record."""
     if isinstance(message, UnreadableRecord):
-        return Envelope(b"", {CORRELATION_ID: new_correlation_id(), TOPIC: topic})
+        return Envelope(b"", {CORRELATION_ID: new_correlation_id(), TOPIC: topic}, has_own_id=False)
     headers: dict[str, str] = {}
+    has_own_id = False
     for name, value in _headers_of(message):
-        if value is not None and name.lower() not in _OWN_HEADERS:
+        if value is not None and (lower := name.lower()) not in _OWN_HEADERS:
             headers[name] = value.decode(errors="replace")
-    if CORRELATION_ID not in headers:
+            has_own_id = has_own_id or lower == CORRELATION_ID
+    if not has_own_id:
         headers[CORRELATION_ID] = new_correlation_id()
     headers[TOPIC] = topic
     kind, timestamp = message.timestamp()
@@ -75,7 +77,7 @@ def envelope_of(message: Record, topic: str) -> Envelope:
         headers[TIMESTAMP] = str(timestamp)
     if (key := message.key()) is not None:
         headers[KEY] = key.decode(errors="replace")
-    return Envelope(message.value() or b"", headers)
+    return Envelope(message.value() or b"", headers, has_own_id)
 
 
 def size_of(record: Record) -> int:

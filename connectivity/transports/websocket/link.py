@@ -115,7 +115,8 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
 
     def took(self, peer: WebSocketPeer, payload: bytes, *, is_text: bool) -> None:
         """Deliver a message to the sources at its path; a path of targets alone has none."""
-        envelope = Envelope(payload, peer.text_headers if is_text else peer.binary_headers)
+        headers = peer.text_headers if is_text else peer.binary_headers
+        envelope = Envelope(payload, headers, has_own_id=False)
         self.deliver(peer, envelope, peer.path, self._by_path.get(peer.path, ()))
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ from connectivity.authorization.quotas import Quotas
 from connectivity.config.quotas import QuotaRule
 from connectivity.sessions.stream_source import CHOSEN_NAME_SECONDS
 from connectivity.transports.base import Outcome
+from connectivity.transports.kafka.records import envelope_of
 from mappings.streams.stream_id import partition_id
 from tests.support.in_process.service import NOW, Disk, pause, until
 from tests.support.in_process.streamr import (
@@ -28,6 +29,7 @@ from tests.support.in_process.streamr import (
     resend,
     subscribe,
 )
+from tests.support.kafka_record import Record
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -244,6 +246,18 @@ async def test_an_idempotency_key_prevents_duplicates_without_a_reply_address() 
         streamr_harness.send(None, publish(), idempotency_key="k-1")
     await streamr_harness.settled(2)
     assert len(streamr_harness.stored()) == 1
+
+
+async def test_a_kafka_record_without_a_correlation_id_that_is_read_again_is_stored_once() -> None:
+    streamr_harness = await StreamrHarness.filled()
+    record: Any = Record([("reply-to", b"a")], value=json.dumps(publish()).encode())
+    for redelivered in (False, True):
+        delivery = streamr_harness.delivery(b"", "in/0/7", redelivered=redelivered)
+        delivery.envelope = envelope_of(record, "in")
+        streamr_harness.handle(delivery)
+        await pause()
+    await streamr_harness.settled(2)
+    assert streamr_harness.stored() == ['{"v":1}']
 
 
 async def test_a_redelivered_message_is_stored_once() -> None:

@@ -57,6 +57,13 @@ def test_texts_that_are_no_utf_8_are_replaced() -> None:
     assert "b" not in envelope.headers
 
 
+def test_a_correlation_id_in_upper_case_is_not_replaced_by_a_generated_one() -> None:
+    envelope = read([("Correlation-Id", b"c-1")])
+    assert (envelope.header("correlation-id"), len(envelope.headers)) == ("c-1", 3)
+    assert envelope.has_own_id
+    assert not read([]).has_own_id
+
+
 def test_headers_of_a_record_are_not_read_as_its_key_topic_and_time() -> None:
     envelope = read(
         [("kafka.key", b"k"), ("Kafka.Key", b"k"), ("kafka.topic", b"t"), ("kafka.timestamp", b"1")], time=0

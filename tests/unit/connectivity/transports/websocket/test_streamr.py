@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from tests.support.in_process.streamr import (
@@ -79,6 +79,16 @@ async def test_cases_s01_to_s05_a_published_message_reaches_all_subscribers(
     assert offsets([one, two]) == [4, 5]
     assert [frame[3][6] for frame in (one, two)] == [3, 4]
     await assert_no_more_frames(first)
+
+
+async def test_messages_of_a_socket_with_a_correlation_id_in_its_opening_request_are_all_stored(
+    websocket_service: WebSocketService,
+) -> None:
+    address = f"ws://127.0.0.1:{websocket_service.port}{PATH}"
+    client = await connect(address, additional_headers={"correlation-id": "c-1"}, proxy=None)
+    websocket_service.keep(client)
+    await send(client, publish("4"), publish("5"), resend(resend_from=4))
+    assert contents((await frames(client, 4))[1:3]) == ["4", "5"]
 
 
 async def test_case_s13_requests_back_to_back_are_answered_in_their_order(websocket_service: WebSocketService) -> None:
