@@ -278,6 +278,9 @@ class PublisherResolver:
     # searches
 
     def _search(self, name: publisher_names.SearchName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
+        """Raises InvalidSelector."""
+        if name.fields is not None:
+            parse_fields(name.fields)
         namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
         is_by_thing = name.unit == "thing"
         query = SearchQuery(name.filter, name.options, namespaces, name.fields, size=1 if is_by_thing else None)

@@ -118,6 +118,7 @@ async def test_case_n04_after_the_newest_event_a_followed_history_continues_live
         pytest.param("streams/tank/0", "404", id="no such stream"),
         pytest.param("ingest/telemetry", "404", id="what only the service subscribes to"),
         pytest.param(f"{HISTORY}?fields=((", "400", id="fields that cannot be read"),
+        pytest.param("things/search?fields=((", "400", id="fields of a search that cannot be read"),
     ],
 )
 async def test_cases_n03_d07_and_d08_a_name_that_means_nothing_is_refused_and_the_others_live(
