@@ -89,14 +89,14 @@ class RsioHandler(SessionHandler):
         if peer_session is not None and arrival.delivery.redelivered and peer_session.is_known(arrival.delivery):
             received_signal.route.meter.inbound("answered_again")
             return _carry_out(peer_session, registry, received_signal, arrival, is_again=True)
-        peer_session = self._state(
-            registry, key, channel, peer_session, received_signal.route, arrival, session_message.request
-        )
+        is_text = arrival.delivery.envelope.header(FRAME) == TEXT
+        # A text is the end of a session, with its own reason, even if it would be the beginning.
+        raw = b"" if is_text else session_message.request
+        peer_session = self._state(registry, key, channel, peer_session, received_signal.route, arrival, raw)
         if peer_session is None:
             return ()
         peer_session.channel = channel
         before = peer_session.offers
-        is_text = arrival.delivery.envelope.header(FRAME) == TEXT
         events = (
             peer_session.reject(ProtocolViolation.TEXT)
             if is_text

@@ -161,6 +161,14 @@ async def test_case_h09_a_peer_that_does_not_start_with_hello_gets_an_error(
     assert code == 1002
 
 
+async def test_a_first_message_that_is_text_is_reported_as_such(websocket_service: WebSocketService) -> None:
+    client = await websocket_service.client(PATH)
+    await client.send('{"type": "subscribe"}')
+    received, code = await ended(client)
+    assert b"protocol error: a text message instead of a binary one" in received
+    assert code == 1003
+
+
 async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(websocket_service: WebSocketService) -> None:
     client = await client_with_protocols(websocket_service)
     assert await receive(client) == SERVER_HELLO
