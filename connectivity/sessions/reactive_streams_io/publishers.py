@@ -235,6 +235,9 @@ class PublisherResolver:
         subjects: tuple[str, ...],
         extra_fields: str | None = None,
     ) -> Feed | Fault:
+        if after is not None:
+            # A later event that was decided has failed to be stored: the next one has its revision.
+            after = min(after, self._store.newest_durable(entity))
         feed = self._ask(SubscriptionKind.LIVE, LiveQuery(entity, after), subjects)
         if isinstance(feed, Fault):
             return feed

@@ -105,6 +105,23 @@ async def test_a_followed_history_leaves_out_live_events_before_its_beginning(ra
     assert revisions(elements(frames)) == [6, 7]
 
 
+@pytest.mark.parametrize("parameters", ["", "&from=2", "&from=3"])
+async def test_case_n04_a_followed_history_has_the_event_after_one_that_could_not_be_stored(parameters: str) -> None:
+    rsio_harness = await RsioHarness.filled(revisions=2)
+    disk, owner = rsio_harness.disk, len(rsio_harness.readers) - 1
+    disk.hold()
+    commits = disk.commits
+    rsio_harness.deliver(creation("lamp-8"), source=owner)
+    await until(lambda: disk.commits > commits)
+    disk.rejected.add(b"unfit")
+    rsio_harness.deliver(turn("unfit"), source=owner)
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}?follow=true{parameters}", 1, 100))
+    disk.release()
+    await until(lambda: rsio_harness.following.followers(LAMP) == 1)
+    await rsio_harness.dispatch(turn(3))
+    await until(lambda: revisions(elements(rsio_harness.frames("a")))[-1:] == [3])
+
+
 async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
     await rsio_harness.dispatch(turn("off"))
