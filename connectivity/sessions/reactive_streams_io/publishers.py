@@ -57,7 +57,7 @@ from mappings.model.signals import (
 from mappings.reactive_streams_io import elements, publisher_names
 from mappings.reactive_streams_io.elements import EventWriter, packer
 from mappings.reactive_streams_io.options import RsioOptions
-from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRange, encode_entry
+from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRange, encode_entry, published_at
 from mappings.streams.stream_id import partition_id
 from mappings.timestamps import parse_instant
 from spark_store import rql
@@ -307,8 +307,12 @@ class PublisherResolver:
         def read_fault() -> Fault | None:
             return not_readable(entity, subjects, self._options.streams, self._world)
 
-        def write(event: Event) -> bytes:
-            return encode_entry(self._source.entry(event), STREAM_VERSION)
+        has_begun = name.since is None
+
+        def write(event: Event) -> bytes | None:
+            nonlocal has_begun
+            has_begun = has_begun or published_at(event) >= (name.since or 0)
+            return encode_entry(self._source.entry(event), STREAM_VERSION) if has_begun else None
 
         def live(after: int | None, first: int | None = None) -> Feed | Fault:
             return read_fault() or self._live(entity, after, _beginning(write, first), subjects)

@@ -38,7 +38,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.history.history import HistoryPage
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
-from tests.support.in_process.streamr import StreamrHarness
+from tests.support.in_process.streamr import StreamrHarness, publish
 from tests.support.in_process.two_protocols import add_rsio_connection, tank_streams
 
 pytestmark = pytest.mark.usefixtures("harnesses")
@@ -305,6 +305,15 @@ async def test_a_followed_stream_leaves_out_live_messages_before_its_first_offse
     await streamr_harness.publish(4)
     frames = await rsio_harness.framed("a", 4)
     assert [json.loads(each)[5] for each in elements(frames)] == [18, 19]
+
+
+async def test_a_followed_stream_leaves_out_live_messages_before_the_first_one_of_its_time() -> None:
+    streamr_harness = await StreamrHarness.filled()
+    rsio_harness = await add_rsio_connection(streamr_harness)
+    await received_frames(rsio_harness, "streams/tank/0?resend_from_time=10", number=1)
+    streamr_harness.send(None, *(publish(ts=time) for time in (8, 10, 9)))
+    frames = await rsio_harness.framed("a", 4)
+    assert [json.loads(each)[3] for each in elements(frames)] == [10, 9]
 
 
 @pytest.mark.parametrize(
