@@ -157,7 +157,7 @@ def not_subscribed(stream: str, partition: int) -> Fault:
 
 
 def resend_failed(stream: str, partition: int, reason: str, status: int = 503) -> Fault:
-    """E-RESEND; `status` is 403, 404 or 503."""
+    """E-RESEND; `status` is 503, or that of the reason."""
     message = f"Failed to request resend from stream {quote(stream)} and partition {partition}: {reason}"
     return Fault(status, "streamr:resend.failed", message)
 

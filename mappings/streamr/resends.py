@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from cachetools import FIFOCache
 
+from mappings.errors import Fault
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
 from mappings.streamr.frames import Error, NoResend, Resending, Resent, StreamrFrame, Unicast, error_of
@@ -145,8 +146,9 @@ class ResendFrames:
         kind = Resent if self.has_match else NoResend
         return kind(self._request.stream, self._request.partition, self._request.sub)
 
-    def failed(self, reason: str) -> Error:
-        """The last frame of a resend that did not."""
+    def failed(self, reason: Fault, correlation_id: str | None = None) -> Error:
+        """Return the last frame of a resend that did not, with the reason's status below 500; else with 503."""
         request = self._request
-        fault = errors.resend_failed(request.stream, request.partition, reason)
-        return error_of(fault, ErrorSubject(request.stream, request.partition, request.sub))
+        status = reason.status if reason.status < 500 else 503
+        fault = errors.resend_failed(request.stream, request.partition, reason.message, status)
+        return error_of(fault, ErrorSubject(request.stream, request.partition, request.sub), correlation_id)

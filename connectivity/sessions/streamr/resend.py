@@ -225,7 +225,8 @@ class _Resend:
         if not self._is_over:
             self._is_over = True
             # Nothing was found out, so that asking again is not held against the client.
-            self._resending.finish(self, self._conversation.failed(fault.message), found=True)
+            frame = self._conversation.failed(fault, self.channel.correlation_id)
+            self._resending.finish(self, frame, found=True)
 
     def _send(self, signal: Next, ended: Done | None) -> PendingPublish:
         frames = self._conversation.element_frames([self._source.entry(event) for event in signal.elements])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappings.errors import Fault
 from mappings.streamr.errors import ErrorSubject, RequestRejected
 from mappings.streamr.frames import Error, NoResend, Resending, Resent, Unicast, write_frame
 from mappings.streamr.requests import Resend, read_request
@@ -110,7 +111,7 @@ def test_case_r20_two_resends_are_distinguished() -> None:
 def test_case_r22_a_failing_resend_ends_with_an_error_and_is_not_repeated() -> None:
     conversation = ResendFrames(Resend("tank", 0, "a", OffsetRange(0)))
     conversation.element_frames(stored()[:2])
-    failed = conversation.failed("the store is away")
+    failed = conversation.failed(Fault(500, "internalerror", "the store is away"))
     text = "Failed to request resend from stream tank and partition 0: the store is away"
     assert failed == Error(text, 503, "streamr:resend.failed", ErrorSubject("tank", 0, "a"))
     assert json.loads(write_frame(failed))[3]["sub"] == "a"

@@ -338,7 +338,7 @@ async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_continue
     streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
     streamr_harness.link.confirms = False
     streamr_harness.link.window = 10_000
-    streamr_harness.send("a", resend(resend_all=True))
+    streamr_harness.send("a", resend(resend_all=True), correlation_id="c-1")
     await streamr_harness.settled(1)
     await pause()
     streamr_harness.link.confirm(WINDOW // 4)
@@ -346,7 +346,9 @@ async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_continue
     streamr_harness.link.confirms = True
     streamr_harness.link.confirm()
     frames = await streamr_harness.frames("a", WINDOW + 2)
-    assert error(frames[-1])["error"].startswith("Failed to request resend from stream tank and partition 0: ")
+    response = error(frames[-1])
+    assert response["error"].startswith("Failed to request resend from stream tank and partition 0: ")
+    assert (response["status"], response["sub"], response["correlationId"]) == (413, "a", "c-1")
     assert (5, place()) not in shown(frames)
 
 

@@ -15,6 +15,7 @@ from connectivity.sessions.base import RetentionTimes
 from connectivity.sessions.stream_source import StreamSource
 from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.twins.decider import Decider
+from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from mappings.streamr.frames import PLAIN
@@ -137,6 +138,18 @@ async def test_events_of_a_thing_are_sent_again_like_messages(options: dict[str,
     assert [frame[3][6] for frame in frames if frame[1] == 1] == [each - 1 if each > 1 else None for each in expected]
     place = {"stream": THING, "partition": 0, "sub": "a"}
     assert frames[-1] == [0, 5 if expected else 6, "", place]
+
+
+async def test_a_resend_of_a_thing_that_is_erased_fails_with_410() -> None:
+    streamr_harness = await with_lamp(1)
+    streamr_harness.link.confirms = False
+    streamr_harness.send("a", resend(stream=THING, resend_all=True))
+    await until(lambda: offsets(streamr_harness.received("a"), 1) == [1, 2])
+    streamr_harness.streams.fail_entity(LAMP, Fault(410, "streaming.subscription.erased", "erased"))
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    response = error((await streamr_harness.frames("a", 4))[-1])
+    assert (response["status"], response["code"], response["sub"]) == (410, "streamr:resend.failed", "a")
 
 
 async def test_a_resend_from_a_time_starts_with_the_millisecond_that_the_messages_show() -> None:
