@@ -82,6 +82,10 @@ class Reader:
             case 2 if body == self._partition_fields and not self._is_resending:
                 since = self.first_resend if self.last is None else {"resend_from": self.last + 1}
                 return [], [self._resend(since)] if since else []
+            case 7 if isinstance(body, dict) and body.get("sub") == self._sub and body.get("status") == 503:
+                # The service was restarted, or cannot read the messages now.
+                since = self.first_resend if self.last is None else {"resend_from": self.last + 1}
+                return [], [self._resend(since)]
             case 5 | 6 | 7 if isinstance(body, dict) and body.get("sub") == self._sub:
                 # The service no longer has the messages that the resend did not contain.
                 self._is_resending = False

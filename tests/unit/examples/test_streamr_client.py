@@ -70,6 +70,14 @@ def test_an_unavailable_gap_is_requested_once(kind: int) -> None:
     assert course(reader, *frames) == [7, resend_request(resend_from=8, resend_to=13), 16, 19]
 
 
+def test_a_resend_that_a_restart_of_the_service_has_ended_is_requested_again() -> None:
+    reader = Reader("tanks", first_resend={"resend_last": 2})
+    ended = [0, 7, "", {**PLACE, "sub": SUB, "status": 503, "error": "the service was restarted"}]
+    frames = (SUBSCRIBED, ended, unicast(7, 4), broadcast(13, 10), ended, unicast(10, 7), unicast(13, 10), end(5))
+    again = [resend_request(resend_last=2), 7, resend_request(resend_from=8), 10, 13]
+    assert course(reader, *frames) == [resend_request(resend_last=2), *again]
+
+
 def test_a_duplicate_message_is_delivered_once() -> None:
     assert course(Reader("tanks"), SUBSCRIBED, broadcast(7), broadcast(7), broadcast(10, 7), broadcast(7)) == [7, 10]
 
