@@ -32,10 +32,20 @@ from mappings.streams.entry import (
 from mappings.streams.stream_id import KeyHash, choose_partition, partition_id
 from mappings.timestamps import utc_text_of
 from spark_store.history.replay import evolve
-from spark_store.records import Change, DeliveryName, StoredAnswer
+from spark_store.records import Change, StoredAnswer
 
 CHOSEN_NAME_SECONDS = 300
 """How long a name that a client chose identifies its entry."""
+
+
+_decode_answer = msgspec.msgpack.Decoder(float | tuple[float, tuple[str, bytes]]).decode
+"""Returns when an entry was appended; with a chosen key also the broker's name for its delivery."""
+
+
+def _delivery_of(key: DeduplicationKey) -> tuple[str, bytes] | None:
+    """Return the broker's name for the delivery of a message with a chosen key; None without one."""
+    name = key.delivery.name if key.delivery is not None else None
+    return (name.name, name.digest) if name is not None else None
 
 
 class StreamSource:
@@ -53,8 +63,13 @@ class StreamSource:
         answer = key.stored_answer(self._store)
         if answer is None:
             return False
-        appended: float = msgspec.msgpack.decode(answer, type=float)
-        return not key.is_chosen or self._now().timestamp() - appended < CHOSEN_NAME_SECONDS
+        found = _decode_answer(answer)
+        appended, delivery = found if isinstance(found, tuple) else (found, None)
+        if not key.is_chosen or self._now().timestamp() - appended < CHOSEN_NAME_SECONDS:
+            return True
+        # The broker may redeliver the message after any time.
+        is_again = key.delivery is not None and key.delivery.may_be_repeated
+        return is_again and delivery is not None and delivery == _delivery_of(key)
 
     def append(
         self,
@@ -65,7 +80,7 @@ class StreamSource:
         timestamp: int | None,
         partitions: int,
         hash: KeyHash,
-        name: DeliveryName | None,
+        name: DeduplicationKey,
         changes: list[Change],
     ) -> None:
         """Stage an entry for one of so many partitions, and add it to its batch.
@@ -81,7 +96,9 @@ class StreamSource:
             now = max(now, before.modified)
         revision = 1 if before is None else before.revision + 1
         event = published_event(stream, partition, revision, now, content, timestamp)
-        answer = StoredAnswer(name, msgspec.msgpack.encode(instant)) if name is not None else None
+        delivery = _delivery_of(name)
+        appended = msgspec.msgpack.encode(instant if delivery is None else (instant, delivery))
+        answer = StoredAnswer(name.name, appended) if name.name is not None else None
         change = Change((event,), (evolve(before, event),), answer)
         self._store.commits.stage(change)
         changes.append(change)

@@ -24,13 +24,14 @@ class DeduplicationKey(msgspec.Struct, frozen=True):
 
     `may_be_repeated`: the message may have been processed before. `is_chosen`: a client has set the key. `own`: the answers
     that earlier attempts may have stored, if the broker has not marked the message; others are of another message with this
-    name.
+    name. `delivery`: the broker's key for a message of a session with a chosen one.
     """
 
     name: DeliveryName | None
     may_be_repeated: bool = False
     is_chosen: bool = False
     own: frozenset[bytes] | None = None
+    delivery: DeduplicationKey | None = None
 
     def stored_answer(self, store: Store) -> bytes | None:
         """Return the answer if the message was carried out before. Raises StoreUnavailable."""
@@ -65,10 +66,11 @@ def name_in_session(
     key = _idempotency_key(received.signal.headers, envelope.headers) or (
         chosen if session is not None and envelope.has_own_id else None
     )
+    delivery = _name_of_delivery(received, inbound)
     if key is None:
-        return _name_of_delivery(received, inbound)
+        return delivery
     text = "\0".join((session or "", *inbound.received.subjects, received.name))
-    return DeduplicationKey(_name_of_key(key, text, inbound), True, True)
+    return DeduplicationKey(_name_of_key(key, text, inbound), True, True, delivery=delivery)
 
 
 def name_of_part(command: Command, inbound: InboundDelivery, name: str) -> DeduplicationKey:

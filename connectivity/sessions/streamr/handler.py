@@ -175,7 +175,7 @@ class StreamrHandler(SessionHandler):
                 timestamp=request.timestamp,
                 partitions=permission.partitions,
                 hash=options.hash,
-                name=named.name,
+                name=named,
                 changes=batch.changes,
             )
         else:

@@ -240,6 +240,16 @@ async def test_a_correlation_id_represents_a_message_for_five_minutes() -> None:
     assert streamr_harness.stored() == ["0", str(CHOSEN_NAME_SECONDS)]
 
 
+async def test_a_message_with_a_correlation_id_that_is_redelivered_after_five_minutes_is_stored_once() -> None:
+    streamr_harness = await StreamrHarness.filled()
+    payload, headers = json.dumps(publish()).encode(), {"reply_to": "a", "correlation_id": "c-1"}
+    for minutes, name, redelivered, stored in ((0, "d-7", False, 1), (6, "d-7", True, 1), (6, "d-8", True, 2)):
+        streamr_harness.now = NOW + timedelta(minutes=minutes)
+        streamr_harness.handle(streamr_harness.delivery(payload, name, redelivered=redelivered, **headers))
+        await streamr_harness.store.commits.barrier()
+        assert len(streamr_harness.stored()) == stored
+
+
 async def test_an_idempotency_key_prevents_duplicates_without_a_reply_address() -> None:
     streamr_harness = await StreamrHarness.filled()
     for _ in range(2):
