@@ -197,7 +197,7 @@ class PublisherResolver:
         is_present = may_stream(entity, subjects, self._world) is None
 
         def open() -> Feed | Fault:
-            newest = self._store.newest_revision(entity)
+            known = self._newest_known(entity) if name.follow else 0
             if name.follow and (fault := may_stream(entity, subjects, self._world)) is not None:
                 return fault
             query = HistoryQuery(
@@ -214,8 +214,9 @@ class PublisherResolver:
                     return feed
             if not name.follow:
                 return _written(feed, write, is_sparse=name.projection is not None)
-            written = EncodedFeed(feed, write)
-            return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects, name.extra_fields))
+            return followed_feed(
+                feed, write, known, lambda after: self._live(entity, after, live, subjects, name.extra_fields)
+            )
 
         return ResolvedPublisher(SubscriptionKind.HISTORY, entity, _size(name.projection), open, is_present)
 
@@ -235,9 +236,6 @@ class PublisherResolver:
         subjects: tuple[str, ...],
         extra_fields: str | None = None,
     ) -> Feed | Fault:
-        if after is not None:
-            # A later event that was decided has failed to be stored: the next one has its revision.
-            after = min(after, self._store.newest_durable(entity))
         feed = self._ask(SubscriptionKind.LIVE, LiveQuery(entity, after), subjects)
         if isinstance(feed, Fault):
             return feed
@@ -322,13 +320,13 @@ class PublisherResolver:
                 return fault
             if selection is None:
                 return live(None) if name.follow else NOTHING
-            newest = self._store.newest_revision(entity)
+            known, newest = self._newest_known(entity), self._store.newest_revision(entity)
             feed = self._earlier_messages(entity, name.from_offset, selection, newest, subjects)
             if isinstance(feed, Fault):
                 return feed
             if not name.follow:
                 return _written(feed, write)
-            return ConcatenatedFeed(EncodedFeed(feed, write), lambda: live(newest, name.from_offset))
+            return followed_feed(feed, write, known, lambda after: live(after, name.from_offset))
 
         return ResolvedPublisher(
             SubscriptionKind.LIVE if selection is None else SubscriptionKind.HISTORY, entity, 0, open
@@ -367,6 +365,14 @@ class PublisherResolver:
         if isinstance(feed, HistoryFeed) and feed.is_empty:
             return NOTHING
         return _unprocessable(feed) if isinstance(feed, Fault) else feed
+
+    def _newest_known(self, entity: EntityId) -> int:
+        """Return the newest revision that a history which is opened now has in any case.
+
+        Later ones may be decided only: if they cannot be stored, others get their revisions. Or they have just become
+        durable, and are not known yet.
+        """
+        return min(self._store.newest_durable(entity), self._store.newest_revision(entity))
 
     def _check_retention(self, entity: EntityId, wanted: int, visible: VisibleRevisions, feed: Feed) -> Feed | Fault:
         """Return the feed, or the fault for a revision that is no longer retained, or not visible.
@@ -415,6 +421,21 @@ def _open_synthetic(name: publisher_names.SyntheticName) -> Feed | Fault:
 def _written(feed: Feed, write: Write, *, is_sparse: bool = False) -> Feed:
     """Return a feed with encoded elements; an empty feed stays recognizable as empty."""
     return feed if feed is NOTHING else EncodedFeed(feed, write, is_sparse=is_sparse)
+
+
+def followed_feed(past: Feed, write: Write, known: int, live: Callable[[int], Feed | Fault]) -> Feed:
+    """Return the feed of a history that continues live behind its last event.
+
+    `known`: the revision up to which the history has all events that it selects.
+    """
+    last = 0
+
+    def written(event: Event) -> bytes | None:
+        nonlocal last
+        last = event.revision
+        return write(event)
+
+    return ConcatenatedFeed(EncodedFeed(past, written), lambda: live(max(last, known)))
 
 
 def _size(projection: publisher_names.Projection | None) -> int:

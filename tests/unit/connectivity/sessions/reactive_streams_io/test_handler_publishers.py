@@ -21,9 +21,11 @@ from connectivity.sessions.reactive_streams_io.feeds import (
     NumbersFeed,
     SyntheticFeed,
 )
+from connectivity.sessions.reactive_streams_io.publishers import followed_feed
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, Page, PageEnd
 from connectivity.subscriptions.limits import SubscriptionLimits
 from mappings.errors import Fault
+from mappings.model.signals import Event
 from mappings.reactive_streams_io.frames import (
     Frame,
     OnComplete,
@@ -386,6 +388,20 @@ async def test_a_feed_continues_with_the_one_after_it() -> None:
     assert second.is_closed
     with pytest.raises(FeedFailed):
         await all_of(ConcatenatedFeed(NOTHING, lambda: Fault(404, "x:y", "gone")))
+
+
+@pytest.mark.parametrize(("past", "after"), [([], 4), ([2, 3], 4), ([4, 5, 6], 6)])
+async def test_a_followed_history_continues_behind_its_last_event(past: list[int], after: int) -> None:
+    continued: list[int] = []
+
+    def live(after: int) -> Feed:
+        continued.append(after)
+        return ListFeed([])
+
+    events = [Event(LAMP, revision, "2030-01-15T07:30:00Z", "modified", "/", b"1", b"{}") for revision in past]
+    feed = followed_feed(ListFeed(events), lambda event: event.value, 4, live)
+    assert await all_of(feed) == [b"1"] * len(past)
+    assert continued == [after]
 
 
 async def test_closing_a_concatenated_feed_during_its_first_feed_opens_no_second_feed() -> None:
