@@ -17,7 +17,7 @@ from mappings.json_values import parse_json
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Event
 from spark_store.errors import StoreError
-from spark_store.history.replay import STATE_PATHS, merge
+from spark_store.history.replay import STATE_PATHS
 from spark_store.records import Snapshot
 
 
@@ -43,10 +43,17 @@ def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[s
     if value is MISSING or (action == "merged" and value is None):
         return {}
     if action == "merged":
-        value = merge(None, value)
+        value = _without_nulls(value)
     for key in reversed(STATE_PATHS[type](path)):
         value = {key: value}
     return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _without_nulls(patch: Any) -> Any:
+    """Return a patch without the members that it deletes. The patterns of a live merge may be invalid."""
+    if not isinstance(patch, Mapping):
+        return patch
+    return {key: _without_nulls(member) for key, member in patch.items() if member is not None}
 
 
 def whole_thing(snapshot: Snapshot) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from connectivity.dispatch import request_reply
 from connectivity.transports.base import Outcome
+from mappings.ditto.messages import MERGE_PATCH
 from tests.support.in_process.service import (
     OWNER,
     ConnectionHarness,
@@ -309,6 +310,18 @@ async def test_case_36_and_37_targets_that_are_not_recipients_acknowledge_weakly
     (answer,) = harness.answers()
     assert answer["status"] == 200
     assert [ack["headers"]["ditto-weak-ack"] for ack in answer["value"].values()] == [True, True]
+
+
+async def test_a_live_merge_with_a_pattern_that_the_twin_refuses_reaches_every_target_that_it_is_for() -> None:
+    """The device decides about the pattern: `(a+)+` could take the service too long."""
+    harness = await collected()
+    topics = (f"{COMMANDS}?filter=exists(attributes/on)", f"{COMMANDS}?filter=exists(attributes/off)", COMMANDS)
+    other = other_connection(harness, *(target(topic) for topic in topics))
+    for pattern in ("{{ ~(a+)+~ }}", "{{ ~(~ }}"):
+        patch = {"on": True, "off": None, pattern: None}
+        harness.deliver(live("merge", "/attributes", patch, content_type=MERGE_PATCH, correlation_id=pattern))
+        assert [sent["value"] for sent in other.answers()] == [patch] * 2
+        other.forget()
 
 
 async def test_every_target_gets_its_configured_extra_fields() -> None:
