@@ -122,7 +122,11 @@ def select(value: Mapping[str, Any], selection: FieldSelection, path: Segments =
 
 def _expand(value: Mapping[str, Any], selection: FieldSelection, path: Segments) -> list[tuple[str, FieldSelection]]:
     """Return the existing selected members, each with its own selection."""
-    named = [(name, below) for name, below in selection.items() if name in value]
+    if len(value) < len(selection):
+        # A selector may name many members, and a thing have thousands of features without any of them.
+        named = [(name, selection[name]) for name in value if name in selection]
+    else:
+        named = [(name, below) for name, below in selection.items() if name in value]
     if path in WILDCARD_PARENTS and "*" in selection:
         every = [(name, selection["*"]) for name in value]
         return every + [(name, below) for name, below in named if name != "*"]

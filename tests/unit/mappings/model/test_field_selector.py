@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mappings.model.field_selector import InvalidSelector, parse_fields, select
 from tests.support.acceptance import accepted, accepts
+from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -112,6 +113,14 @@ def test_a_field_selector_has_at_most_1000_members_and_200_levels() -> None:
     for fields in (",".join(f"a{number}" for number in range(1001)), "/".join("a" * 201)):
         with pytest.raises(InvalidSelector, match="found more than 1000 selectors or 200 levels"):
             parse_fields(fields)
+
+
+def test_many_members_are_selected_quickly_from_thousands_of_features() -> None:
+    """A command may retrieve two hundred such things at once."""
+    thing: dict[str, Any] = {"features": {str(number): {} for number in range(9_000)}}
+    selection = parse_fields(f"features/*({','.join(f'p{number}' for number in range(990))})")
+    with at_most(1):
+        assert [select(thing, selection) for _ in range(20)] == [{}] * 20
 
 
 @each_row("fields", ["a//" + "b" * 5000, "a(b)" + "c" * 5000])
