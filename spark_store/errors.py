@@ -71,6 +71,16 @@ class UnknownProperty(QueryError):
         self.name = name
 
 
+class FilterTooExpensive(QueryError):
+    """A filter that compares so much of long arrays and texts that it would delay other work."""
+
+    def __init__(self, found: int, allowed: int) -> None:
+        super().__init__(
+            f"All comparisons of the filter together compare {found} bytes of arrays and texts, expected at most {allowed}.",
+            "Compare long arrays and texts less often.",
+        )
+
+
 class InvalidOption(QueryError):
     """Options of a search that cannot be followed; `fault` says so to the client."""
 

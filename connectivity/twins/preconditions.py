@@ -26,7 +26,7 @@ from mappings.model.json_pointer import MISSING, Segments, format_pointer, parse
 from mappings.model.metadata import METADATA, owner_of
 from mappings.model.signals import Live, LiveCommand
 from spark_store import rql
-from spark_store.errors import QueryError, RqlSyntaxError
+from spark_store.errors import FilterTooExpensive, QueryError, RqlSyntaxError
 from spark_store.history.event_view import whole_thing
 from spark_store.records import Snapshot
 
@@ -118,7 +118,8 @@ class Preconditions(msgspec.Struct, frozen=True):
 
     def refused_paths(self, case: CommandContext, snapshot: Snapshot) -> list[Segments]:
         """Return the places of a patch whose condition is false."""
-        return [place for place, predicate in self.patch_conditions if not _holds(case, predicate, snapshot)]
+        results = _results_of(case, [predicate for _, predicate in self.patch_conditions], snapshot)
+        return [place for (place, _), is_true in zip(self.patch_conditions, results, strict=True) if not is_true]
 
     def check_tags(self, case: CommandContext, present: Callable[[], str | None] | None) -> None:
         """Refuse the command unless its entity tags match.
@@ -246,21 +247,32 @@ def condition_fault(
         return None
     try:
         predicate = rql.parse(text)
+        if _may_compare(subjects, enforcer, predicate, thing.state or {}) and all(_results([predicate], thing, now)):
+            return None
     except QueryError as error:
         if isinstance(signal, LiveCommand) and isinstance(error, RqlSyntaxError):
             return fault("things:condition.invalid", signal.entity, signal.path, error.fault.message)
         return error.fault
-    if _may_compare(subjects, enforcer, predicate, thing.state or {}) and _is_true(predicate, thing, now):
-        return None
     return fault("things:condition.failed", signal.entity, signal.path)
 
 
 def _holds(case: CommandContext, predicate: rql.Predicate, snapshot: Snapshot) -> bool:
-    return _is_true(predicate, snapshot, datetime.fromisoformat(case.now))
+    return all(_results_of(case, [predicate], snapshot))
 
 
-def _is_true(predicate: rql.Predicate, snapshot: Snapshot, now: datetime) -> bool:
-    return rql.evaluate(rql.resolve_times(predicate, now), whole_thing(snapshot))
+def _results_of(case: CommandContext, predicates: Sequence[rql.Predicate], snapshot: Snapshot) -> list[bool]:
+    """Return whether each predicate is true of a thing. Raises TwinError if that would take long."""
+    try:
+        return _results(predicates, snapshot, datetime.fromisoformat(case.now))
+    except FilterTooExpensive as error:
+        raise TwinError(error.fault, case.entity.type.group) from error
+
+
+def _results(predicates: Sequence[rql.Predicate], snapshot: Snapshot, now: datetime) -> list[bool]:
+    """Return the same. Raises FilterTooExpensive."""
+    thing = whole_thing(snapshot)
+    rql.require_quick(predicates, thing)
+    return [rql.evaluate(rql.resolve_times(predicate, now), thing) for predicate in predicates]
 
 
 def _may_compare(

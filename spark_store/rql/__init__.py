@@ -6,7 +6,7 @@ evaluate(predicate, document)
 
 from spark_store.rql.ast import Predicate
 from spark_store.rql.binding import resolve_times
-from spark_store.rql.evaluator import compile_predicate, evaluate, weight
+from spark_store.rql.evaluator import compile_predicate, evaluate, require_quick, weight
 from spark_store.rql.parser import parse
 from spark_store.rql.partial_evaluator import fields, names_times, partial_evaluate
 
@@ -18,6 +18,7 @@ __all__ = [
     "names_times",
     "parse",
     "partial_evaluate",
+    "require_quick",
     "resolve_times",
     "weight",
 ]

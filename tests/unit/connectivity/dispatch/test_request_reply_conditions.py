@@ -69,11 +69,15 @@ async def test_a_live_signal_with_a_true_condition_is_delivered() -> None:
 
 async def test_a_live_signal_with_an_invalid_condition_is_refused() -> None:
     harness = await turned_on()
+    harness.deliver(turn([1] * 45_000))
+    await harness.settled(1)
+    harness.forget()
     other = other_connection(harness, target(MESSAGES))
     for payload, error in (
         (message(condition="eq("), "rql.expression.invalid"),
         (live("modify", "/attributes/on", 1, condition="eq("), "things:condition.invalid"),
         (live("modify", "/attributes/on", 1, condition="eq(foo,1)"), "rql.expression.invalid"),
+        (message(condition=f"or({','.join(['eq(attributes/on,2)'] * 3)})"), "rql.expression.invalid"),
     ):
         answer = await harness.ask(payload)
         assert (answer["status"], answer["value"]["error"], other.answers()) == (400, error, [])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
 from tests.support.twin_harness import (
     POLICY,
@@ -375,3 +376,30 @@ def test_which_check_wins(command: tuple[str, str, Any, dict[str, Any]], refusal
     )
     action, path, value, more = command
     assert harness.refused(action, path, value, **more) == refusal
+
+
+@pytest.mark.parametrize(
+    ("value", "comparison"),
+    [
+        ([1] * 45_000, "gt(attributes/a,'z')"),
+        ([[1]] * 22_000, "eq(attributes/a,'7')"),
+        ([{"b": 1}] * 11_000, "exists(attributes/a/b)"),
+        ("ab" * 45_000, "like(attributes/a,'*a?c*')"),
+    ],
+    ids=["numbers", "arrays", "objects", "a text"],
+)
+def test_a_condition_that_compares_very_much_is_refused_soon(value: Any, comparison: str) -> None:
+    """A hundred comparisons of an array of 90 KB took ten seconds, in which the service served nobody."""
+    harness = twin_harness(attributes={"a": value, "b": 1})
+    harness.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/b": granting("READ", "WRITE")})})
+    many = f"or({','.join([comparison] * 100)})"
+    parts = {f"p{number}": comparison for number in range(100)}
+    too_expensive = (400, "rql.expression.invalid")
+    with at_most(1):
+        assert harness.refused("retrieve", "/policyId", condition=many) == too_expensive
+        assert harness.refused("retrieve", "/policyId", live_channel_condition=many) == too_expensive
+        assert harness.refused("merge", "/attributes/b", {}, merge_thing_patch_conditions=parts) == too_expensive
+        unreadable = harness.refused("retrieve", "/attributes/b", by=[VIEWER], condition=many)
+        assert unreadable == (412, "things:condition.failed")
+    twice = f"or({comparison},{comparison},exists(attributes/b))"
+    assert harness.status("modify", "/attributes/b", 2, condition=twice) == 204
