@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Feed, Page, PageEnd
+from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd
 from connectivity.twins.incarnations import VisibleRevisions
 from mappings.model.signals import HistoryQuery
+from spark_store.errors import QueryError
 from spark_store.history.history import HistoryRange
 
 
@@ -36,7 +37,10 @@ class HistoryFeed(HistoryRange, Feed):
         return self.first > self.last and self.times is None
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
-        result = await self.store.page(self, position, limit, max_bytes)
+        try:
+            result = await self.store.page(self, position, limit, max_bytes)
+        except QueryError as error:
+            raise FeedFailed(error.fault) from error
         if result.ended:
             return Page(result.events, result.position, PageEnd.END)
         is_undecided = self.predicate is not None and not result.has_more

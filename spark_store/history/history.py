@@ -120,7 +120,7 @@ def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
     """Return at most `limit` events after `position`, about `max_bytes` of values, but at least one.
 
     With a limit of 0 no events are returned, but `ended` may become known, as long as the position moves. Raises
-    StoreUnavailable.
+    StoreUnavailable, and QueryError if the filter would take long for an event.
     """
     if range.times is not None:
         if not _is_durable(journal, range):
@@ -180,10 +180,10 @@ def _missing_beginning(
 class _Scan:
     """The results of a page with a filter, and its remaining cost."""
 
-    __slots__ = ("_left", "_limit", "_predicate", "_size", "found", "max_bytes")
+    __slots__ = ("_comparisons", "_left", "_limit", "_predicate", "_size", "found", "max_bytes")
 
     def __init__(self, predicate: rql.Predicate, limit: int, max_bytes: int, times_as_much: int = 1) -> None:
-        comparisons = rql.weight(predicate)
+        comparisons = self._comparisons = rql.weight(predicate)
         self.found: list[Event] = []
         self.max_bytes = min(max_bytes, max(1, times_as_much * SCAN_WORK // comparisons))
         self._predicate = predicate
@@ -201,9 +201,15 @@ class _Scan:
         return min(self._size, self._left)
 
     def take(self, events: list[Event]) -> int | None:
-        """Add the events that match; return the position before the first one beyond the limit, if any."""
+        """Add the events that match; return the position before the first one beyond the limit, if any.
+
+        Raises FilterTooExpensive.
+        """
         for event in events:
-            if rql.evaluate(self._predicate, partial_thing(event)):
+            thing = partial_thing(event)
+            if self._comparisons * event_size(event) > rql.MOST_BYTES:
+                rql.require_quick([self._predicate], thing)
+            if rql.evaluate(self._predicate, thing):
                 if len(self.found) >= self._limit:
                     return event.revision - 1
                 self.found.append(event)

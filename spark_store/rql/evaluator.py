@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mappings.json_values import NUMBER_TYPES, WrittenFloat, encode_value
 from mappings.model.json_pointer import MISSING
@@ -45,7 +45,10 @@ from spark_store.rql.wildcards import fold_ascii, matches
 Document: TypeAlias = Mapping[str, Any]
 
 MOST_BYTES = 200_000
-"""How many bytes of arrays and texts a condition may compare, over all comparisons: about 0.1 s."""
+"""How many bytes of arrays and texts a filter may compare in one document: about 0.1 s."""
+
+_QUICK = 32
+"""How many times as fast an array is compared whose elements have the literal's type."""
 
 _FEW = 32
 """Up to how many pairs `in` compares values and literals one by one: faster than a look-up."""
@@ -84,29 +87,42 @@ def weight(predicate: Predicate) -> int:
 
 def require_quick(predicates: Iterable[Predicate], document: Document) -> None:
     """Raise FilterTooExpensive if the predicates compare too much of arrays and texts in a document."""
-    sizes: dict[int, int] = {}
-    found = sum(_bytes_of(predicate, document, sizes) for predicate in predicates)
+    known: dict[int, _ArraySize] = {}
+    found = sum(_bytes_of(predicate, document, known) for predicate in predicates)
     if found > MOST_BYTES:
         raise FilterTooExpensive(found, MOST_BYTES)
 
 
-def _bytes_of(predicate: Predicate, document: Document, sizes: dict[int, int]) -> int:
-    """Return how many bytes all comparisons compare. `sizes` has those of known arrays."""
+class _ArraySize(NamedTuple):
+    """The bytes of an array as JSON, and the types of its elements."""
+
+    bytes: int
+    types: frozenset[type]
+
+
+def _bytes_of(predicate: Predicate, document: Document, known: dict[int, _ArraySize]) -> int:
+    """Return how many bytes all comparisons compare. `known` are the arrays seen so far."""
     match predicate:
         case And(parts) | Or(parts):
-            return sum(_bytes_of(part, document, sizes) for part in parts)
+            return sum(_bytes_of(part, document, known) for part in parts)
         case Not(part):
-            return _bytes_of(part, document, sizes)
+            return _bytes_of(part, document, known)
     value: Any = document
     for key in predicate.field.path:
         if not isinstance(value, Mapping):
             break
         value = value.get(key)
+    operator = predicate.operator if isinstance(predicate, Compare) else None
     if isinstance(value, list):
-        if id(value) not in sizes:
-            sizes[id(value)] = len(encode_value(value))
-        return sizes[id(value)]
-    is_pattern = isinstance(predicate, Compare) and predicate.operator in (Operator.LIKE, Operator.ILIKE)
+        if (size := known.get(id(value))) is None:
+            size = known[id(value)] = _ArraySize(len(encode_value(value)), frozenset(map(type, value)))
+        is_quick = (
+            isinstance(predicate, Compare)
+            and operator in _PLAIN
+            and comparable_types(predicate.literal).issuperset(size.types)
+        )
+        return size.bytes // _QUICK if is_quick else size.bytes
+    is_pattern = operator in (Operator.LIKE, Operator.ILIKE)
     return len(value) if is_pattern and isinstance(value, str) else 0
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import PageEnd
+from connectivity.subscriptions.feed import FeedFailed, PageEnd
 from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.errors import QueryError, StoreUnavailable
 from spark_store.history.replay import evolve
 from spark_store.records import Change
+from tests.support.cpu_budget import at_most
 from tests.support.in_process.service import Disk, pause, until
 from tests.support.replayed import fold
 from tests.support.temporary_journal import TemporaryJournal
@@ -68,6 +69,22 @@ async def test_an_empty_history_ends_at_once(journal: TemporaryJournal) -> None:
 def test_an_invalid_filter_is_reported_when_the_feed_is_opened(journal: TemporaryJournal) -> None:
     with pytest.raises(QueryError):
         HistoryFeed.open(Store(journal), HistoryQuery(LAMP, filter="eq("), NOW)
+
+
+async def test_a_filter_that_compares_very_much_in_an_event_fails_soon() -> None:
+    """Two hundred comparisons of an array of 90 KB took twenty seconds, in which the service served nobody."""
+    journal = TemporaryJournal()
+    large = Event(LAMP, 2, event(2).timestamp, "modified", "/attributes/n", b"[%b]" % b",".join([b"1"] * 45_000), b"{}")
+    events = event(1), large
+    journal.append([Change(events, (fold(events),))])
+    many = ",".join(["gt(attributes/n,'z')"] * 200)
+    feed = opened(journal, filter=f"or({many})")
+    with at_most(1), pytest.raises(FeedFailed) as caught:
+        await feed.page(0, 10, 1 << 20)
+    assert caught.value.fault.error == "rql.expression.invalid"
+    numbers = ",".join(["eq(attributes/n,1)"] * 30)
+    page = await opened(journal, filter=f"or(gt(attributes/n,'z'),{numbers})").page(0, 10, 1 << 20)
+    assert [found.revision for found in page.elements] == [2]
 
 
 def opened(journal: TemporaryJournal, **query: Any) -> HistoryFeed:
