@@ -23,7 +23,7 @@ from connectivity.twins.paths import is_key
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
 from mappings.json_values import MAX_NESTING, nesting
-from mappings.model.field_selector import InvalidSelector, parse_pointers
+from mappings.model.field_selector import FieldSelection, InvalidSelector, build_selection, parse_pointers
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer
 from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata
 from spark_store.records import Snapshot
@@ -267,9 +267,19 @@ def _matching_paths(metadata: Any, keys: Sequence[Segments]) -> Iterator[Segment
     # All at once: a header has room for hundreds of names, each of which would be searched for separately.
     if names := {key[1] for key in keys if _is_for_all(key)}:
         yield from _find_named(metadata, names)
-    for key in keys:
-        if not _is_for_all(key):
-            yield from (place for place in _spread(metadata, key) if get(metadata, place) is not MISSING)
+    yield from _find_selected(metadata, build_selection(key for key in keys if not _is_for_all(key)))
+
+
+def _find_selected(metadata: Any, selection: FieldSelection, path: Segments = ()) -> Iterator[Segments]:
+    """Yield the places that a selection names; `*` is every name, an empty selection the place itself."""
+    if path and not selection:
+        yield path
+    if not selection or not isinstance(metadata, Mapping):
+        return
+    for name in metadata if _EVERY in selection or len(metadata) < len(selection) else selection:
+        for below in (selection.get(name), selection.get(_EVERY)):
+            if below is not None and name in metadata:
+                yield from _find_selected(metadata[name], below, (*path, name))
 
 
 def _find_named(metadata: Any, names: Set[str], path: Segments = ()) -> Iterator[Segments]:

@@ -17,6 +17,7 @@ from mappings.model.signals import Event
 from spark_store.history.replay import StateFold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
+from tests.support.cpu_budget import at_most
 from tests.support.replayed import fold
 from tests.support.table import each_row
 from tests.support.twin_harness import POLICY, VIEWER, TwinHarness, entry, granting, last, revoking, thing, twin_harness
@@ -212,6 +213,19 @@ def test_many_names_below_a_path_are_searched_at_once(monkeypatch: pytest.Monkey
     assert len(looked) < 1_000
     harness.send("merge", "/attributes", {"k0": 2}, delete_metadata=text)
     assert metadata(harness) == {"attributes": {name: {} for name in leaves}}
+
+
+def test_many_names_below_a_wildcard_are_searched_at_once() -> None:
+    harness = twin_harness()
+    features: dict[str, Any] = {f"f{number}": {} for number in range(2_500)}
+    put = [metadata_entry("features/*/k7", "K"), metadata_entry("features/f1/x", 1)]
+    harness.send("modify", "/", {"features": features}, put_metadata=put)
+    text = ",".join(["features/f1/x", *(f"features/*/k{number}" for number in range(300))])
+    with at_most(0.3):
+        found = harness.send("retrieve", get_metadata=text).response.headers["ditto-metadata"]
+        harness.send("merge", "/", {"definition": "a:b:1"}, delete_metadata=text)
+    assert found["features"] == {name: {"k7": "K"} for name in features} | {"f1": {"k7": "K", "x": 1}}
+    assert metadata(harness) == {"features": {name: {} for name in features}}
 
 
 def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> None:
