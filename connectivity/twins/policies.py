@@ -144,6 +144,8 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     step = _check(case, before, case.step(before, "created" if is_new else "modified", raw, value))
     # The first references are created for the caller alone.
     is_new |= present is MISSING and address.resource.part == "references"
+    # The next command is judged by the permissions that this one has changed.
+    enforcer = policy_values.enforcer_of(case, state_of(step.snapshot), case.entity.namespace)
     tag = part_tag(case, enforcer, step.snapshot, value)
     response = case.respond(201 if is_new else 204, raw if is_new else None, revision=step.snapshot.revision, tag=tag)
     return decision([step], response, departure_announcements(before, step.snapshot))

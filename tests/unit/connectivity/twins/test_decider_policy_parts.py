@@ -455,6 +455,17 @@ def test_entity_tags_hold_for_parts() -> None:
     assert harness.refused("delete", path, to=P, if_match=tag) == (404, "policies:subject.notfound")
 
 
+def test_the_tag_of_a_changed_part_is_that_of_what_its_writer_can_read_afterwards() -> None:
+    harness = policy_harness()
+    hidden = entry([OWNER], {"policy:/entries/VIEW": revoking("READ")})
+    entries = {"OWNERS": OWNERS, "VIEW": VIEW, "HIDDEN": hidden}
+    tag = harness.send("modify", "/entries", entries, to=P).response.headers["etag"]
+    assert tag == harness.send("retrieve", "/entries", to=P).response.headers["etag"]
+    assert harness.status("modify", "/entries", {**entries, "HIDDEN": VIEW}, to=P, if_match=tag) == 204
+    itself = entry([OWNER], {"policy:/entries/ITSELF": revoking("READ")})
+    assert "etag" not in harness.send("modify", "/entries/ITSELF", itself, to=P).response.headers
+
+
 def test_a_change_of_a_part_applies_to_the_next_command() -> None:
     harness = twin_harness(attributes={"a": 1})
     harness.write_policy({"VIEW": entry([], {"thing:/": granting("READ")})})
