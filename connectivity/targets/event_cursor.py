@@ -170,6 +170,9 @@ class EventCursor:
         if judged is SuppressionReason.ENRICHMENT:
             self.skipped += 1
             self._log(ENRICHMENT_FAILED, judged.value, **_about(signal_context.signal))
+        elif judged is SuppressionReason.EXPENSIVE:
+            self.skipped += 1
+            self._log("event skipped", judged.value, **_about(signal_context.signal))
         return judged
 
     def next_retry(self) -> tuple[EntityId, int] | None:

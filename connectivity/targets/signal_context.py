@@ -51,6 +51,7 @@ class SuppressionReason(Enum):
     FORBIDDEN = "the target's subjects cannot read the signal"
     EMPTY = "the target's subjects cannot read any part of the signal"
     ENRICHMENT = "the target's extra fields are unavailable"
+    EXPENSIVE = "the target's filter compares too much of long arrays or texts"
 
 
 S = TypeVar("S", bound=TwinEvent | Live)

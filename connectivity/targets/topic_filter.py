@@ -17,6 +17,7 @@ from connectivity.targets.signal_context import S, SignalContext, SubjectView, S
 from mappings.model.field_selector import FieldSelection, merge_objects, select
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
+from spark_store.errors import FilterTooExpensive
 from spark_store.rql.ast import FieldKind, Predicate
 
 
@@ -30,6 +31,8 @@ class _CompiledTopic:
     extra: ExtraFields | None
     test: Callable[[Mapping[str, Any]], bool] | None
     """The predicate, compiled, unless it asks the clock."""
+    weight: int
+    """The number of comparisons in the predicate."""
 
     @classmethod
     def of(cls, topic: TargetTopic) -> _CompiledTopic:
@@ -42,6 +45,7 @@ class _CompiledTopic:
             tuple((name, parse_operand(name)) for name in names),
             ExtraFields(topic.extra_fields) if topic.extra_fields is not None else None,
             rql.compile_predicate(predicate) if predicate is not None and not rql.names_times(predicate) else None,
+            rql.weight(predicate) if predicate is not None else 0,
         )
 
     @property
@@ -54,6 +58,13 @@ class _CompiledTopic:
         extra, predicate = self.extra, self.predicate
         if predicate is not None and self.test is None:
             predicate = rql.resolve_times(predicate, signal_context.now())
+        size = len(signal_context.signal.value or b"")
+        if (
+            predicate is not None
+            and self.weight * size > rql.MOST_BYTES
+            and _takes_long(predicate, seen.document(self.operands))
+        ):
+            return SuppressionReason.EXPENSIVE
         if extra is None:
             if predicate is None:
                 return seen.signal
@@ -67,14 +78,27 @@ class _CompiledTopic:
         if thing is None:
             return SuppressionReason.ENRICHMENT
         found = select(thing, selection)
-        if predicate is not None and not rql.evaluate(predicate, merge_objects(seen.document(self.operands), found)):
-            return SuppressionReason.FILTER
+        if predicate is not None:
+            document = merge_objects(seen.document(self.operands), found)
+            if self.weight > 1 and _takes_long(predicate, document):
+                return SuppressionReason.EXPENSIVE
+            if not rql.evaluate(predicate, document):
+                return SuppressionReason.FILTER
         return seen.add_extra_fields(found)
 
     def _rejects_always(self, predicate: Predicate, seen: SubjectView[S], selection: FieldSelection) -> bool:
         """Whether the filter rejects the signal whatever the extra fields are."""
         document: Mapping[str, Any] = seen.document(self.operands)
         return rql.partial_evaluate(predicate, document, lambda field: covers(selection, field)) is False
+
+
+def _takes_long(predicate: Predicate, document: Mapping[str, Any]) -> bool:
+    """Whether the evaluation would hold other work for long."""
+    try:
+        rql.require_quick([predicate], document)
+    except FilterTooExpensive:
+        return True
+    return False
 
 
 class TopicFilter:

@@ -44,6 +44,16 @@ async def test_cases_114_and_115_a_target_gets_all_events_in_order_except_those_
     assert cursor(other).seq == cursor(own).seq == harness.store.tail.newest
 
 
+async def test_an_event_of_which_the_filter_compares_very_much_is_skipped_and_logged() -> None:
+    comparisons = ",".join(f"eq(attributes/on,'x{number}')" for number in range(3))
+    harness, other = await site_and_follower(target(f"{EVENTS}?filter=not(or({comparisons}))"))
+    with capture_logs() as lines:
+        await write_values(harness, [1] * 45_000, [1])
+        assert await sent(other, 1) == [3]
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["event skipped"]
+    assert (cursor(other).skipped, other.count("out", "failed")) == (1, 1)
+
+
 async def test_case_116_an_event_carries_the_headers_of_its_command() -> None:
     harness, other = await site_and_follower()
     await write_values(harness, True, correlation_id="c-7", my_own="x", condition="exists(thingId)")
