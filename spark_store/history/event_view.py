@@ -16,9 +16,10 @@ from mappings.ids import EntityType
 from mappings.json_values import parse_json
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Event
+from spark_store import rql
 from spark_store.errors import StoreError
 from spark_store.history.replay import STATE_PATHS
-from spark_store.records import Snapshot
+from spark_store.records import Snapshot, event_size
 
 
 def partial_thing(event: Event) -> dict[str, Any]:
@@ -33,6 +34,14 @@ def partial_thing(event: Event) -> dict[str, Any]:
     document["_revision"] = event.revision
     document["_modified"] = event.timestamp
     return document
+
+
+def matches(predicate: rql.Predicate, weight: int, event: Event) -> bool:
+    """Whether an event matches a filter of this `rql.weight`. Raises FilterTooExpensive."""
+    thing = partial_thing(event)
+    if weight * event_size(event) > rql.MOST_BYTES:
+        rql.require_quick([predicate], thing)
+    return rql.evaluate(predicate, thing)
 
 
 def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from mappings.model.signals import Event, HistoryQuery
 from mappings.timestamps import utc_text
 from spark_store import rql
 from spark_store.errors import HistoryUnavailable
-from spark_store.history.event_view import partial_thing
+from spark_store.history.event_view import matches
 from spark_store.journal.journal import Journal
 from spark_store.records import Times, event_size
 
@@ -206,10 +206,7 @@ class _Scan:
         Raises FilterTooExpensive.
         """
         for event in events:
-            thing = partial_thing(event)
-            if self._comparisons * event_size(event) > rql.MOST_BYTES:
-                rql.require_quick([self._predicate], thing)
-            if rql.evaluate(self._predicate, thing):
+            if matches(self._predicate, self._comparisons, event):
                 if len(self.found) >= self._limit:
                     return event.revision - 1
                 self.found.append(event)

@@ -45,7 +45,7 @@ from spark_store.rql.wildcards import fold_ascii, matches
 Document: TypeAlias = Mapping[str, Any]
 
 MOST_BYTES = 200_000
-"""How many bytes of arrays and texts a filter may compare in one document: about 0.1 s."""
+"""How many bytes of arrays and texts a filter may compare in one document: some 0.2 s."""
 
 _QUICK = 32
 """How many times as fast an array is compared whose elements have the literal's type."""

@@ -30,7 +30,7 @@ from connectivity.sessions.reactive_streams_io.feeds import (
 )
 from connectivity.sessions.stream_source import StreamSource, query_of
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import NOTHING, Feed
+from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed
 from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.enrichment import ExtraFields
@@ -62,7 +62,7 @@ from mappings.streams.stream_id import partition_id
 from mappings.timestamps import parse_instant
 from spark_store import rql
 from spark_store.errors import QueryError
-from spark_store.history.event_view import partial_thing
+from spark_store.history.event_view import matches, partial_thing
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ def enriched_encoder(
         twin_event = TwinEvent(*event[:6], headers=_headers(event.headers))
         judged = interest.filter(SignalContext(twin_event, world, now))
         if isinstance(judged, SuppressionReason):
-            if judged is SuppressionReason.ENRICHMENT:
+            if judged in (SuppressionReason.ENRICHMENT, SuppressionReason.EXPENSIVE):
                 log.warning("event omitted", entity=str(entity), revision=event.revision, reason=judged.value)
             return None
         return writer(event._replace(value=judged.value), judged.extra)
@@ -244,7 +244,15 @@ class PublisherResolver:
     def _matching(self, text: str) -> Callable[[Event], bool]:
         """Whether an event matches a filter. Raises QueryError."""
         predicate = rql.resolve_times(rql.parse(text), self._now())
-        return lambda event: rql.evaluate(predicate, partial_thing(event))
+        weight = rql.weight(predicate)
+
+        def is_match(event: Event) -> bool:
+            try:
+                return matches(predicate, weight, event)
+            except QueryError as error:
+                raise FeedFailed(error.fault) from error
+
+        return is_match
 
     def _live_encoder(self, name: publisher_names.History | publisher_names.Events, subjects: tuple[str, ...]) -> Write:
         """Return the encoder of the live events that a name selects.

@@ -82,6 +82,18 @@ async def test_events_excluded_by_a_filter_use_no_demand() -> None:
     assert revisions(elements(await rsio_harness.framed("a", 3))) == [9]
 
 
+async def test_a_live_event_of_which_a_filter_compares_very_much_ends_the_stream() -> None:
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    comparisons = ",".join(f"eq(attributes/on,'x{number}')" for number in range(3))
+    await received_frames(rsio_harness, f"{EVENTS}?filter=not(or({comparisons}))", number=1)
+    await rsio_harness.dispatch(turn(1))
+    await rsio_harness.dispatch(turn([1] * 45_000))
+    frames = await rsio_harness.framed("a", 4)
+    assert revisions(elements(frames)) == [2]
+    assert isinstance(frames[-1], OnError)
+    assert frames[-1].error.startswith("400 rql.expression.invalid ")
+
+
 @pytest.mark.parametrize(("range", "expected"), [("from=1&to=-1", [1, 2, 3, 4]), ("from=-4&to=3", [2, 3])])
 async def test_relative_revisions_of_a_thing_that_was_created_again_refer_to_its_newest_event(
     range: str, expected: list[int]
