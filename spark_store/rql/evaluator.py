@@ -108,17 +108,21 @@ def _bytes_of(predicate: Predicate, document: Document, known: dict[int, _ArrayS
         case Not(part):
             return _bytes_of(part, document, known)
     value: Any = document
+    is_reached = True
     for key in predicate.field.path:
         if not isinstance(value, Mapping):
+            is_reached = False
             break
         value = value.get(key)
+    if is_reached and isinstance(predicate, (Exists, Empty)):
+        return 0
     operator = predicate.operator if isinstance(predicate, Compare) else None
     if isinstance(value, list):
         if (size := known.get(id(value))) is None:
             size = known[id(value)] = _ArraySize(len(encode_value(value)), frozenset(map(type, value)))
         is_quick = (
             isinstance(predicate, Compare)
-            and operator in _PLAIN
+            and (operator in _PLAIN or operator is Operator.NE)
             and comparable_types(predicate.literal).issuperset(size.types)
         )
         return size.bytes // _QUICK if is_quick else size.bytes

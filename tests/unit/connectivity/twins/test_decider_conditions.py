@@ -403,3 +403,13 @@ def test_a_condition_that_compares_very_much_is_refused_soon(value: Any, compari
         assert unreadable == (412, "things:condition.failed")
     twice = f"or({comparison},{comparison},exists(attributes/b))"
     assert harness.status("modify", "/attributes/b", 2, condition=twice) == 204
+
+
+@pytest.mark.parametrize(
+    "comparison", ["exists(attributes/a)", "not(empty(attributes/a))", "ne(attributes/a,2)", "eq(attributes/a,1)"]
+)
+def test_a_condition_with_quick_comparisons_of_a_long_array_is_not_refused(comparison: str) -> None:
+    harness = twin_harness(attributes={"a": [1] * 45_000, "b": 1})
+    many = f"and({','.join([comparison] * 40)})"
+    with at_most(1):
+        assert harness.status("modify", "/attributes/b", 2, condition=many) == 204
