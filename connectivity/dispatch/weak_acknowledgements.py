@@ -23,7 +23,11 @@ from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, Supp
 from mappings.model.signals import Acknowledgement, TwinEvent
 from spark_store.records import PublishedEvent
 
-_NOT_ENRICHED = PublishFailed(SuppressionReason.ENRICHMENT.value, status=500)
+_FAILURES = {
+    reason: PublishFailed(reason.value, status=status)
+    for reason, status in ((SuppressionReason.ENRICHMENT, 500), (SuppressionReason.EXPENSIVE, 400))
+}
+"""The failures of targets that the event may be for, but is not sent to."""
 
 Acknowledge = Callable[[Acknowledgement], object]
 
@@ -90,14 +94,13 @@ class WeakAcknowledgements:
             if not issued and not declared:
                 continue
             matched = cursor.route.interest.filter(context)
-            if matched is SuppressionReason.ENRICHMENT:
-                # The target matches, but its extra fields are not available: a failure.
-                self._expected.update([*issued, *declared])
-                self.note_result(cursor, issued, _NOT_ENRICHED)
-            elif isinstance(matched, SuppressionReason):
-                self._suppressed += issued
-            else:
+            if not isinstance(matched, SuppressionReason):
                 reached.append((cursor, [*issued, *declared], matched))
+            elif (failure := _FAILURES.get(matched)) is not None:
+                self._expected.update([*issued, *declared])
+                self.note_result(cursor, issued, failure)
+            else:
+                self._suppressed += issued
         self._expected.update(label for _, labels, _ in reached for label in labels)
         if not reached:
             self._suppressed += declared
@@ -130,7 +133,7 @@ class WeakAcknowledgements:
 
 
 class _ResultCallback:
-    """Callback of a cursor for the result of an event; missing extra fields are a failure."""
+    """Callback of a cursor for the result of an event; some reasons not to send it are failures."""
 
     __slots__ = ("_cursor", "_labels", "_weak_acks")
 
@@ -138,9 +141,8 @@ class _ResultCallback:
         self._weak_acks, self._cursor, self._labels = weak_acks, cursor, labels
 
     def __call__(self, result: Result) -> None:
-        if result is SuppressionReason.ENRICHMENT:
-            result = _NOT_ENRICHED
-        self._weak_acks.note_result(self._cursor, self._labels, result)
+        failure = _FAILURES.get(result) if isinstance(result, SuppressionReason) else None
+        self._weak_acks.note_result(self._cursor, self._labels, failure or result)
 
     @property
     def is_vain(self) -> bool:

@@ -137,10 +137,14 @@ class TopicFilter:
         if isinstance(seen, SuppressionReason):
             return seen
         namespace = signal_context.signal.entity.namespace
-        answer: S | SuppressionReason = SuppressionReason.NAMESPACE
+        reason = SuppressionReason.NAMESPACE
         for compiled_topic in topics_by_name:
             if not compiled_topic.namespaces or namespace in compiled_topic.namespaces:
                 answer = compiled_topic.answer(seen, signal_context)
-                if answer is not SuppressionReason.FILTER:
+                if answer is SuppressionReason.EXPENSIVE:
+                    reason = answer
+                elif answer is not SuppressionReason.FILTER:
                     return answer
-        return answer
+                elif reason is not SuppressionReason.EXPENSIVE:
+                    reason = answer
+        return reason

@@ -296,3 +296,12 @@ async def test_an_event_without_its_extra_fields_is_skipped_logged_and_a_failure
     assert (other.answers(), other.count("out", "failed")) == ([], 1)
     assert await harness.ended(1) == [REDELIVER]
     assert (is_weak(harness, SENT), statuses(harness)[SENT]) == (False, 500)
+
+
+async def test_an_event_of_which_a_filter_compares_very_much_is_a_failure_that_is_not_retried() -> None:
+    comparisons = ",".join(f"eq(attributes/on,'x{number}')" for number in range(3))
+    topic = f"{EVENTS}?filter=not(or({comparisons}))"
+    harness, other = await site_and_follower(target(topic, issuedAcknowledgementLabel="{{ connection:id }}:sent"))
+    harness.deliver(turn_with_labels(SENT, value=[1] * 45_000))
+    assert await harness.ended(1) == [DROPPED]
+    assert (is_weak(harness, SENT), statuses(harness)[SENT], other.answers()) == (False, 400, [])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from connectivity.targets.signal_context import SuppressionReason
+from connectivity.targets.topic_filter import TopicFilter
 from tests.support.cpu_budget import at_most
-from tests.support.in_process.topic_filter_harness import TopicFilterHarness, interest
+from tests.support.in_process.topic_filter_harness import TopicFilterHarness, interest, topic
+from tests.support.twin_harness import OWNER
 
 
 def test_a_filter_that_compares_very_much_of_an_event_or_of_extra_fields_does_not_delay_others() -> None:
@@ -21,3 +25,16 @@ def test_a_filter_that_compares_very_much_of_an_event_or_of_extra_fields_does_no
             assert plant.judge(interest(many, extra="attributes/a"), event) is SuppressionReason.EXPENSIVE
     twice = f"not(or({comparison},{comparison}))"
     assert plant.received(interest(twice), [large, small]) == [large, small]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_signal_of_which_one_topic_compares_very_much_is_sent_if_another_topic_matches(order: int) -> None:
+    plant = TopicFilterHarness()
+    many = topic("or(" + ",".join(["gt(attributes/a,'z')"] * 200) + ")")
+    large = plant.apply("modify", "/attributes/a", [1] * 45_000)
+
+    def judged(other: str) -> object:
+        return plant.judge(TopicFilter([many, topic(other)][::order], (OWNER,)), large)
+
+    assert judged("exists(attributes/a)") == large
+    assert judged("exists(attributes/b)") is SuppressionReason.EXPENSIVE
