@@ -24,7 +24,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
 from mappings.timestamps import utc_text
 from spark_store import rql
-from spark_store.errors import HistoryUnavailable
+from spark_store.errors import FilterTooExpensive, HistoryUnavailable
 from spark_store.history.event_view import matches
 from spark_store.journal.journal import Journal
 from spark_store.records import Times, event_size
@@ -203,10 +203,16 @@ class _Scan:
     def take(self, events: list[Event]) -> int | None:
         """Add the events that match; return the position before the first one beyond the limit, if any.
 
-        Raises FilterTooExpensive.
+        The same before an event of which the filter compares too much, if others match; else raises FilterTooExpensive.
         """
         for event in events:
-            if matches(self._predicate, self._comparisons, event):
+            try:
+                is_match = matches(self._predicate, self._comparisons, event)
+            except FilterTooExpensive:
+                if not self.found:
+                    raise
+                return event.revision - 1
+            if is_match:
                 if len(self.found) >= self._limit:
                     return event.revision - 1
                 self.found.append(event)

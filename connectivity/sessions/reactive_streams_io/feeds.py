@@ -17,7 +17,7 @@ from mappings.reactive_streams_io import elements
 from mappings.reactive_streams_io.publisher_names import SyntheticName
 
 Write = Callable[[Any], bytes | None]
-"""Encodes an element; None leaves it out."""
+"""Encodes an element; None leaves it out. Raises FeedFailed if the feed cannot continue with it."""
 
 WRITTEN_AT_ONCE = 500
 """Elements that are written before others have their turn: about a millisecond."""
@@ -69,7 +69,14 @@ class EncodedFeed(_FeedOfFeed):
         if self._is_sparse:
             return await self._sparse_page(position, limit, max_bytes)
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
-        raw = [written for each in found.elements if (written := self._write(each)) is not None]
+        raw: list[bytes] = []
+        for each in found.elements:
+            try:
+                written = self._write(each)
+            except FeedFailed as error:
+                return found._replace(elements=raw, then=PageEnd.MORE, fault=error.fault)
+            if written is not None:
+                raw.append(written)
         return found._replace(elements=raw)
 
     async def _sparse_page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:

@@ -87,6 +87,19 @@ async def test_a_filter_that_compares_very_much_in_an_event_fails_soon() -> None
     assert [found.revision for found in page.elements] == [2]
 
 
+async def test_a_history_has_the_events_before_one_of_which_its_filter_compares_very_much() -> None:
+    journal = TemporaryJournal()
+    large = Event(LAMP, 3, event(3).timestamp, "modified", "/attributes/n", b"[%b]" % b",".join([b"1"] * 45_000), b"{}")
+    events = event(1), event(2), large
+    journal.append([Change(events, (fold(events),))])
+    comparisons = ",".join(["gt(attributes/n,'z')"] * 3)
+    feed = opened(journal, filter=f"not(or({comparisons}))")
+    page = await feed.page(0, 10, 1 << 20)
+    assert ([found.revision for found in page.elements], page.position, page.then) == ([1, 2], 2, PageEnd.MORE)
+    with pytest.raises(FeedFailed):
+        await feed.page(page.position, 10, 1 << 20)
+
+
 def opened(journal: TemporaryJournal, **query: Any) -> HistoryFeed:
     return HistoryFeed.open(Store(journal), HistoryQuery(LAMP, **query), NOW)
 

@@ -416,6 +416,18 @@ async def test_a_followed_history_continues_behind_its_last_event(past: list[int
     assert continued == [after]
 
 
+async def test_a_feed_has_the_elements_before_one_that_it_cannot_continue_with() -> None:
+    def write(element: int) -> bytes:
+        if element == 3:
+            raise FeedFailed(Fault(400, "x:y", "too large"))
+        return str(element).encode()
+
+    encoded = EncodedFeed(ListFeed([1, 2, 3, 4]), write)
+    for feed in (encoded, ConcatenatedFeed(encoded, lambda: NOTHING)):
+        page = await feed.page(0, 10, 1 << 20)
+        assert (page.elements, page.fault) == ([b"1", b"2"], Fault(400, "x:y", "too large"))
+
+
 async def test_closing_a_concatenated_feed_during_its_first_feed_opens_no_second_feed() -> None:
     both: ConcatenatedFeed
 
