@@ -13,6 +13,7 @@ import argparse
 import json
 import queue
 import secrets
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ They keep the session, which ends after an hour without a request.
 """
 
 TIMEOUT = 30.0
+
+PAUSE = 1.0
+"""Seconds before a resend that has failed is requested again: its reason may last."""
 
 Request = dict[str, Any]
 Frame = list[Any]
@@ -182,6 +186,8 @@ class Client:
                     raise RequestFailed(frame[3]["error"])
                 else:
                     messages, requests = reader.take(frame)
+                    if requests and frame[1] == 7:
+                        time.sleep(PAUSE)
                     for request in requests:
                         self._send(request)
                     yield from messages

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.streamr_client import OFFSET, Frame, Message, Reader, Request
+from examples.streamr_client import OFFSET, PAUSE, Client, Frame, Message, Reader, Request
 
 PLACE = {"stream": "tanks", "partition": 0}
 SUBSCRIBED = [0, 2, "", PLACE]
@@ -76,6 +77,19 @@ def test_a_resend_that_a_restart_of_the_service_has_ended_is_requested_again() -
     frames = (SUBSCRIBED, ended, unicast(7, 4), broadcast(13, 10), ended, unicast(10, 7), unicast(13, 10), end(5))
     again = [resend_request(resend_last=2), 7, resend_request(resend_from=8), 10, 13]
     assert course(reader, *frames) == [resend_request(resend_last=2), *again]
+
+
+def test_a_resend_that_has_failed_is_requested_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the service cannot read the messages, it refuses each request at once."""
+    client, calls = object.__new__(Client), []
+    failed = [0, 7, "", {**PLACE, "sub": SUB, "status": 503, "error": "the store is unavailable"}]
+    frames = iter([SUBSCRIBED, failed, failed, unicast(7, 4)])
+    monkeypatch.setattr(Client, "_next_frame", lambda *_: next(frames))
+    monkeypatch.setattr(Client, "_send", lambda _, request: calls.append(request["type"]))
+    monkeypatch.setattr(time, "sleep", calls.append)
+    messages = client.follow(Reader("tanks", first_resend={"resend_last": 2}))
+    assert next(messages)[OFFSET] == 7
+    assert calls == ["subscribe", "resend", PAUSE, "resend", PAUSE, "resend"]
 
 
 def test_a_duplicate_message_is_delivered_once() -> None:
