@@ -105,7 +105,8 @@ latter exist as soon as the pipeline has reported them. `connectivity_pipeline_u
 itself. Three metrics exist for [targets](targets.md) of events: `connectivity_target_lag_…`;
 `connectivity_target_parked_things`, which is above 0 while the broker refuses the addresses of some things; and
 `connectivity_target_skipped_total`, the events that a target has missed. A target misses events that the journal trims
-before the target reads them, that the broker can never accept, or whose extra fields are unavailable.
+before the target reads them, that the broker can never accept, whose extra fields are unavailable, or of which the target's
+filter compares too much.
 `connectivity_journal_trimming_up` is 0 while the service cannot trim the journal, because it cannot read the lake, or the
 lake's history differs from the journal's. The log gives the reason (`journal not trimmed`). `connectivity_live_left_out`
 counts messages that the service did not send to a slow session. The next message shows the session that it has missed some,
