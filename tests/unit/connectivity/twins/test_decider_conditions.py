@@ -413,3 +413,11 @@ def test_a_condition_with_quick_comparisons_of_a_long_array_is_not_refused(compa
     many = f"and({','.join([comparison] * 40)})"
     with at_most(1):
         assert harness.status("modify", "/attributes/b", 2, condition=many) == 204
+
+
+@pytest.mark.parametrize("comparison", ["like(attributes/a,'*error*')", "ilike(attributes/a,'*error*')"])
+def test_a_condition_that_searches_a_long_text_for_several_words_is_not_refused(comparison: str) -> None:
+    harness = twin_harness(attributes={"a": "all is well; " * 6_900, "b": 1})
+    several = f"not(or({','.join([comparison] * 15)}))"
+    with at_most(0.3):
+        assert harness.status("modify", "/attributes/b", 2, condition=several) == 204
