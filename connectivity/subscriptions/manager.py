@@ -235,8 +235,7 @@ class SubscriptionManager(ConnectionComponent):
         """Open a subscription and send `created`; a fault of its query is sent at the first request."""
         key = signal.key or new_subscription_id()
         scope = subscriber.scope, signal.kind
-        previous = self._scopes.get(scope, {}).get(key)
-        if previous is not None and not previous.is_closed:
+        if (previous := self._scopes.get(scope, {}).get(key)) is not None and not previous.is_closed:
             # First, so that its replacement needs no additional place.
             self._cancel(previous)
         kind, query, subjects = signal.kind, signal.query, subscriber.subjects
@@ -257,8 +256,7 @@ class SubscriptionManager(ConnectionComponent):
             subscriber.reply.post(ErrorResponse(entity, group_of(entity), fault, signal.headers))
             return
         # Only now: cancelling the last one of a scope may end the scope.
-        now = self._clock()
-        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, now)
+        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, self._clock())
         subscription.quota_entity = None if isinstance(feed, Fault) else entity
         share.take()
         if text is not None:
@@ -283,6 +281,9 @@ class SubscriptionManager(ConnectionComponent):
             about = {"connection": subscriber.reply.connection_id, **log_context(signal.headers)}
             log.exception("feed not opened", entity=str(signal.query.entity), **about)
             return INTERNAL_ERROR
+        except Exception:
+            self._quotas.give_back(None, subscriber.subjects)
+            raise
 
     def request(self, signal: Request, subscriber: Subscriber) -> None:
         """Add demand, or send why it cannot be added."""
@@ -554,8 +555,7 @@ class SubscriptionManager(ConnectionComponent):
         else:
             fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
             ended = subscription.refuse(fault, self._clock())
-        if ended is not None:
-            self._end(subscription, ended)
+        self._end(subscription, ended)
         if not subscription.unconfirmed and subscription.pump is None:
             subscription.posting = None
 

@@ -134,6 +134,21 @@ async def test_subscriptions_beyond_a_quota_are_refused_until_one_ends(rule: Quo
     harness.subscribe()
 
 
+async def test_a_feed_that_cannot_be_opened_uses_no_quota() -> None:
+    """An internal error used a subscription of the quota until the service was restarted."""
+    outcomes: list[Feed | Exception] = [ValueError("a defect"), ListFeed(range(5))]
+
+    def open_feed() -> Feed:
+        if isinstance(outcome := outcomes.pop(0), Exception):
+            raise outcome
+        return outcome
+
+    harness = SubscriptionHarness(open_feed, quotas=[QuotaRule(subjects=("*",), subscriptions=1)])
+    with pytest.raises(ValueError, match="a defect"):
+        harness.subscribe()
+    harness.subscribe()
+
+
 async def test_a_subject_that_cannot_read_an_entity_neither_uses_nor_learns_the_quota_of_its_namespace() -> None:
     feeds: list[Feed | Fault] = [*([NOT_FOUND] * 3), ListFeed([]), ListFeed([]), NOT_FOUND, ListFeed([])]
     harness = SubscriptionHarness(lambda: feeds.pop(0), quotas=[QuotaRule(namespaces=("*",), subscriptions=1)])
