@@ -4,8 +4,7 @@ The engine decides what may be sent (`connectivity.subscriptions.engine`), the f
 (`connectivity.subscriptions.feed`), and the subscriber's reply sends them with the headers of its latest command. An idle
 subscription has no task and no timer: one sweep a second checks those that are due.
 
-A subscription is found by scope, kind and key, and only by clients that share an authorization subject with its subscriber;
-for others it does not exist.
+Only clients that share an authorization subject with its subscriber find a subscription, by scope, kind and key.
 """
 
 from __future__ import annotations
@@ -555,7 +554,8 @@ class SubscriptionManager(ConnectionComponent):
         else:
             fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
             ended = subscription.refuse(fault, self._clock())
-        self._end(subscription, ended)
+        if ended is not None:
+            self._end(subscription, ended)
         if not subscription.unconfirmed and subscription.pump is None:
             subscription.posting = None
 
