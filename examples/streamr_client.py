@@ -37,8 +37,14 @@ They keep the session, which ends after an hour without a request.
 
 TIMEOUT = 30.0
 
-PAUSE = 1.0
-"""Seconds before a resend that has failed is requested again: its reason may last."""
+RETRIED = frozenset({429, 503})
+"""Statuses of failed resends to request again.
+
+429: a quota of subscriptions is used up; 503: the service was restarted, or cannot read the messages now.
+"""
+
+RETRY_PAUSE = 1.0
+"""Seconds before a failed resend is requested again."""
 
 Request = dict[str, Any]
 Frame = list[Any]
@@ -86,8 +92,7 @@ class Reader:
             case 2 if body == self._partition_fields and not self._is_resending:
                 since = self.first_resend if self.last is None else {"resend_from": self.last + 1}
                 return [], [self._resend(since)] if since else []
-            case 7 if isinstance(body, dict) and body.get("sub") == self._sub and body.get("status") == 503:
-                # The service was restarted, or cannot read the messages now.
+            case 7 if isinstance(body, dict) and body.get("sub") == self._sub and body.get("status") in RETRIED:
                 since = self.first_resend if self.last is None else {"resend_from": self.last + 1}
                 return [], [self._resend(since)]
             case 5 | 6 | 7 if isinstance(body, dict) and body.get("sub") == self._sub:
@@ -186,8 +191,8 @@ class Client:
                     raise RequestFailed(frame[3]["error"])
                 else:
                     messages, requests = reader.take(frame)
-                    if requests and frame[1] == 7:
-                        time.sleep(PAUSE)
+                    if frame[1] == 7 and requests:
+                        time.sleep(RETRY_PAUSE)
                     for request in requests:
                         self._send(request)
                     yield from messages

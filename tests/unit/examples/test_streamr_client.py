@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.streamr_client import OFFSET, PAUSE, Client, Frame, Message, Reader, Request
+from examples.streamr_client import OFFSET, RETRY_PAUSE, Client, Frame, Message, Reader, Request
 
 PLACE = {"stream": "tanks", "partition": 0}
 SUBSCRIBED = [0, 2, "", PLACE]
@@ -71,9 +71,11 @@ def test_an_unavailable_gap_is_requested_once(kind: int) -> None:
     assert course(reader, *frames) == [7, resend_request(resend_from=8, resend_to=13), 16, 19]
 
 
-def test_a_resend_that_a_restart_of_the_service_has_ended_is_requested_again() -> None:
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_resend_that_fails_for_a_time_is_requested_again(status: int) -> None:
+    """503: the service was restarted; 429: a quota of subscriptions is used up."""
     reader = Reader("tanks", first_resend={"resend_last": 2})
-    ended = [0, 7, "", {**PLACE, "sub": SUB, "status": 503, "error": "the service was restarted"}]
+    ended = [0, 7, "", {**PLACE, "sub": SUB, "status": status, "error": "try again"}]
     frames = (SUBSCRIBED, ended, unicast(7, 4), broadcast(13, 10), ended, unicast(10, 7), unicast(13, 10), end(5))
     again = [resend_request(resend_last=2), 7, resend_request(resend_from=8), 10, 13]
     assert course(reader, *frames) == [resend_request(resend_last=2), *again]
@@ -89,7 +91,7 @@ def test_a_resend_that_has_failed_is_requested_again_after_a_pause(monkeypatch: 
     monkeypatch.setattr(time, "sleep", calls.append)
     messages = client.follow(Reader("tanks", first_resend={"resend_last": 2}))
     assert next(messages)[OFFSET] == 7
-    assert calls == ["subscribe", "resend", PAUSE, "resend", PAUSE, "resend"]
+    assert calls == ["subscribe", "resend", RETRY_PAUSE, "resend", RETRY_PAUSE, "resend"]
 
 
 def test_a_duplicate_message_is_delivered_once() -> None:
