@@ -34,7 +34,9 @@ _LITERAL_IN_VALUES = _LITERAL + "/?="
 _SEGMENT = re.compile(r"(?:[A-Za-z0-9\-._~!*'(),:$@;+]|%[0-9A-Fa-f]{2})+")
 _VALUE = re.compile(r"(?:[A-Za-z0-9\-._~!*'(),:$@;+/?=]|%[0-9A-Fa-f]{2})*")
 _KEY = re.compile(r"[a-z0-9_-]+")
-_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_WHOLE = re.compile(r"-?[0-9]+")
+_MOST_DIGITS = len(str(UNBOUNDED))
+"""Longer numbers would take long to read."""
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 PACKS = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
@@ -409,10 +411,12 @@ def _entity(type: EntityType, text: str) -> EntityId:
 
 
 def _whole(key: str, text: str) -> int:
-    value = int(text) if _WHOLE.fullmatch(text) else UNBOUNDED + 1
-    if not -UNBOUNDED <= value <= UNBOUNDED:
+    if not _WHOLE.fullmatch(text):
         raise _wrong(f"{key}: found {shorten(text)!r}, expected a whole number")
-    return value
+    if len(text.removeprefix("-")) <= _MOST_DIGITS and -UNBOUNDED <= (value := int(text)) <= UNBOUNDED:
+        return value
+    limit = f"at least {-UNBOUNDED}" if text.startswith("-") else f"at most {UNBOUNDED}"
+    raise _wrong(f"{key}: found {shorten(text)!r}, expected a whole number of {limit}")
 
 
 def _number(key: str, text: str) -> int:
