@@ -72,13 +72,18 @@ class UnknownProperty(QueryError):
 
 
 class FilterTooExpensive(QueryError):
-    """A filter that compares so much of long arrays and texts that it would delay other work."""
+    """A filter that compares so much of long arrays and texts that it would delay other work.
 
-    def __init__(self, found: int, allowed: int) -> None:
+    `revision` is that of the event, if the filter is one of events.
+    """
+
+    def __init__(self, found: int, allowed: int, revision: int | None = None) -> None:
+        texts = "arrays and texts" if revision is None else f"arrays and texts at revision {revision}"
         super().__init__(
-            f"All comparisons of the filter together compare {found} bytes of arrays and texts, expected at most {allowed}.",
+            f"All comparisons of the filter together compare {found} bytes of {texts}, expected at most {allowed}.",
             "Compare long arrays and texts less often.",
         )
+        self.found, self.allowed = found, allowed
 
 
 class InvalidOption(QueryError):

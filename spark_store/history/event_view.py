@@ -17,7 +17,7 @@ from mappings.json_values import parse_json
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Event
 from spark_store import rql
-from spark_store.errors import StoreError
+from spark_store.errors import FilterTooExpensive, StoreError
 from spark_store.history.replay import STATE_PATHS
 from spark_store.records import Snapshot, event_size
 
@@ -40,7 +40,10 @@ def matches(predicate: rql.Predicate, weight: int, event: Event) -> bool:
     """Whether an event matches a filter of this `rql.weight`. Raises FilterTooExpensive."""
     thing = partial_thing(event)
     if weight * event_size(event) > rql.MOST_BYTES:
-        rql.require_quick([predicate], thing)
+        try:
+            rql.require_quick([predicate], thing)
+        except FilterTooExpensive as error:
+            raise FilterTooExpensive(error.found, error.allowed, event.revision) from error
     return rql.evaluate(predicate, thing)
 
 

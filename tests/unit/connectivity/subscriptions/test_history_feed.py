@@ -96,7 +96,7 @@ async def test_a_history_has_the_events_before_one_of_which_its_filter_compares_
     feed = opened(journal, filter=f"not(or({comparisons}))")
     page = await feed.page(0, 10, 1 << 20)
     assert ([found.revision for found in page.elements], page.position, page.then) == ([1, 2], 2, PageEnd.MORE)
-    with pytest.raises(FeedFailed):
+    with pytest.raises(FeedFailed, match="bytes of arrays and texts at revision 3, expected at most"):
         await feed.page(page.position, 10, 1 << 20)
 
 
