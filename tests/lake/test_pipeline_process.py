@@ -222,7 +222,7 @@ def by_hand(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFol
         module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=data_folder.lake))
     )
     monkeypatch.setattr(tables, "prepare", lambda _: None)
-    monkeypatch.setattr(table_maintenance, "optimize", lambda _: None)
+    monkeypatch.setattr(table_maintenance, "optimize", lambda *_: None)
     monkeypatch.setattr(table_maintenance, "vacuum", lambda _: None)
     monkeypatch.setattr(retention, "delete_expired", lambda *_: 17)
     monkeypatch.setattr(snapshots, "take", lambda _: 0)

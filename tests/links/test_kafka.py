@@ -110,7 +110,8 @@ class TestKafka(BrokerBehavior, ByteLimits):
             {
                 "bootstrap.servers": kafka.bootstrap,
                 "compression.type": "zstd",
-                "linger.ms": 2000,
+                # Until it is flushed: on a busy machine three large records take seconds, and must be one batch.
+                "linger.ms": 200_000,
                 **dict.fromkeys(("message.max.bytes", "batch.size"), 120_000_000),
             }
         )
