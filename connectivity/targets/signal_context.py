@@ -53,6 +53,11 @@ class SuppressionReason(Enum):
     ENRICHMENT = "the target's extra fields are unavailable"
     EXPENSIVE = "the target's filter compares too much of long arrays or texts"
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether the signal may be one that the target asks for."""
+        return self in (SuppressionReason.ENRICHMENT, SuppressionReason.EXPENSIVE)
+
 
 S = TypeVar("S", bound=TwinEvent | Live)
 

@@ -97,7 +97,7 @@ class TargetPublisher(SignalPublisher):
         judged = self.interest.filter(signal_context)
         if judged is SuppressionReason.FILTER:
             self.counters.dispatched.note(signal_context.signal)
-        elif judged in (SuppressionReason.ENRICHMENT, SuppressionReason.EXPENSIVE):
+        elif isinstance(judged, SuppressionReason) and judged.is_failure:
             self.counters.dispatched.note(signal_context.signal)
             self.counters.not_filtered.note(signal_context.signal, words=judged.value)
         return judged

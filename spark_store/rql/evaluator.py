@@ -119,24 +119,24 @@ def _bytes_of(predicate: Predicate, document: Document, known: dict[int, _ArrayS
         value = value.get(key)
     if is_reached and isinstance(predicate, (Exists, Empty)):
         return 0
-    operator = predicate.operator if isinstance(predicate, Compare) else None
     if isinstance(value, list):
         if (size := known.get(id(value))) is None:
             size = known[id(value)] = _ArraySize(len(encode_value(value)), frozenset(map(type, value)))
         is_quick = (
             isinstance(predicate, Compare)
-            and (operator in _PLAIN or operator is Operator.NE)
+            and (predicate.operator in _PLAIN or predicate.operator is Operator.NE)
             and comparable_types(predicate.literal).issuperset(size.types)
         )
         return size.bytes // _QUICK if is_quick else size.bytes
     if (
-        not isinstance(predicate, Compare)
-        or operator not in (Operator.LIKE, Operator.ILIKE)
-        or not isinstance(value, str)
+        isinstance(value, str)
+        and isinstance(predicate, Compare)
+        and predicate.operator in (Operator.LIKE, Operator.ILIKE)
     ):
-        return 0
-    is_quick = "?" not in str(predicate.literal.value) and (operator is Operator.LIKE or value.isascii())
-    return len(value) // _QUICK_PATTERN if is_quick else len(value)
+        is_folded = predicate.operator is Operator.ILIKE and not value.isascii()
+        is_quick = "?" not in str(predicate.literal.value) and not is_folded
+        return len(value) // _QUICK_PATTERN if is_quick else len(value)
+    return 0
 
 
 def evaluate(predicate: Predicate, document: Document) -> bool:

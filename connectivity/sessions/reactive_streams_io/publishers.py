@@ -103,7 +103,7 @@ def enriched_encoder(
         twin_event = TwinEvent(*event[:6], headers=_headers(event.headers))
         judged = interest.filter(SignalContext(twin_event, world, now))
         if isinstance(judged, SuppressionReason):
-            if judged in (SuppressionReason.ENRICHMENT, SuppressionReason.EXPENSIVE):
+            if judged.is_failure:
                 log.warning("event omitted", entity=str(entity), revision=event.revision, reason=judged.value)
             return None
         return writer(event._replace(value=judged.value), judged.extra)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ class Spark:
 
     def __init__(self, done: list[str]) -> None:
         self._done = done
-        self.conf = SimpleNamespace(set=lambda *_: None)
 
     def sql(self, statement: str) -> Spark:
         self._done.append(statement.split(maxsplit=1)[0])

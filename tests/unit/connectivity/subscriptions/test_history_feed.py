@@ -72,7 +72,7 @@ def test_an_invalid_filter_is_reported_when_the_feed_is_opened(journal: Temporar
 
 
 async def test_a_filter_that_compares_very_much_in_an_event_fails_soon() -> None:
-    """Two hundred comparisons of an array of 90 KB took twenty seconds, in which the service served nobody."""
+    """Two hundred comparisons of an array of 90 KB took twenty seconds. No other client was served."""
     journal = TemporaryJournal()
     large = Event(LAMP, 2, event(2).timestamp, "modified", "/attributes/n", b"[%b]" % b",".join([b"1"] * 45_000), b"{}")
     events = event(1), large
