@@ -21,6 +21,7 @@ from connectivity.connections.vault import mask
 from connectivity.management.definition import Owner
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.reconciler import (
+    OPEN,
     DesiredConnection,
     FolderReading,
     ReconcileStep,
@@ -159,7 +160,7 @@ class ConnectionRegistry:
                 supervisor.open()
             elif running is not None and target is not None:
                 running.connection = target
-        if ReconcileStep.CLOSE in todo and ReconcileStep.OPEN not in todo:
+        if target is None:
             self.announce_desired()
         return self._supervisors.get(connection_id)
 
@@ -205,7 +206,8 @@ class ConnectionRegistry:
         wanted = self._known.get(connection_id)
         if wanted is None:
             return self._may_hide and connection_id not in self._removed
-        return wanted.running is not None
+        # One with an invalid document, such as a missing secret, opens when that is corrected.
+        return wanted.status == OPEN
 
     async def refresh(self) -> None:
         """Read the folder, and apply changes. Unchanged connections are not touched."""

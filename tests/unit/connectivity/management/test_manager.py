@@ -333,12 +333,14 @@ async def test_a_stored_connection_that_cannot_be_used_any_more_stops_no_other(
         again = await make()
     assert [line["connection"] for line in lines if line["event"] == "stored connection cannot be used"] == ["depot"]
     assert again.done() == ["open other"]
+    assert again.may_be_open("depot"), "its targets go on where they were"
     status = again.manager.status("depot")
     assert (status["connectionStatus"], status["liveStatus"]) == ("open", "misconfigured")
     assert "DEPOT_PASSWORD" in status["problems"][0]
     fault = await refused(again.manager.open("depot", "ada"))
     assert error_of(fault) == (400, "connectivity:connection.configuration.invalid")
     await again.manager.close("depot", "ada")
+    assert not again.may_be_open("depot")
     closed = again.manager.status("depot")
     assert (closed["connectionStatus"], closed["liveStatus"]) == ("closed", "misconfigured")
     assert closed["problems"] == status["problems"], "the reason is still true"
