@@ -47,6 +47,7 @@ from connectivity.management.client import Backoff
 from connectivity.management.connection_test import run_connection_test
 from connectivity.management.manager import ConnectionManager
 from connectivity.management.permission_requests import PermissionRequests
+from connectivity.management.reconciler import OPEN
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.secret_watcher import SecretWatcher
 from connectivity.management.subscription_table import SubscriptionTable
@@ -230,6 +231,7 @@ class Service:
     def _watch_metrics(self) -> None:
         """Have each scrape read the gauges of all parts."""
         monitor = self.monitor
+        monitor.watch_unusable(self._unusable_connections)
         monitor.watch_subscriptions(lambda: self.subscriptions)
         for figures in (
             self.subscriptions.figures,
@@ -319,6 +321,12 @@ class Service:
             "jobs": self.jobs.problems,
             "lake": self.pipeline.details,
         }
+
+    def _unusable_connections(self) -> Iterator[str]:
+        """Yield the connections that should be open, but whose documents are invalid."""
+        for wanted in self.registry.known.values():
+            if wanted.connection is None and wanted.status == OPEN:
+                yield wanted.id
 
     def _file_problems(self) -> list[str]:
         """Return the problems of connection files, that of an unreadable folder first."""

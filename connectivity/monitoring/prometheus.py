@@ -61,7 +61,8 @@ class PrometheusRegistry:
         self._meters: dict[str, Meter] = {}
         self._closed: dict[str, Meter] = {}
         """The meters of closed connections, which may be opened again."""
-        self.registry.register(_Connections(self._meters, self._closed))
+        self._connections = _Connections(self._meters, self._closed)
+        self.registry.register(self._connections)
         build = Info(
             "connectivity_build", "The versions of the service and of Python, as labels.", registry=self.registry
         )
@@ -132,6 +133,10 @@ class PrometheusRegistry:
             for meter in self._meters.values():
                 meter.log.expire()
 
+    def watch_unusable(self, unusable: Callable[[], Iterable[str]]) -> None:
+        """Set the source of the connections that cannot be opened because of their documents, which are down."""
+        self._connections.unusable = unusable
+
     def watch_subscriptions(self, subscriptions: Callable[[], Iterable[OpenSubscription]]) -> None:
         """Set the source of the open subscriptions, which each scrape reads."""
         self.registry.register(_Subscriptions(subscriptions, self._meters))
@@ -173,6 +178,7 @@ class _Connections(Collector):
     def __init__(self, meters: Mapping[str, Meter], closed: Mapping[str, Meter]) -> None:
         self._meters = meters
         self._closed = closed
+        self.unusable: Callable[[], Iterable[str]] = tuple
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         deliveries = CounterMetricFamily(
@@ -197,6 +203,9 @@ class _Connections(Collector):
                 skipped.add_metric([connection_id, target], number)
         for connection_id, meter in self._meters.items():
             up.add_metric([connection_id], meter.is_up)
+        for connection_id in self.unusable():
+            if connection_id not in self._meters:
+                up.add_metric([connection_id], 0)
         yield from (deliveries, events, skipped, up)
 
 

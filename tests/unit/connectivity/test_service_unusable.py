@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from connectivity.config.settings import Settings
 from connectivity.service import Service
@@ -62,3 +63,14 @@ async def test_its_targets_keep_their_positions_until_it_is_closed(service: Serv
     assert service.dispatch.event_publisher.has_targets
     await service.management.close("depot", "ada")
     assert not service.dispatch.event_publisher.has_targets
+
+
+async def test_its_metrics_say_that_it_is_down_until_it_is_closed(service: Service) -> None:
+    assert _is_down(service)
+    await service.management.close("depot", "ada")
+    assert not _is_down(service)
+
+
+def _is_down(service: Service) -> bool:
+    shown = generate_latest(service.monitor.registry).decode().splitlines()
+    return 'connectivity_connection_up{connection="depot"} 0.0' in shown
