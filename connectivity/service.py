@@ -297,7 +297,7 @@ class Service:
         known = self.registry.known.values()
         supervisors = {running.connection.id: running for running in self.registry}
         wanted = [connection.id for connection in known if connection.running is not None]
-        has_tried = self.registry.has_looked and all(
+        has_tried = self.registry.looked.is_set() and all(
             (running := supervisors.get(connection_id)) is not None and running.attempted.is_set()
             for connection_id in wanted
         )
@@ -441,7 +441,14 @@ async def _run(settings: Settings, settings_file: Path | None = None) -> None:
 async def _serve(settings: Settings, settings_file: Path | None, listening: socket.socket) -> None:
     service = Service(settings, settings_file=settings_file)
     parts = (service.eraser, service.management, service.search_requests)
-    app = application(service.monitor, service.readiness, settings.api, *parts, permissions=service.permission_requests)
+    app = application(
+        service.monitor,
+        service.readiness,
+        settings.api,
+        *parts,
+        permissions=service.permission_requests,
+        looked=service.registry.looked,
+    )
     server = server_of(app, settings.api)
     stopped_by: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in stop_signals():

@@ -13,10 +13,10 @@ Handlers return finished bytes: results of `ConnectionManager` are encoded once,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import get_origin
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response, params
 
 from connectivity.api import connections, health, operations, search
 from connectivity.api import permissions as checks
@@ -47,8 +47,12 @@ def application(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     *,
     permissions: PermissionRequests | None = None,
+    looked: asyncio.Event | None = None,
 ) -> FastAPI:
-    """Return the application with its services. `sleep` is how long wrong tokens wait."""
+    """Return the application with its services. `sleep` is how long wrong tokens wait.
+
+    Requests about connections wait for `looked`: until then, the service does not know all of them.
+    """
     settings = settings or ApiSettings()
     bounds = BodyLimits(settings.max_body, settings.read_timeout.total_seconds())
     app = FastAPI(
@@ -63,7 +67,7 @@ def application(
     install(app)
     app.include_router(health.router(monitor, readiness))
     if management is not None:
-        app.include_router(connections.router(management, bounds))
+        app.include_router(connections.router(management, bounds), dependencies=_after(looked))
         app.include_router(operations.router(management))
     if searches is not None:
         app.include_router(search.router(searches))
@@ -75,6 +79,11 @@ def application(
     app.add_middleware(Authenticator, settings=settings, sleep=sleep)
     app.add_middleware(ResponseMiddleware)
     return app
+
+
+def _after(event: asyncio.Event | None) -> Sequence[params.Depends]:
+    """Return the dependency on an event, if there is one."""
+    return [Depends(event.wait)] if event is not None else []
 
 
 def _add_openapi_route(app: FastAPI, needs_token: bool) -> None:

@@ -68,8 +68,8 @@ class ConnectionRegistry:
         self._known: dict[str, DesiredConnection] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._settling: set[asyncio.Task[None]] = set()
-        self.has_looked = False
-        """Whether the folder has been read: until then there may be unknown connections."""
+        self.looked = asyncio.Event()
+        """Set when the folder has been read: until then there may be unknown connections."""
         self.folder_problem = ""
         """The folder and why it cannot be read, as long as that is so."""
         self._is_stale = False
@@ -222,7 +222,7 @@ class ConnectionRegistry:
             # Validation runs scripts, each in a process of its own, while connections go on.
             reading = await asyncio.to_thread(self._read, reload)
         except FolderUnavailable as error:
-            self.has_looked = True
+            self.looked.set()
             if not self.folder_problem:
                 running = "; running connections stay open" if self._supervisors else ""
                 hint = f"create it, or set connections_dir{running}"
@@ -242,7 +242,7 @@ class ConnectionRegistry:
                 self._may_hide = bool(loaded.problems)
                 self.announce_desired()
             self.folder_problem = ""
-            self.has_looked = True
+            self.looked.set()
         await self._write_notes()
 
     def _read(self, reload: bool) -> tuple[LoadedFolder, Mapping[str, str]] | None:

@@ -331,7 +331,7 @@ async def test_validation_does_not_block_the_event_loop(
     harness.write("one.json", document())
     changes = asyncio.ensure_future(harness.changes())
     await wait_until(begun.is_set, 60)
-    assert (changes.done(), harness.registry.has_looked) == (False, False)
+    assert (changes.done(), harness.registry.looked.is_set()) == (False, False)
     may_end.set()
     assert await changes == ["open one"]
-    assert harness.registry.has_looked
+    assert harness.registry.looked.is_set()
