@@ -69,7 +69,7 @@ class SubscriptionTable:
         are several).
         """
         # More characters would confirm a guess of those that are not shown.
-        found = list(islice((it for it in self._streams if _is_meant(it.key, prefix)), 2))
+        found = list(islice((it for it in self._streams if _is_meant(it, prefix)), 2))
         if not found:
             raise OperationRefused(_unknown(prefix))
         if len(found) > 1:
@@ -81,7 +81,7 @@ class SubscriptionTable:
         log.info(
             "subscription cancelled",
             connection=live.connection_id,
-            subscription=live.key[:SHOWN],
+            subscription=_shown_id(live),
             entity=_entity(live),
             by=by,
         )
@@ -89,7 +89,7 @@ class SubscriptionTable:
 
     def _row(self, live: ActiveSubscription) -> Mapping[str, Any]:
         return {
-            "id": live.key[:SHOWN],
+            "id": _shown_id(live),
             "connection": live.connection_id,
             "entity": _entity(live),
             "demand": live.demand,
@@ -98,8 +98,19 @@ class SubscriptionTable:
         }
 
 
-def _is_meant(key: str, prefix: str) -> bool:
-    return key == prefix or (bool(prefix) and key[:SHOWN].startswith(prefix))
+def _is_meant(live: ActiveSubscription, prefix: str) -> bool:
+    is_whole = live.key == prefix and not live.peer.has_session
+    return is_whole or (bool(prefix) and _shown_id(live).startswith(prefix))
+
+
+def _shown_id(live: ActiveSubscription) -> str:
+    """Return the ID by which operators name a subscription: the first characters of its own.
+
+    In a session, its own ID is a number or the name of a stream, which other sessions use too.
+    """
+    if not live.peer.has_session:
+        return live.key[:SHOWN]
+    return f"{hash((live.peer.scope, live.kind, live.key)) & 0xFF_FFFF_FFFF:010x}"
 
 
 def _entity(live: ActiveSubscription) -> str | None:

@@ -132,6 +132,19 @@ async def test_the_rest_of_an_id_cannot_be_found_by_longer_and_longer_prefixes()
     assert setup.rows() == []
 
 
+async def test_subscriptions_of_two_sessions_with_the_same_id_are_ended_separately() -> None:
+    """A session protocol numbers the streams of each session, or names them by what they subscribe to."""
+    setup = SubscriptionsSetup()
+    for session in ("one", "two"):
+        peer = Subscriber(setup.reply, READER, ("rabbit", session), has_session=True)
+        setup.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, "tank-9/0"), peer)
+    first, second = (row["id"] for row in setup.rows())
+    assert (first + second).isalnum(), "the ID is safe in a path and as an argument"
+    assert (await setup.refusal("tank-9/0"))[:2] == (404, "connectivity:subscription.notfound")
+    setup.cancel(first)
+    assert [row["id"] for row in setup.rows()] == [second]
+
+
 async def test_an_ended_subscription_is_not_in_the_table() -> None:
     setup = SubscriptionsSetup()
     await setup.request(setup.subscribe(), UNBOUNDED)
