@@ -125,8 +125,10 @@ def is_label(text: str) -> bool:
 
 
 def new_subscription_id() -> str:
-    """Return an ID that cannot be guessed: 128 random bits, safe in a URL."""
-    return secrets.token_urlsafe(16)
+    """Return an ID that cannot be guessed: 128 random bits, safe in a URL and as an argument of a command."""
+    while (made := secrets.token_urlsafe(16)).startswith("-"):
+        pass
+    return made
 
 
 def new_correlation_id() -> str:

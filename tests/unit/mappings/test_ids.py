@@ -86,6 +86,13 @@ def test_ids_are_made_of_128_random_bits_and_safe_in_a_url() -> None:
     assert new_correlation_id() != new_correlation_id()
 
 
+def test_a_subscription_id_is_no_option_of_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators give its first characters to a command."""
+    made = iter(("-k3Vd9QpAk3Vd9QpAk3Vd9", "k3Vd9QpAk3Vd9QpAk3Vd9Q"))
+    monkeypatch.setattr("mappings.ids.secrets.token_urlsafe", lambda _: next(made))
+    assert new_subscription_id() == "k3Vd9QpAk3Vd9QpAk3Vd9Q"
+
+
 def test_a_correlation_id_is_a_random_uuid() -> None:
     for _ in range(64):
         made = uuid.UUID(text := new_correlation_id())
