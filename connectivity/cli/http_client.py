@@ -122,7 +122,7 @@ def parse_service_address(url: str) -> ServiceAddress:
     extra = parts.query or parts.fragment or re.search(r"[\x00-\x20\x7f]", url)
     if "@" in parts.netloc:
         raise BadAddress(f"expected an address without a user name; pass the token in {TOKEN_VARIABLE} or --token-file")
-    if parts.scheme not in ("http", "https") or not host or not host.isascii() or extra:
+    if parts.scheme not in ("http", "https") or not host or not url.isascii() or extra:
         raise BadAddress(f"found the address {url!r}, expected http://host:port; fix --url")
     return ServiceAddress(host, (443 if is_secure else 80) if port is None else port, parts.path.rstrip("/"), is_secure)
 
@@ -290,7 +290,7 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
         ) from None
     except ConnectionRefusedError:
         raise ServiceUnreachable(f"{place.display_url}: connection refused; start the service, or fix --url") from None
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         raise ServiceUnreachable(f"{place.display_url}: unknown host; fix --url, {URL_VARIABLE} or api.host") from None
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message

@@ -41,7 +41,7 @@ async def serve(connection: Connection, link: AnyLink, context: ssl.SSLContext |
     uri = connection.broker_uri
     try:
         listening = await bind(uri.host, uri.port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         await link.close()
         raise listen_error(error, uri.host, uri.port) from error
     except BaseException:
@@ -84,8 +84,11 @@ def _warn_if_expired(connection_id: str, certificate: str) -> None:
             log.warning("certificate has expired", connection=connection_id, expired=expiry.isoformat())
 
 
-def listen_error(error: OSError, host: str, port: int) -> LinkError:
+def listen_error(error: OSError | UnicodeError, host: str, port: int) -> LinkError:
     """Return the error for a port that cannot be listened at, with the system's error text."""
+    if isinstance(error, UnicodeError):
+        # A name with an empty part or a very long one is not looked up.
+        return NotConnected(Detail.UNKNOWN_HOST, f"{host}: {error}")
     words = f"cannot listen at {host}:{port}: {os.strerror(error.errno) if error.errno else error}".lower()
     if isinstance(error, socket.gaierror):
         return NotConnected(Detail.UNKNOWN_HOST, f"{host}: {error.strerror}")
@@ -106,8 +109,8 @@ async def probe_port(connection: Connection) -> ProbeReport:
         server = await asyncio.get_running_loop().create_server(
             asyncio.Protocol, uri.host, uri.port, start_serving=False
         )
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, UnicodeError) or error.errno != errno.EADDRINUSE:
             raise listen_error(error, uri.host, uri.port) from error
         note = f"port {uri.port} is already in use, possibly by this connection itself"
     else:

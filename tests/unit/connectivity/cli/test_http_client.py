@@ -131,8 +131,9 @@ def test_an_unreachable_service_raises_an_error_with_the_address() -> None:
     with pytest.raises(ServiceUnreachable, match="connection refused; start the service, or fix --url") as found:
         ServiceClient(parse_service_address(url)).get("connections")
     assert url in str(found.value)
-    with pytest.raises(ServiceUnreachable, match="unknown host"):
-        ServiceClient(parse_service_address("http://nowhere.invalid")).get("connections")
+    for name in ("nowhere.invalid", "api..example"):
+        with pytest.raises(ServiceUnreachable, match="unknown host"):
+            ServiceClient(parse_service_address(f"http://{name}")).get("connections")
 
 
 def test_a_server_without_tls_is_reported_from_one_with() -> None:

@@ -20,6 +20,7 @@ def authority() -> trustme.CA:
     ("uri", "kind", "detail"),
     [
         ("ws://no-such-host.invalid:8765", NotConnected, Detail.UNKNOWN_HOST),
+        ("ws://depot..example:8765", NotConnected, Detail.UNKNOWN_HOST),
         ("ws://192.0.2.1:8765", NotConnected, Detail.REFUSED),
     ],
 )
