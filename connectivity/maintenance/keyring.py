@@ -32,6 +32,7 @@ from spark_store.errors import CommitFailed, StoreError
 from spark_store.files import sync_path
 from spark_store.journal import connections
 from spark_store.journal.journal import Journal
+from spark_store.journal.reader import expect_journal
 from spark_store.records import AuditEntry, StoredRevision
 
 log = structlog.get_logger(__name__)
@@ -170,6 +171,8 @@ def rotate_offline(settings: Settings, by: str) -> RotationResult:
             "found no key, expected secrets.key, secrets.key_file, or one that the service has created; nothing has changed"
         )
     try:
+        # In another folder there would be nothing to encrypt, and the former keys would seem unneeded.
+        expect_journal(data_dir / "journal.db")
         with open_journal(data_dir) as journal:
             return _rotate(journal, vault, by)
     except CommitFailed as error:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
 from connectivity.maintenance.keyring import KEY_FILE_NAME, add_key, read_key_file
-from connectivity.security.keys import KEY_BYTES, key_id, read_key
+from connectivity.security.keys import KEY_BYTES, key_id, key_text, read_key
 from connectivity.store.folder_lock import lock_folder
 from tests.support.sealed_journal import OLD, SECRETS, fill, opened
 
@@ -73,3 +73,14 @@ def test_a_rotation_that_cannot_start_reports_its_reason(settings: Path) -> None
     assert locked.stderr.endswith("expected none; stop that service or choose another data_dir\n")
     (folder / KEY_FILE_NAME).chmod(0o644)
     assert run("rotate", "--settings", settings).exit_code == 2
+
+
+def test_a_rotation_without_a_journal_is_refused_and_creates_nothing(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a wrong data folder, the operator would discard the former keys."""
+    monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", key_text(OLD))
+    ended = run("rotate", "--settings", settings)
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert "journal.db: found no journal" in ended.stderr
+    assert not (settings.parent / "data").exists()
