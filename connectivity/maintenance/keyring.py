@@ -57,11 +57,26 @@ def keys_of(settings: Settings) -> Sequence[bytes]:
     keys = [read_key(named.key.get_secret_value())] if named.key is not None else []
     if named.key_file is not None:
         keys += read_key_file(named.key_file, "secrets.key_file")
-    if own.exists():
+    if _exists(own, "data_dir"):
         keys += read_key_file(own, "data_dir")
     keys += [read_key(key.get_secret_value()) for key in named.old_keys]
     redaction.remember_own(map(key_text, keys))
     return list(dict.fromkeys(keys))
+
+
+def _exists(file: Path, setting: str) -> bool:
+    """Whether there is such a file.
+
+    Raises SettingsError, which names `setting`, if it cannot be looked up.
+    """
+    try:
+        return file.exists()
+    except OSError as error:
+        raise _unreadable(file, setting, error) from error
+
+
+def _unreadable(file: Path, setting: str, error: OSError) -> SettingsError:
+    return SettingsError(f"{setting} {file}: expected a readable key file, found: {error.strerror}")
 
 
 def read_key_file(file: Path, setting: str) -> list[bytes]:
@@ -77,7 +92,7 @@ def read_key_file(file: Path, setting: str) -> list[bytes]:
             lines = opened.read(_MAX_FILE_BYTES).decode("ascii").split()
         keys = [read_key(line) for line in lines]
     except OSError as error:
-        raise SettingsError(f"{setting} {file}: expected a readable key file, found: {error.strerror}") from error
+        raise _unreadable(file, setting, error) from error
     except ValueError:
         # The text is not quoted: it may be a key with a typing error.
         keys = []
@@ -95,7 +110,7 @@ def add_key(file: Path, key: bytes) -> None:
     or one that cannot be written.
     """
     file = Path(os.path.realpath(file))
-    earlier = read_key_file(file, "key file") if file.exists() else []
+    earlier = read_key_file(file, "key file") if _exists(file, "key file") else []
     written = "".join(f"{key_text(each)}\n" for each in (key, *earlier))
     draft = file.with_name(f".{file.name}.new")
     try:

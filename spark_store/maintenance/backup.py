@@ -88,8 +88,11 @@ def _check(source: Lake, folder: Path, earlier: Path | None) -> None:
             raise OutputUnusable(f"{folder}: found files in it, expected a folder that is new or empty")
     except OSError as error:
         raise OutputUnusable(f"{folder}: expected a folder: {error.strerror}") from error
-    if earlier is not None and not (earlier / MANIFEST).is_file():
-        raise OutputUnusable(f"{earlier}: found no {MANIFEST}, expected a complete earlier backup")
+    try:
+        if earlier is not None and not (earlier / MANIFEST).is_file():
+            raise OutputUnusable(f"{earlier}: found no {MANIFEST}, expected a complete earlier backup")
+    except OSError as error:
+        raise OutputUnusable(f"{earlier}: expected a complete earlier backup: {error.strerror}") from error
 
 
 def _empty(folder: Path, is_new: bool) -> None:

@@ -47,6 +47,12 @@ def test_a_folder_that_cannot_be_used_is_reported(data: Path) -> None:
     assert "expected a folder outside the data folder" in ended.stderr
 
 
+def test_an_earlier_backup_that_cannot_be_looked_up_is_reported(data: Path, tmp_path: Path) -> None:
+    ended = backup(data, str(tmp_path / "copy"), "--like", str(tmp_path / ("x" * 300)))
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert ended.stderr.endswith("expected a complete earlier backup: File name too long\n")
+
+
 def test_settings_that_cannot_be_used_are_reported(data: Path, tmp_path: Path) -> None:
     ended = backup(data, str(tmp_path / "copy"), "--settings", str(tmp_path / "none.yaml"))
     assert ended.exit_code == 2

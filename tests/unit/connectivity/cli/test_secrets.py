@@ -84,3 +84,18 @@ def test_a_rotation_without_a_journal_is_refused_and_creates_nothing(
     assert (ended.exit_code, ended.stdout) == (1, "")
     assert "journal.db: found no journal" in ended.stderr
     assert not (settings.parent / "data").exists()
+
+
+def test_a_path_that_cannot_be_looked_up_is_reported(tmp_path: Path) -> None:
+    """Like one in a folder of another user, which root's tests can look up."""
+    long = tmp_path / ("x" * 300)
+    for arguments in (("new-key", "--file", long), ("rotate", "--settings", _settings_for(long))):
+        ended = run(*arguments)
+        assert (ended.exit_code, ended.stdout) == (2, "")
+        assert ended.stderr.endswith("File name too long\n")
+
+
+def _settings_for(data: Path) -> Path:
+    file = data.with_name("settings.yaml")
+    file.write_text(f"data_dir: {data}\n")
+    return file
