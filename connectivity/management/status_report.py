@@ -6,6 +6,7 @@ misconfigured after its broker has rejected its address, until the next confirme
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -68,10 +69,16 @@ def source_statuses(connection: Connection, client: ConnectionClient) -> Iterato
         for address in source.addresses:
             if client.lifecycle.state is ConnectionState.OPEN:
                 yield ResourceStatus("source", name, Status.OPEN, f"Consumer started at {_at(since)}", since, address)
-            elif error is not None and error.detail in _OF_ADDRESSES and address in error.text:
+            elif error is not None and error.detail in _OF_ADDRESSES and _is_about(error.text, address):
                 yield ResourceStatus("source", name, Status.MISCONFIGURED, str(error), since, address)
             else:
                 yield ResourceStatus("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)
+
+
+def _is_about(text: str, address: str) -> bool:
+    """Whether an error is about an address, which it quotes, or which it begins with."""
+    place = r"(?:^|, |; |(?<!vhost )(?<!user )')"
+    return re.search(rf"{place}{re.escape(address)}(?:'|, |: )", text) is not None
 
 
 def target_statuses(

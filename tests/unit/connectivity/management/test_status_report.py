@@ -178,6 +178,25 @@ async def test_status_7_8_a_queue_that_is_missing_makes_its_source_misconfigured
     assert report["liveStatus"] == "misconfigured"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NOT_FOUND - no queue 'gone' in vhost 'more'",
+        "queue 'gone': ACCESS_REFUSED - access to queue 'gone' in vhost 'more' refused for user 'more'",
+        "gone: Broker: Unknown topic or partition",
+        "other, gone: Not authorized in this realm",
+    ],
+)
+async def test_status_7_8_a_source_is_not_misconfigured_because_its_name_is_in_the_error(text: str) -> None:
+    running = Running(source("gone"), source("in"), source("go"), source("more"), pauses=Backoff(60, 60))
+    running.broker.refusal = ConnectionRefused(Detail.MISSING_ADDRESS, text)
+    with capture_logs():
+        running.supervisor.open()
+        await until(lambda: running.supervisor.status is Status.MISCONFIGURED)
+    report = running.supervisor.status_report()
+    assert [part["status"] for part in report["sourceStatus"]] == ["misconfigured", *["unknown"] * 3]
+
+
 async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_a_message_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
