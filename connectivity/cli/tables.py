@@ -50,16 +50,19 @@ def connections(found: object) -> list[TableRow]:
 
 
 def live(found: object) -> TableRow:
-    """Return the status of a connection as one row."""
+    """Return the status of a connection as a row, with the details of the first part with this status."""
     status = _object(found)
-    first = next(iter(objects(status.get("clientStatus"))), {})
+    parts = [each for name in _RESOURCES for each in objects(status.get(name))]
+    decisive = next(
+        (each for each in parts if each.get("status") == status.get("liveStatus")), parts[0] if parts else {}
+    )
     return {
         "id": status.get("connectionId"),
         "wanted": status.get("connectionStatus"),
         "is": status.get("liveStatus"),
         "recovery": status.get("recoveryStatus"),
         "since": status.get("connectedSince"),
-        "details": first.get("statusDetails"),
+        "details": decisive.get("statusDetails"),
     }
 
 

@@ -46,6 +46,19 @@ def test_a_status_is_a_row_and_one_for_each_resource() -> None:
     assert (source["what"], source["address"], source["since"]) == ("source", "cmd", "T")
 
 
+def test_the_details_of_a_connection_are_those_of_the_part_that_decides_its_status() -> None:
+    up = {"type": "client", "status": "open", "statusDetails": "connected"}
+    failed = {"type": "client", "status": "failed", "statusDetails": "timeout: no answer"}
+    target = {"type": "target", "status": "misconfigured", "statusDetails": "missing address: queue 'a'"}
+    for live, clients, targets, details in (
+        ("open", [up, up], [], "connected"),
+        ("failed", [up, failed], [target], "timeout: no answer"),
+        ("misconfigured", [up], [target], "missing address: queue 'a'"),
+    ):
+        status = {"liveStatus": live, "clientStatus": clients, "targetStatus": targets}
+        assert tables.live(status)["details"] == details
+
+
 def test_counters_that_have_counted_nothing_are_left_out() -> None:
     inbound, responses = tables.metrics(METRICS)
     assert list(inbound.values()) == ["inbound", None, "consumed", "success", 3, 120, 800, "2026-02-03T10:01:07Z"]
