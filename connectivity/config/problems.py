@@ -28,6 +28,7 @@ _EXPECTED: Mapping[str, str] = {
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
     "int_type": "a whole number",
+    "invalid_key": "a name that is a string",
     "mapping_type": "an object",
     "model_attributes_type": "an object",
     "model_type": "an object",

@@ -53,17 +53,24 @@ def load_settings(file: Path | None = None) -> Settings:
     except ValidationError as error:
         problems += (_explain(details, content, file) for details in error.errors(include_url=False))
     except UnreadableVariable as error:
-        problems.append(f"{_variable_of(error)}: expected JSON, or one variable for each setting in it")
+        problems.append(_explain_unreadable(error))
     else:
         if not problems:
             return settings
     raise SettingsError("\n".join(problems))
 
 
-def _variable_of(error: UnreadableVariable) -> str:
-    """The library names the field in its message, and nothing else does."""
+def _explain_unreadable(error: UnreadableVariable) -> str:
+    """Return the line for a variable that is not JSON.
+
+    The library names only its group, and the cause of the error has its text.
+    """
     field = re.search(r'field "(\w+)"', str(error))
-    return PREFIX + (field[1].upper() if field else "…")
+    group, text = PREFIX + (field[1].upper() if field else "…"), getattr(error.__cause__, "doc", None)
+    names = [name for name, value in os.environ.items() if value == text and name.upper().startswith(f"{group}__")]
+    if names and os.environ.get(group) != text:
+        return f"{', '.join(names)}: expected JSON"
+    return f"{group}: expected JSON, or one variable for each setting in it"
 
 
 def _explain(details: Any, content: Mapping[str, Any], file: Path | None) -> str:
@@ -77,7 +84,9 @@ def _explain(details: Any, content: Mapping[str, Any], file: Path | None) -> str
     found = show(steps[-1] if details["input"] == steps[-1] else value)
     expected = expected_of(details["type"], details.get("ctx", {}), details["msg"])
     hint = nearest_choice(value, expected)
-    if steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
+    if details["type"] == "missing":
+        found, expected = "nothing", "this setting"
+    elif steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
         found = "an invalid token"
     elif steps[0] == "secrets" or (tuple(steps) in _ADDRESSES and re.search("[@;?]", str(value))):
         found = "an invalid value"

@@ -496,6 +496,10 @@ def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
 def test_a_variable_for_a_whole_group_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API", "port 5")
     assert problems() == ["CONNECTIVITY_API: expected JSON, or one variable for each setting in it"]
+    monkeypatch.setenv("CONNECTIVITY_API__TOKENS", "[{name: a}]")
+    monkeypatch.setenv("CONNECTIVITY_API", "{}")
+    assert problems() == ["CONNECTIVITY_API__TOKENS: expected JSON"]
+    monkeypatch.delenv("CONNECTIVITY_API__TOKENS")
     monkeypatch.setenv("CONNECTIVITY_API", '{"port": "x"}')
     assert problems() == ['api.port (CONNECTIVITY_API): found "x", expected a whole number']
 

@@ -48,7 +48,9 @@ def test_tokens_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> Non
     ("tokens", "problem"),
     [
         ([{"name": "a"}], "api.tokens[0].token"),
+        ([{"name": "a"}], "found nothing, expected this setting"),
         ([{"token": WORD}], "api.tokens[0].name"),
+        ([{"token": WORD}], "found nothing, expected this setting"),
         ([{"name": "a b", "token": WORD}], "api.tokens[0].name"),
         ([{"name": "a", "token": "s3cr3t"}], "a token of at least 16 characters"),
         ([{"name": "a", "token": WORD, "role": "root"}], "expected one of: read, write, admin"),
