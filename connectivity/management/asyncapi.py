@@ -73,7 +73,7 @@ class _Part:
             self._add_target(f"{self.key}-target-{index}", target)
 
     def _add_source(self, name: str, source: Source) -> None:
-        commands = {_slug(mapper): self._message(mapper, _headers_read(source)) for mapper in _mappers(source)}
+        commands = _by_key((mapper, self._message(mapper, _headers_read(source))) for mapper in _mappers(source))
         replies = self._replies(source)
         if replies and not self.broker.is_listener:
             address, parameters = _address(source.reply_target.address, {})
@@ -92,11 +92,11 @@ class _Part:
     def _add_target(self, name: str, target: Target) -> None:
         address, parameters = _address(target.address, {})
         headers = _described(target.header_mapping)
-        messages = {
-            _slug(f"{topic}-{mapper}"): self._published(topic, mapper, headers)
+        messages = _by_key(
+            (f"{topic}-{mapper}", self._published(topic, mapper, headers))
             for topic in target.topics
             for mapper in _mappers(target)
-        }
+        )
         self._add_channel(name, address, parameters, messages)
         self.operations[f"{name}-send"] = self._operation("send", name, messages, target.qos)
 
@@ -133,11 +133,11 @@ class _Part:
             return {}
         headers = _described(reply.header_mapping)
         meanings = {kind.value: _ANSWERS[kind] for kind in reply.expected_response_types} | {"event": _EVENT}
-        return {
-            _slug(f"{mapper}-{kind}"): self._message(mapper, headers) | {"summary": meaning}
+        return _by_key(
+            (f"{mapper}-{kind}", self._message(mapper, headers) | {"summary": meaning})
             for mapper in _mappers(source)
             for kind, meaning in meanings.items()
-        }
+        )
 
     def _published(self, topic: str, mapper: str, headers: Document) -> Document:
         """The signals of one topic of a target."""
@@ -250,6 +250,14 @@ def _described(mapping: Mapping[str, str]) -> Document:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "value"
+
+
+def _by_key(messages: Iterable[tuple[str, Document]]) -> dict[str, Document]:
+    """Return messages by keys like their texts; different texts have different keys."""
+    found: dict[str, Document] = {}
+    for text, message in messages:
+        found[_free_key(text, found)] = message
+    return found
 
 
 def _free_key(text: str, taken: Container[str]) -> str:

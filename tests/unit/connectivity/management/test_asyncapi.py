@@ -113,6 +113,15 @@ def test_a_target_sends_a_message_for_each_topic() -> None:
     assert set(message["headers"]["properties"]) == {"site", "severity"}
 
 
+def test_topics_that_differ_only_in_signs_are_separate_messages() -> None:
+    topics = [f"_/_/things/twin/events?filter=gt(attributes/load,{load})" for load in ("1", "-1")]
+    target = {"address": "out", "topics": topics, "qos": 1, "authorizationContext": ["acme:x"]}
+    document = of({**mqtt(), "targets": [target]})
+    messages = document["channels"]["site-target-0"]["messages"]
+    assert [each["summary"] for each in messages.values()] == [f"Signals of the topic `{it}`." for it in topics]
+    assert len(document["operations"]["site-target-0-send"]["messages"]) == 2
+
+
 def test_the_schema_of_a_ditto_message_describes_its_members() -> None:
     schema = of(mqtt())["components"]["schemas"]["Ditto"]
     assert {"topic", "headers", "path", "value", "status", "revision"} <= set(schema["properties"])
