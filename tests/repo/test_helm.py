@@ -509,6 +509,12 @@ def test_a_listener_s_port_is_that_of_its_connection() -> None:
         assert values["connections"][each["name"]]["uri"].endswith(f":{each['port']}")
 
 
+def test_clients_can_connect_to_the_path_of_the_listener() -> None:
+    """A path has no wildcards: clients would have to request the asterisk itself."""
+    values = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    assert values["connections"]["dashboards"]["sources"][0]["addresses"] == ["/dashboards"]
+
+
 def values_of_the_page(folder: Path) -> list[str]:
     """Return Helm's options for the values that the page on Kubernetes shows."""
     page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
