@@ -10,6 +10,7 @@ from mappings.ids import EntityType
 _TEXT = {"type": "string"}
 _OPEN = {"type": "object"}
 _AT = {"type": "string", "format": "date-time"}
+_AT_OR_NULL = {"type": ["string", "null"], "format": "date-time"}
 
 CONNECTION_EXAMPLE = {
     "id": "depot-7",
@@ -139,8 +140,9 @@ ERASURE_EXAMPLE = {
     "id": 1,
     "entity_type": "thing",
     "entity": "acme.site:lamp-7",
-    "by": "anna",
-    "asked_at": "2026-02-03T09:12:40Z",
+    "seq": 4711,
+    "requested_at": "2026-02-03T09:12:40Z",
+    "requested_by": "anna",
     "journal_done": None,
     "lake_done": None,
 }
@@ -273,7 +275,19 @@ def schemas() -> dict[str, Any]:
                 "by": {"type": "string", "maxLength": 512, "description": "The requester."},
             },
         },
-        "Erasure": _OPEN,
+        "Erasure": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "integer"},
+                "entity_type": {"enum": [type.value for type in EntityType]},
+                "entity": _TEXT,
+                "seq": {"type": "integer", "description": "The number of the last erased event."},
+                "requested_at": _AT,
+                "requested_by": _TEXT,
+                "journal_done": _AT_OR_NULL,
+                "lake_done": _AT_OR_NULL,
+            },
+        },
         "Erasures": {"type": "array", "items": ref("Erasure")},
         "Health": {"type": "object", "required": ["status"], "properties": {"status": _TEXT}},
         "Error": _error(),
