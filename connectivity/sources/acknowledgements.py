@@ -138,8 +138,8 @@ class SourceAckRequests:
     def __init__(self, includes: Sequence[str], functions: str | None) -> None:
         self._includes = tuple(includes)
         self._functions = functions
-        if functions is not None:
-            _filter_template("none", functions)
+        self.names = _filter_template("none", functions).names if functions is not None else frozenset[str]()
+        """The placeholders in the filter."""
 
     def apply(self, headers: dict[str, Any], channel: str, context: PlaceholderContext) -> None:
         """Update `requested-acks` in the headers of a signal."""

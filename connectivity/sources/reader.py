@@ -154,7 +154,7 @@ class SourceReader:
             else None
         )
         self._maps_headers = bool(route.header_mapping)
-        names = route.header_mapping.names
+        names = route.header_mapping.names | (self._requests.names if self._requests is not None else frozenset())
         self._needs_topic = any(name.startswith("topic:") for name in names)
         self._needs_features = "feature:id" in names
 

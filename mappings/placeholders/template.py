@@ -44,7 +44,7 @@ class Scope(Enum):
     """The place of a template, and the prefixes that are allowed there."""
 
     COMMON = (
-        "addresses and header mappings of targets, outgoing conditions",
+        "addresses and header mappings of targets, outgoing conditions, filters of acknowledgement requests",
         "header entity thing thing-json feature topic resource time request connection",
     )
     SOURCE = (

@@ -122,6 +122,17 @@ def test_a_mapping_may_use_topic_feature_sender_and_connection() -> None:
     }
 
 
+def test_a_filter_of_acknowledgement_requests_may_use_topic_and_features() -> None:
+    functions = "fn:filter(topic:action,'eq','modify') | fn:filter(feature:id,'eq','bulb')"
+    by = reader(acknowledgementRequests={"includes": ["site:seen"], "filter": functions})
+    commands = [
+        command("modify", "/features/bulb/properties/on", True),
+        command("modify", "/features/fan/properties/on", True),
+        command("delete", "/features/bulb"),
+    ]
+    assert [read(by, each).headers["requested-acks"] for each in commands] == [["site:seen"], [], []]
+
+
 @pytest.mark.parametrize(
     ("payload", "features"),
     [
