@@ -132,11 +132,15 @@ def _message(found: Mapping[str, str], payload: bytes, content_type: ContentType
     if not subject:
         raise _missing(SUBJECT)
     validate_subject(subject)
+    if "//" in f"/{subject}/":
+        raise _invalid_header(SUBJECT, subject, "a subject without empty parts between slashes")
     direction = found.get(DIRECTION, "").lower()
     if direction not in _BOXES:
         raise _invalid_header(DIRECTION, direction, "TO or FROM")
     headers = normalize({name: value for name, value in found.items() if name not in _PARTS}, mapped=True)
     feature = found.get(FEATURE)
+    if feature and "/" in feature:
+        raise _invalid_header(FEATURE, feature, "the ID of a feature, without slashes")
     place = format_pointer(("features", feature)) if feature else ""
     path = f"{place}/{_BOXES[direction]}/messages/{subject}"
     value = validate_payload(_value(payload, content_type))

@@ -58,6 +58,27 @@ def test_a_subject_is_one_that_the_ditto_protocol_knows_too(subject: str, status
     assert caught.value.fault.error == "messages:subject.invalid"
 
 
+@pytest.mark.parametrize("status", [{}, {"status": "200"}], ids=["message", "answer"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ditto-message-subject", "lamps//turn"),
+        ("ditto-message-subject", "/turn"),
+        ("ditto-message-subject", "turn/"),
+        ("ditto-message-feature-id", "bulb/2"),
+        ("ditto-message-feature-id", "/"),
+    ],
+)
+def test_a_subject_or_feature_that_the_path_of_a_message_cannot_have_is_refused(
+    name: str, value: str, status: dict[str, str]
+) -> None:
+    """A client of the Ditto protocol could not read the message, or not answer it."""
+    with pytest.raises(DecodeError) as caught:
+        read(mapper("RawMessage"), b"on", {**HEADERS, name: value, **status})
+    assert caught.value.fault.error == "connectivity:message.mapping.failed"
+    assert f"'{name}' is '{value}'" in caught.value.fault.message
+
+
 @pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream"])
 @pytest.mark.parametrize("status", [{}, {"status": "200"}], ids=["message", "answer"])
 def test_a_value_is_no_larger_than_the_ditto_protocol_has_it(status: dict[str, str], content_type: str) -> None:
