@@ -30,9 +30,9 @@ class NormalizedCodec(PayloadMapper):
 
     A message has the changed values at their place in the thing, with `thingId`, `_modified` and `_revision`. The rest of
     the event is under `_context`. Live events have neither revision nor time: `_revision` and `_modified` are null, and
-    absent if the event is a merge. The message of a deleted thing has `thingId` and `_deleted`. The mapper merges extra
-    fields into the message, and leaves out members that a merge deletes. The mapper writes no other signals (responses,
-    messages, subscriptions), and reads no deliveries.
+    absent if the event is a merge. The message of a deleted thing has `_deleted` in place of values. The mapper merges
+    extra fields into the message, also into that of a deletion, and leaves out members that a merge deletes. The mapper
+    writes no other signals (responses, messages, subscriptions), and reads no deliveries.
     """
 
     options = (
@@ -75,14 +75,13 @@ class NormalizedCodec(PayloadMapper):
             return {}
         is_merge = topic.action == "merged"
         time = message.get("timestamp")
-        document: dict[str, Any] = {"thingId": f"{topic.namespace}:{topic.name}"}
+        extra = message.get("extra")
+        own = {"thingId": f"{topic.namespace}:{topic.name}"}
+        document = merge_objects(own, extra if isinstance(extra, Mapping) else {})
         if topic.action == "deleted":
             document |= {"_deletedFields": {format_pointer(place): time}} if place else {"_deleted": time}
         else:
-            extra = message.get("extra")
-            document = merge_objects(
-                merge_objects(document, extra if isinstance(extra, Mapping) else {}), _at(place, message)
-            )
+            document = merge_objects(document, _at(place, message))
             if is_merge and self._shows_deleted:
                 gone = {format_pointer(path): time for path in _deleted_paths(place, message.get("value"))}
                 document |= {"_deletedFields": gone} if gone else {}

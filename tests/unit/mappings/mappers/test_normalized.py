@@ -73,6 +73,17 @@ def test_extra_fields_are_merged_in_and_changed_fields_take_precedence() -> None
     assert written["features"] == {"bulb": {}}
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [("/", "_deleted"), ("/attributes/on", "_deletedFields")], ids=["the thing", "a part"]
+)
+def test_extra_fields_are_merged_into_the_message_of_a_deletion(path: str, name: str) -> None:
+    event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "deleted", path, None, {}, b'{"attributes":{"site":"hall"}}')
+    (envelope,) = write(mapper("Normalized", {"includeDeletedFields": True}), event)
+    written = json.loads(envelope.payload)
+    assert written["attributes"] == {"site": "hall"}
+    assert name in written
+
+
 def test_the_documented_mapper_definition_writes_deleted_fields() -> None:
     codec = load_codec("Normalized")
     assert isinstance(codec, PayloadMapper)
