@@ -132,7 +132,7 @@ def _check_topic(path: str, topic: TargetTopic, connection: Connection) -> Itera
     if topic.filter is not None:
         yield from _check_filter(path, topic.filter)
     if topic.extra_fields is not None:
-        yield from check_template(path, topic.extra_fields, Scope.COMMON)
+        yield from check_template(path, topic.extra_fields, Scope.EXTRA_FIELDS)
         yield from _check_selector(path, topic.extra_fields)
 
 

@@ -58,6 +58,7 @@ class Scope(Enum):
     ENFORCEMENT_INPUT_ADDRESS = ("the enforcement input of a broker without headers (MQTT 3.1.1)", "source")
     ENFORCEMENT_FILTER = ("enforcement filters", "entity thing policy")
     LABEL = ("acknowledgement labels and a Kafka consumer group", "connection")
+    EXTRA_FIELDS = ("extra fields of targets", "header entity thing thing-json feature topic resource time request")
     OPERAND = ("operands in the filter of a target", "topic resource time entity thing feature header")
 
     def __init__(self, place: str, prefixes: str) -> None:

@@ -114,6 +114,14 @@ def test_a_problem_with_an_unknown_property_of_a_filter_names_the_position(docum
     assert "position 27" in only(validate(document)).expected
 
 
+@pytest.mark.parametrize("name", ["connection:id", "source:address"])
+def test_a_placeholder_that_never_has_a_value_in_extra_fields_is_a_problem(document: dict[str, Any], name: str) -> None:
+    document["targets"][0]["topics"] = [f"_/_/things/twin/events?extraFields=attributes/{{{{ {name} }}}}"]
+    found = only(validate(document))
+    assert (found.path, found.code) == ("targets[0].topics[0]", "placeholder:unresolved")
+    assert found.expected == "placeholders and functions that are allowed in extra fields of targets"
+
+
 def test_a_missing_field_is_explained(document: dict[str, Any]) -> None:
     del document["sources"][0]["addresses"]
     found = only(validate(document))
