@@ -42,14 +42,14 @@ def unsafe_in_address(value: str, *, is_key: bool = False) -> str | None:
 def resolve_address(template: Template, context: PlaceholderContext, key_mark: str | None = None) -> str | None:
     """Return the address of a template, its first value if there are several.
 
-    None if the template is unresolved or deleted: then nothing is published. `key_mark`: after it, the operator's text is
-    followed by a key, which may be any readable text, also an empty one. Raises UnsafeAddress for a value that an address
-    cannot contain, and Unresolved for one that a function cannot process.
+    None if the template is unresolved or deleted: then nothing is published. `key_mark`: after its first occurrence follows
+    a key, which may be any readable text, also an empty one. Raises UnsafeAddress for a value that an address cannot
+    contain, and Unresolved for one that a function cannot process.
     """
     if template.literal is not None:
         return template.text
     if (repeated := template.repeated(context)) is not None:
-        return _require_safe(repeated, f"header:{template.header}")
+        return _require_safe(repeated, f"header:{template.header}", key_mark=key_mark)
     address: list[str] = []
     is_key = False
     for part in template.parts:
@@ -65,8 +65,9 @@ def resolve_address(template: Template, context: PlaceholderContext, key_mark: s
         if part.text == _PATH and not is_key:
             value = _path(value)
         else:
-            _require_safe(value, part.text, is_key=is_key)
+            _require_safe(value, part.text, is_key=is_key, key_mark=key_mark)
         address.append(value)
+        is_key = is_key or (key_mark is not None and key_mark in value)
     return "".join(address) if address else None
 
 
@@ -75,8 +76,11 @@ def _path(value: str) -> str:
     return value if value == "/" else f"/{_require_safe(value.removeprefix('/'), _PATH)}"
 
 
-def _require_safe(value: str, expression: str, *, is_key: bool = False) -> str:
+def _require_safe(value: str, expression: str, *, is_key: bool = False, key_mark: str | None = None) -> str:
     reason = unsafe_in_address(value, is_key=is_key)
+    if reason is not None and not is_key and key_mark is not None and key_mark in value:
+        before, _, key = value.partition(key_mark)
+        reason = unsafe_in_address(before) or unsafe_in_address(key, is_key=True)
     if reason is None:
         return value
     raise UnsafeAddress(

@@ -282,6 +282,15 @@ def test_rule_2_4_the_key_of_a_kafka_address_may_be_any_text(key: str) -> None:
     assert keyed.count("failed") == 0
 
 
+@pytest.mark.parametrize("address", ["{{ header:reply-to }}", "{{ header:reply-to | fn:trim() }}"])
+@pytest.mark.parametrize("type", ["kafka", "amqp-091"])
+def test_the_key_in_an_address_of_a_client_may_be_any_text(type: str, address: str) -> None:
+    keyed = way({"address": address, "addressPattern": "answers/*"}, type=type)
+    assert keyed.addresses(response(reply_to="answers/acme.site:pump#1")) == ["answers/acme.site:pump#1"]
+    for refused in ("#answers/pump", "/pump#1", "$answers/pump#1", "answers/pump\n#1", "answers#1"):
+        assert keyed.publishes(response(reply_to=refused)) == ()
+
+
 @pytest.mark.parametrize(
     "address", ["answers{{ header:key }}", "answers#{{ header:key }}", "{{ header:key }}/{{ header:key }}"]
 )
