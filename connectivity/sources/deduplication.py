@@ -112,10 +112,13 @@ def _name_of_key(key: str, scope: str, inbound: InboundDelivery) -> DeliveryName
 
 
 def _idempotency_key(*headers: Headers) -> str | None:
-    """Return the `idempotency-key` of the first headers that have one, in upper or lower case."""
+    """Return the `idempotency-key` of the first headers that have one, in upper or lower case.
+
+    An empty one is none.
+    """
     length = len(IDEMPOTENCY_KEY)
     for names in headers:
         for name in names:
-            if len(name) == length and name.lower() == IDEMPOTENCY_KEY:
-                return str(names[name])
+            if len(name) == length and name.lower() == IDEMPOTENCY_KEY and (key := str(names[name])):
+                return key
     return None

@@ -310,3 +310,10 @@ async def test_each_key_identifies_one_command_of_a_source(harness: ConnectionHa
     harness.deliver(turn(1, idempotency_key="k-1"), turn(2, idempotency_key="k-2"))
     await harness.settled(2)
     assert harness.values() == [1, 2]
+
+
+async def test_commands_with_an_empty_key_are_different_commands(harness: ConnectionHarness) -> None:
+    for value in (True, False):
+        harness.deliver(turn(value, idempotency_key=""))
+    await harness.settled(2)
+    assert harness.values() == [True, False]
