@@ -16,7 +16,7 @@ import msgspec
 
 from mappings.text_cache import cached_if_short
 
-_CHARSET = re.compile(r";.?charset=(?P<name>[^;]*)$", re.IGNORECASE)
+_CHARSET = re.compile(r";\s*charset=(?P<name>[^;]*)", re.IGNORECASE)
 
 UTF_8 = "utf-8"
 

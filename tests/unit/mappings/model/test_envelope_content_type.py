@@ -18,6 +18,8 @@ from tests.support.table import each_row
         ("Text/Plain; Charset=ISO-8859-1", ContentType("text/plain", "iso8859-1")),
         ("text/plain;charset=utf-16", ContentType("text/plain", "utf-16")),
         ('text/plain; charset="latin-1"', ContentType("text/plain", "iso8859-1")),
+        ("text/plain; charset=ISO-8859-1; format=flowed", ContentType("text/plain", "iso8859-1")),
+        ("text/plain;  format=flowed ;\tcharset=ISO-8859-1 ", ContentType("text/plain", "iso8859-1")),
         ("text/plain; charset=klingon", ContentType("text/plain")),
         ("text/plain; charset=", ContentType("text/plain")),
         ("text/plain; charset=\0", ContentType("text/plain")),
