@@ -20,6 +20,9 @@ _CHARSET = re.compile(r";\s*charset=(?P<name>[^;]*)", re.IGNORECASE)
 
 UTF_8 = "utf-8"
 
+_ESCAPE = 0x1B
+"""The byte by which text in ISO-2022-JP and ISO-2022-KR switches between character sets."""
+
 _NO_CHARSETS = frozenset(
     {"idna", "mbcs", "oem", "palmos", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}
 )
@@ -54,7 +57,7 @@ class Envelope(msgspec.Struct, frozen=True):
         """Return a payload of text in UTF-8, converted from the charset of its content type."""
         payload = self.payload
         # As in `to_utf8`, without looking for the header, which most text does not need.
-        is_plain = payload.isascii() and payload.find(0) < 0
+        is_plain = payload.isascii() and payload.find(0) < 0 and payload.find(_ESCAPE) < 0
         if is_plain or (content_type := self.header("content-type")) is None:
             return payload
         return to_utf8(payload, parse_content_type(content_type))
@@ -92,10 +95,11 @@ def parse_content_type(text: str) -> ContentType:
 def to_utf8(payload: bytes, content_type: ContentType) -> bytes:
     """Convert text from the charset of its content type; bytes that are no such text stay as they are.
 
-    Most charsets have the characters of ASCII at the same places, and text in the others has bytes beyond those, or zeros:
-    a text in ASCII with their name is no text of theirs.
+    Most charsets have the characters of ASCII at the same places, and text in the others has bytes beyond those, zeros or
+    escapes: a text in ASCII with their name is no text of theirs.
     """
-    if content_type.charset == UTF_8 or (payload.isascii() and payload.find(0) < 0):
+    is_plain = payload.isascii() and payload.find(0) < 0 and payload.find(_ESCAPE) < 0
+    if content_type.charset == UTF_8 or is_plain:
         return payload
     try:
         return payload.decode(content_type.charset).encode()

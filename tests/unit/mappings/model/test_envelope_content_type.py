@@ -69,6 +69,8 @@ def test_anything_is_some_content_type(text: str) -> None:
         ("application/json; charset=utf-16", b'"in ASCII"', '"in ASCII"'),
         ("application/json; charset=utf-16-le", '"a"'.encode("utf-16-le"), '"a"'),
         ("application/json; charset=cp500", '"a"'.encode("cp500"), '"a"'),
+        ("application/json; charset=iso-2022-jp", '"日本"'.encode("iso-2022-jp"), '"日本"'),
+        ("application/json; charset=ISO-2022-KR", '"한국"'.encode("iso-2022-kr"), '"한국"'),
         ("application/json", '"Grüße"'.encode(), '"Grüße"'),
         ("application/json; charset=klingon", '"Grüße"'.encode(), '"Grüße"'),
         ("application/json; charset=us-ascii", '"Grüße"'.encode(), '"Grüße"'),
