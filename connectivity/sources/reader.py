@@ -199,7 +199,7 @@ class SourceReader:
                 subjects, identity = self._sender(delivery)
         except MappingError as error:
             known = self._known_subjects(delivery)
-            return DecodedDelivery((), known, *self._unreadable(error, delivery, self.route, is_read=False))
+            return DecodedDelivery((), known, *self._unreadable(error, delivery, known, self.route, is_read=False))
         for route, prefix in self._routes_with_prefix:
             is_read = False
             try:
@@ -209,7 +209,7 @@ class SourceReader:
                 is_read = True
                 signals = [self._complete(signal, delivery, subjects, identity) for signal in decoded]
             except Exception as error:
-                unreadable = unreadable or self._unreadable(error, delivery, route, is_read)
+                unreadable = unreadable or self._unreadable(error, delivery, subjects, route, is_read)
             else:
                 dropped += not signals
                 for number, signal in enumerate(signals):
@@ -236,7 +236,7 @@ class SourceReader:
             is_read = True
             signals = [ReceivedSignal(self._complete(each, delivery, subjects, identity), route) for each in decoded]
         except Exception as error:
-            return DecodedDelivery((), subjects, *self._unreadable(error, delivery, route, is_read))
+            return DecodedDelivery((), subjects, *self._unreadable(error, delivery, subjects, route, is_read))
         return DecodedDelivery(signals, subjects)
 
     def refusal(self, entity: EntityId | None, identity: str | None) -> Fault | None:
@@ -249,7 +249,12 @@ class SourceReader:
         return None
 
     def _unreadable(
-        self, error: Exception, delivery: Delivery, route: ReplyTargetPublisher, is_read: bool
+        self,
+        error: Exception,
+        delivery: Delivery,
+        subjects: tuple[str, ...],
+        route: ReplyTargetPublisher,
+        is_read: bool,
     ) -> _ReadError:
         """Return the error of this route's mapper. `is_read`: it has decoded the delivery."""
         answers = route.mapper.answers
@@ -257,12 +262,12 @@ class SourceReader:
         by = route if own else self._default
         is_enforced = not isinstance(error, _NotEnforced) and not isinstance(error.__cause__, _NotEnforced)
         if isinstance(error, DecodeError):
-            response = self._error_response(error.fault, delivery, error.headers, error.entity, error.group)
+            response = self._error_response(error.fault, delivery, subjects, error.headers, error.entity, error.group)
             return _ReadError(
                 replace(response, channel=error.channel) if error.channel == "live" else response, by, is_enforced
             )
         if isinstance(error, MappingError):
-            return _ReadError(self._error_response(error.fault, delivery), by, is_enforced)
+            return _ReadError(self._error_response(error.fault, delivery, subjects), by, is_enforced)
         # An internal error; a redelivery would fail in the same way.
         log.error(
             "delivery not readable",
@@ -272,7 +277,7 @@ class SourceReader:
             mapper=route.mapper.name,
             **log_context(delivery.envelope.headers),
         )
-        return _ReadError(self._error_response(INTERNAL_ERROR, delivery), by, is_enforced)
+        return _ReadError(self._error_response(INTERNAL_ERROR, delivery, subjects), by, is_enforced)
 
     def _sender(self, delivery: Delivery) -> tuple[tuple[str, ...], str | None]:
         """Return the sender's subjects, and the identity that enforcement compares. Raises _NotEnforced."""
@@ -422,6 +427,7 @@ class SourceReader:
         self,
         fault: Fault,
         delivery: Delivery,
+        subjects: tuple[str, ...],
         headers: Mapping[str, Any] | None = None,
         entity: EntityId | None = None,
         group: str = "things",
@@ -436,11 +442,13 @@ class SourceReader:
         known = self._transport_headers(delivery)
         if self.route.header_mapping:
             try:
-                mapped = self.route.header_mapping.apply(self._context(delivery, entity=entity))
+                mapped = self.route.header_mapping.apply(self._context(delivery, subjects=subjects, entity=entity))
             except MappingError:
                 mapped = {}
             known = _merge(readable(mapped, mapped=True), known)
         known = _merge(own, known)
+        if subjects:
+            known["ditto-originator"] = subjects[0]
         try:
             require_size(known)
         except DecodeError as error:

@@ -400,6 +400,23 @@ def test_case_50_the_answer_to_an_unreadable_payload_keeps_transport_and_mapped_
     }
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [b"no json", turn(True, timeout="soon"), command("modify", "/attributes/on", True, name="lamp-8"), b"x" * 1001],
+    ids=["unreadable", "a header", "enforcement", "too large"],
+)
+def test_the_response_to_a_refused_message_may_be_addressed_by_its_sender(payload: bytes) -> None:
+    by_sender = reader(
+        1000,
+        authorizationContext=["device:{{ header:device_id }}"],
+        headerMapping={"reply-key": "desk/{{ request:subjectId }}"},
+        enforcement=BY_HEADER,
+    )
+    headers = error_of(by_sender, payload, {"device_id": "acme.site:lamp-7"}).headers
+    assert headers["reply-key"] == "desk/device:acme.site:lamp-7"
+    assert headers["ditto-originator"] == "device:acme.site:lamp-7"
+
+
 def test_headers_about_the_delivery_are_not_in_responses() -> None:
     error = error_of(reader(), b"no json", {"mqtt.topic": "in/lamp-7", "kafka.key": "k", "lang": "en"})
     assert {"mqtt.topic", "kafka.key"}.isdisjoint(error.headers)
@@ -408,7 +425,7 @@ def test_headers_about_the_delivery_are_not_in_responses() -> None:
 
 def test_the_headers_of_an_error_response_are_limited_like_those_of_a_command() -> None:
     error = error_of(reader(), b"no json", {"note": "x" * 6000, "reply-to": "desk/4", "correlation-id": "c-1"})
-    assert error.headers == {"reply-to": "desk/4", "correlation-id": "c-1"}
+    assert error.headers == {"reply-to": "desk/4", "correlation-id": "c-1", "ditto-originator": OWNER}
 
 
 def test_an_unreadable_message_refers_to_the_thing_in_the_transport_headers() -> None:
