@@ -257,8 +257,9 @@ def _default(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "delete",
     "()",
-    "Deletes the result for any piped value: the service leaves out the header, or does not send the message. No later "
-    "function can replace the deleted result.",
+    "Deletes the result for any piped value: the service leaves out the header, or does not send the message. "
+    "`fn:default` does not replace the deleted result; `fn:split` and `fn:join` make it unresolved, and `fn:format` makes "
+    "it the empty text.",
     Example("{{ header:lang | fn:delete() }}", {"lang": "de"}, ResolutionState.DELETED),
 )
 def _delete(arguments: Sequence[Argument]) -> Stage:

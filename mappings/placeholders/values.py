@@ -191,8 +191,8 @@ PLACEHOLDERS: dict[str, Placeholder] = {
         Placeholder(
             "header",
             ("<name>",),
-            "A header, in upper or lower case: of the transport message (inbound) or of the signal (outbound). An array "
-            "gives several values.",
+            "A header, in upper or lower case: of the transport message (inbound) or of the signal (outbound). The array of "
+            "`requested-acks` gives several values; the service converts arrays in custom headers to text.",
             _header,
         ),
         Placeholder(

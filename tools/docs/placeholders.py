@@ -31,8 +31,9 @@ An expression has one of three outcomes:
 | unresolved | there is no value; `fn:default` can replace it | the message is not sent | the header is left out |
 | deleted | `fn:delete` was called | the message is not sent | the header is left out |
 
-A template joins its texts and the results of its expressions. If one part is unresolved, the whole template is unresolved;
-the template leaves out deleted parts. If several parts have several values, the result has every combination.
+A template joins its texts and the results of its expressions. If one part is unresolved, the whole template is unresolved.
+The template leaves out deleted parts; it is itself deleted only if no other part remains. If several parts have several
+values, the result has every combination.
 
 Texts in arguments are in single or double quotes. A quote of the same kind inside the text needs a backslash before it; the
 backslash remains in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of
