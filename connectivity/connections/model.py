@@ -474,7 +474,10 @@ class Connection(DocumentModel):
         examples=[2],
     )
     failover_enabled: StrictBool = Field(
-        default=True, description="Whether to reconnect after a lost link.", examples=[True]
+        default=True,
+        description="Whether to reconnect after a lost link. A link that the service itself renews, such as for "
+        "redeliveries, is not lost.",
+        examples=[True],
     )
     validate_certificates: StrictBool = Field(
         default=True, description="TLS: whether the broker's certificate and host name are checked.", examples=[True]

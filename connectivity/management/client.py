@@ -150,7 +150,8 @@ class ConnectionClient:
             if self.lifecycle.state is ConnectionState.CLOSING:
                 return
             self.link = None
-            if not self._connection.failover_enabled:
+            # A link that ends itself, for redeliveries, is not lost.
+            if not self._connection.failover_enabled and not isinstance(error, LinkRenewed):
                 self._log.warning("connection lost, failover disabled", reason=str(error))
                 self._write(_BAD, f"Connection failed due to: {error}. Will not reconnect.")
                 return

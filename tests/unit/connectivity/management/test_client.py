@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from connectivity.connections.lifecycle import ConnectionState, Status
 from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import ConnectionRefused, Detail, LinkError, LinkRenewed, NotConnected
 from connectivity.management.client import Backoff
 from connectivity.targets.outbox import MAX_FAILED_LINKS
 from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, Done, Link, OutboundMessage
@@ -293,6 +293,17 @@ async def test_without_failover_a_first_try_that_fails_is_the_only_one() -> None
         await until(running.supervisor.attempted.is_set)
         await pause(500)
     assert (running.supervisor.status, running.supervisor.clients[0].lifecycle.tries) == (Status.FAILED, 1)
+
+
+async def test_without_failover_a_link_that_ends_itself_for_redeliveries_is_replaced() -> None:
+    running = await Running.opened(failoverEnabled=False)
+    (renewed,) = running.broker.links
+    with capture_logs():
+        renewed.die(LinkRenewed(Detail.CONNECTING, "reconnecting for redelivery: a delivery was requeued"))
+        await until(lambda: running.broker.links)
+        await running.open_again()
+    running.send(*numbered(1))
+    assert await running.answered(1) == ["1"]
 
 
 async def test_a_link_that_fails_to_publish_is_closed_and_replaced(
