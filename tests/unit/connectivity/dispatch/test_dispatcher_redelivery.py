@@ -219,6 +219,18 @@ async def test_on_off_on_under_one_name_are_three_commands_also_before_they_are_
     assert harness.values() == [True, False, True]
 
 
+async def test_a_request_with_a_key_in_two_records_of_a_log_adds_demand_once(harness: ConnectionHarness) -> None:
+    subscribed = await harness.ask(streaming("subscribeForPersistedEvents", {"fromHistoricalRevision": 1}))
+    harness.deliver(*[turn(number) for number in range(5)])
+    asked = streaming("request", {**subscribed["value"], "demand": 2}, idempotency_key="k")
+    for offset in (7, 9):
+        delivery = harness.delivery(asked, f"kafka:topic/0/{offset}")
+        delivery.position = "topic/0", offset
+        harness.handle(delivery)
+    (stream,) = harness.streams
+    assert stream.demand == 2
+
+
 async def test_a_request_and_a_cancel_with_one_key_are_two_commands(harness: ConnectionHarness) -> None:
     subscribed = await harness.ask(streaming("subscribeForPersistedEvents", {}))
     value = subscribed["value"]
