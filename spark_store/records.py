@@ -210,9 +210,9 @@ class DeliveryName(NamedTuple):
     """The identity of a delivery across redeliveries.
 
     Connection, source index, the broker's name and the hash of the payload. For MQTT the name is the packet identifier; with
-    an `idempotency-key` header it is that key, on every broker. Brokers reuse names: only the last delivery under a name can
-    be redelivered. `partition` and `offset` are those of a delivery from a log, such as Kafka's; else empty. `digest` is
-    empty for all names but the broker's own.
+    an `idempotency-key` header it is that key, on every broker, and the source is 0. Brokers reuse names: only the last
+    delivery under a name can be redelivered. `partition` and `offset` are those of a delivery from a log, such as Kafka's;
+    else empty. `digest` is empty for all names but the broker's own.
     """
 
     connection: str

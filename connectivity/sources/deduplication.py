@@ -106,9 +106,8 @@ def _key_of_idempotency(
 
 def _name_of_key(key: str, scope: str, inbound: InboundDelivery) -> DeliveryName:
     hashed = blake2b(scope.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return DeliveryName(
-        inbound.route.connection_id, inbound.route.index, f"key:{key}:{hashed}", b"", *inbound.delivery.position
-    )
+    # The client may send its message again over another source, or an edit may move its source.
+    return DeliveryName(inbound.route.connection_id, 0, f"key:{key}:{hashed}", b"", *inbound.delivery.position)
 
 
 def _idempotency_key(*headers: Headers) -> str | None:

@@ -16,6 +16,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import Journal
 from spark_store.records import PastQuery, PastState
 from tests.support.in_process.service import (
+    OWNER,
     ConfirmingLink,
     ConnectionHarness,
     command,
@@ -316,6 +317,16 @@ async def test_a_key_is_valid_for_its_sender_and_its_path_only() -> None:
     await harness.settled(7)
     assert harness.values() == [1, 2, 4]
     assert harness.values(EntityId(EntityType.THING, "acme.site", "lamp-8")) == [3]
+
+
+@pytest.mark.parametrize(("subject", "values"), [(OWNER, [1]), ("acme:other", [1, 1])])
+async def test_a_key_is_valid_for_all_sources_with_the_same_subjects(subject: str, values: list[int]) -> None:
+    harness = ConnectionHarness(source("in"), source("in", subject))
+    await harness.has_lamp("lamp-7", OWNER, "acme:other")
+    for index in (0, 1):
+        harness.deliver(turn(1, idempotency_key="k"), source=index)
+    await harness.settled(2)
+    assert harness.values() == values
 
 
 async def test_each_key_identifies_one_command_of_a_source(harness: ConnectionHarness) -> None:
