@@ -24,6 +24,9 @@ CONNECT_DETAILS = {
 Brokers also report "not authorized" for a wrong password.
 """
 
+NOT_AUTHORIZED = 135
+"""The PUBACK reason for an address that the connection may not publish to."""
+
 SUBSCRIBE_DETAILS = {128: Detail.NOT_AUTHORIZED, 135: Detail.NOT_AUTHORIZED, 143: Detail.MISSING_ADDRESS}
 """SUBACK reasons.
 
@@ -51,8 +54,10 @@ def suback_error(address: str, reason: ReasonCode, properties: Properties | None
 def refused_message(code: int) -> MessageRefused:
     """Return the error for a message that the broker refused."""
     # Some brokers send codes that belong to other packets.
-    words = next(iter(ReasonCode.names.get(code, ())), f"reason {code}")
-    return MessageRefused(f"the broker refused the message: {words}", status=MESSAGE_STATUSES.get(code, 503))
+    words = f"the broker refused the message: {next(iter(ReasonCode.names.get(code, ())), f'reason {code}')}"
+    if code == NOT_AUTHORIZED:
+        words = f"{Detail.NOT_AUTHORIZED.value}: {words}"
+    return MessageRefused(words, status=MESSAGE_STATUSES.get(code, 503))
 
 
 def reason_text(reason: ReasonCode, properties: Properties | None) -> str:

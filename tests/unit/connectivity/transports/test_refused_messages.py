@@ -19,7 +19,7 @@ TOPIC = "topic alarms: no"
     [
         (unroutable_error(Reason(312, "NO_ROUTE"), "", "q"), "missing address: queue 'q' does not exist: NO_ROUTE"),
         (refusal_error(Reason(403, "ACCESS_REFUSED")), "not authorized: ACCESS_REFUSED"),
-        (refused_message(135), "the broker refused the message: Not authorized"),
+        (refused_message(135), "not authorized: the broker refused the message: Not authorized"),
         (message_error(KafkaError(KafkaError._UNKNOWN_TOPIC, "no"), "alarms"), f"missing address: {TOPIC}"),
         (message_error(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no"), "alarms"), f"missing address: {TOPIC}"),
         (message_error(KafkaError(KafkaError._UNKNOWN_PARTITION, "no"), "alarms"), f"missing address: {TOPIC}"),
