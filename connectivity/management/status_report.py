@@ -78,7 +78,9 @@ def source_statuses(connection: Connection, client: ConnectionClient) -> Iterato
 def _is_about(text: str, address: str) -> bool:
     """Whether an error is about an address, which it quotes, or which it begins with."""
     place = r"(?:^|, |; |(?<!vhost )(?<!user )')"
-    return re.search(rf"{place}{re.escape(address)}(?:'|, |: )", text) is not None
+    # Several clients of MQTT 5 subscribe to the address in a group.
+    group = r"(?:\$share/[^/\s]+/)?"
+    return re.search(rf"{place}{group}{re.escape(address)}(?:'|, |: )", text) is not None
 
 
 def target_statuses(

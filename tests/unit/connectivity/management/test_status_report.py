@@ -197,6 +197,26 @@ async def test_status_7_8_a_source_is_not_misconfigured_because_its_name_is_in_t
     assert [part["status"] for part in report["sourceStatus"]] == ["misconfigured", *["unknown"] * 3]
 
 
+@pytest.mark.parametrize(
+    ("words", "statuses"),
+    [
+        ("NOT_FOUND - no queue 'cmd.late' in vhost '/'", ["unknown", "misconfigured"]),
+        ("cmd/cmd.late: Not authorized", ["unknown", "unknown"]),
+        ("$share/site/cmd.late: Not authorized", ["unknown", "misconfigured"]),
+        ("cmd, cmd.late: Broker: Unknown topic", ["misconfigured", "misconfigured"]),
+    ],
+)
+async def test_status_7_8_a_source_whose_address_is_part_of_a_missing_one_is_not_misconfigured(
+    words: str, statuses: list[str]
+) -> None:
+    running = Running(source("cmd"), source("cmd.late"), pauses=Backoff(60, 60))
+    running.broker.refusal = ConnectionRefused(Detail.MISSING_ADDRESS, words)
+    with capture_logs():
+        running.supervisor.open()
+        await until(lambda: running.supervisor.status is Status.MISCONFIGURED)
+    assert [part["status"] for part in running.supervisor.status_report()["sourceStatus"]] == statuses
+
+
 async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_a_message_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
