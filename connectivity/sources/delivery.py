@@ -300,7 +300,8 @@ class DeliveryLedger:
     def _failed(self, inbound: InboundDelivery, key: _DeliveryKey) -> _FailedDelivery:
         failed, payload = self.failed.get(key), digest(inbound.delivery)
         if failed is None or failed.digest != payload:
-            failed = self.failed[key] = _FailedDelivery(payload)
+            # Two messages with one ID would otherwise be requeued in turns forever.
+            failed = self.failed[key] = _FailedDelivery(payload, requeues=failed.requeues if failed else 0)
             if len(self.failed) > _MAX_REMEMBERED:
                 self.failed.popitem(last=False)
         return failed

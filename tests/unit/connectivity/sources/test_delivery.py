@@ -25,15 +25,17 @@ class Deliveries:
         self.ledger = DeliveryLedger()
         self.outcomes: list[Outcome] = []
 
-    def inbound(self, name: str | None, *, redelivered: bool = False) -> InboundDelivery:
-        delivery = Delivery(Envelope(b"x"), "in", name, redelivered, lambda _, outcome: self.outcomes.append(outcome))
+    def inbound(self, name: str | None, *, redelivered: bool = False, payload: bytes = b"x") -> InboundDelivery:
+        delivery = Delivery(
+            Envelope(payload), "in", name, redelivered, lambda _, outcome: self.outcomes.append(outcome)
+        )
         made = InboundDelivery(delivery, DecodedDelivery(()), self.route, self.ledger)
         assert not self.ledger.is_known(made)
         made.open = 1
         return made
 
-    def fail(self, name: str | None, *, redelivered: bool, is_done: bool = True) -> Outcome:
-        made = self.inbound(name, redelivered=redelivered)
+    def fail(self, name: str | None, *, redelivered: bool, is_done: bool = True, payload: bytes = b"x") -> Outcome:
+        made = self.inbound(name, redelivered=redelivered, payload=payload)
         made.note(AGAIN, is_done=is_done)
         made.respond()(None)
         return self.outcomes[-1]
@@ -55,6 +57,19 @@ async def test_a_delivery_with_two_signals_that_fail_is_requeued_at_most_five_ti
         made.respond()(None)
     assert deliveries.outcomes == [AGAIN] * MAX_REQUEUES + [SETTLED]
     assert len(deliveries.ledger.failed) == 0
+
+
+async def test_two_deliveries_with_one_name_are_not_requeued_forever() -> None:
+    """As when a client gives all of its messages the same message ID."""
+    deliveries = Deliveries()
+    waiting = dict.fromkeys((b"one", b"other"), False)
+    for _ in range(10 * MAX_REQUEUES):
+        for payload, redelivered in tuple(waiting.items()):
+            if deliveries.fail("x", redelivered=redelivered, payload=payload) is SETTLED:
+                del waiting[payload]
+            else:
+                waiting[payload] = True
+    assert waiting == {}
 
 
 async def test_a_reused_delivery_name_starts_from_zero() -> None:
