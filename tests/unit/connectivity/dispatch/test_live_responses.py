@@ -204,3 +204,13 @@ async def test_a_signal_that_waits_for_a_response_without_its_delivery_keeps_no_
     device.deliver(with_status(sent(correlation_id="c-7"), 204))
     await until(lambda: harness.answers())
     assert harness.answers()[0]["headers"]["correlation-id"] == "c-7"
+
+
+async def test_a_message_that_was_requeued_without_a_response_is_sent_again() -> None:
+    harness = await collected()
+    other = other_connection(harness, target(MESSAGES))
+    harness.deliver(message(timeout="2s"))
+    harness.clock.advance(2)
+    harness.request_reply.pending.expire()
+    harness.handle(harness.delivery(message(timeout="2s"), "d2", redelivered=True))
+    assert [sent["headers"]["correlation-id"] for sent in other.answers()] == ["c-1", "c-1"]
