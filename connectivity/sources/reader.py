@@ -33,7 +33,15 @@ from mappings.ids import EntityId, EntityType, group_of, new_correlation_id, par
 from mappings.mappers.base import Answers
 from mappings.model.envelope import Envelope
 from mappings.model.headers import normalize, readable, require_size
-from mappings.model.signals import Acknowledgement, Command, ErrorResponse, Inbound, SessionMessage
+from mappings.model.signals import (
+    Acknowledgement,
+    Command,
+    ErrorResponse,
+    Inbound,
+    LiveCommand,
+    Message,
+    SessionMessage,
+)
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.resolution import unresolved
 from mappings.placeholders.template import PlaceholderContext, Scope, Template, parse
@@ -341,7 +349,10 @@ class SourceReader:
             if isinstance(signal, SessionMessage):
                 return self._complete_session_message(signal, headers, delivery, subjects, identity)
             if self._requests is not None and (channel := channel_of(signal)) is not None:
-                self._requests.apply(headers, channel, self._context(delivery, signal, subjects))
+                assert isinstance(signal, Command | Message | LiveCommand), "no other signals have a channel"
+                context = self._context(delivery, signal, subjects)
+                path, kind = signal.path, signal.entity.type.value
+                self._requests.apply(headers, channel, replace(context, resource_path=path, resource_type=kind))
             if not isinstance(signal, Command):
                 if isinstance(signal, Acknowledgement):
                     self._add_connection(headers)

@@ -228,7 +228,7 @@ PLACEHOLDERS: dict[str, Placeholder] = {
             "resource",
             ("type", "path"),
             "The part of the entity that the signal concerns, such as `/attributes/speed`; no value in header mappings of "
-            "sources and filters of acknowledgement requests.",
+            "sources.",
             _one_of(type="resource_type", path="resource_path"),
         ),
         Placeholder(
