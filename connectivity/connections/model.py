@@ -177,7 +177,7 @@ class AcknowledgementRequests(DocumentModel):
         default=None,
         description="Functions that filter the list of requested labels. If they return nothing, no acknowledgements "
         "are requested.",
-        examples=["fn:filter(header:qos,'ne','0')"],
+        examples=["fn:filter(header:mqtt.qos,'ne','0')"],
     )
 
 
