@@ -20,8 +20,8 @@ from mappings.timestamps import utc_text
 LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>[0-9]+|\*)\])?")
 """The Spark masters whose workers can open the journal."""
 
-JAVA_MEMORY: Final = "900m"
-"""The default memory of Spark's Java process, whose own needs are half a gigabyte more."""
+JAVA_MEMORY: Final = "832m"
+"""The default memory of Spark's Java process, whose own needs are 0.7 GB more."""
 
 EXPECTED_MASTER = (
     "local, local[N] or local[*]: the journal is an SQLite file, which only processes on this host can open safely"

@@ -510,7 +510,7 @@ class SparkSettings(Section):
     )
     memory: Annotated[str, BeforeValidator(read_memory, json_schema_input_type=MemoryForm)] = Field(
         default=JAVA_MEMORY,
-        description="Memory for objects of Spark's Java process, such as `1g` or `1500m`. The process needs 0.5 GB more.",
+        description="Memory for objects of Spark's Java process, such as `1g` or `1500m`. The process needs 0.7 GB more.",
     )
 
 

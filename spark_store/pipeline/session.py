@@ -77,13 +77,13 @@ _SETTINGS = {
     # Statistics have whole IDs, of up to 256 characters. With the default of 32, no file is skipped if all IDs begin alike.
     STATISTICS_LENGTH: "1024",
     # Small row groups with statistics: a page of one entity decodes few of them. For that, rows are sorted by ranges of
-    # entities, and within a range not at all. With the default of 1000, a range of 64 million events has nine row groups.
-    "spark.hadoop.parquet.block.size": str(1 << 20),
+    # entities, and within a range not at all. With the default of 1000, a range of 64 million events has 17 row groups.
+    "spark.hadoop.parquet.block.size": str(1 << 19),
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
     "spark.databricks.io.skipping.mdc.addNoise": "false",
-    "spark.databricks.io.skipping.mdc.rangeId.max": "8192",
-    # The driver gets a sample for the ranges, 36 entities for each. With the default of 100 it is 300, too large a result.
-    "spark.sql.execution.rangeExchange.sampleSizePerPartition": "12",
+    "spark.databricks.io.skipping.mdc.rangeId.max": "32768",
+    # The driver gets a sample for the ranges, 9 entities for each. With the default of 100 it is 300, too large a result.
+    "spark.sql.execution.rangeExchange.sampleSizePerPartition": "3",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

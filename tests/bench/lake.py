@@ -80,7 +80,8 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
             yield psutil.Process(process.pid), messages
         finally:
             process.terminate()
-            process.wait(120)
+            # A compaction that runs is finished first.
+            process.wait(900)
             listening.join()
 
 
