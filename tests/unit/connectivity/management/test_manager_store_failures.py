@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,9 +42,8 @@ async def test_an_action_without_an_audit_line_is_not_done(
     """The error says that nothing was changed."""
     await put(harness, "depot")
     harness.monitor.meter("depot").replies.published.note(None)
-    live = type(
-        "Live", (), {"key": "abcd", "kind": SubscriptionKind.SEARCH, "connection_id": "depot", "entity": None}
-    )()
+    peer = SimpleNamespace(has_session=False)
+    live = SimpleNamespace(key="abcd", kind=SubscriptionKind.SEARCH, connection_id="depot", entity=None, peer=peer)
     monkeypatch.setattr(type(harness.streams), "__iter__", lambda _: iter([live]))
     revoked: list[Any] = []
     monkeypatch.setattr(harness.streams, "revoke", lambda *given: revoked.append(given))
