@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectivity.config.documents import ParsedDocument, read_json
 from tests.support.api.fake_management import (
     DOCUMENT,
     FakeManagement,
@@ -80,6 +82,22 @@ async def test_a_body_beyond_the_bound_is_too_large_with_or_without_content_leng
 async def test_by_default_a_body_may_have_a_mebibyte() -> None:
     answer = await ask(FakeManagement(), "POST", ALL, content=b" " * (1024 * 1024 + 1), headers=JSON)
     assert answer.status_code == 413
+
+
+async def test_a_large_body_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of many small values takes more than half a second."""
+    here, threads = threading.get_ident(), []
+
+    def read(content: bytes) -> ParsedDocument:
+        threads.append(threading.get_ident())
+        return read_json(content)
+
+    monkeypatch.setattr("connectivity.api.requests.read_json", read)
+    for length in (100, 100_000):
+        document = {**DOCUMENT, "name": "x" * length}
+        answer = await ask(management_with_connection(), "PUT", f"{ALL}/site", json=document)
+        assert answer.status_code == 204
+    assert [thread == here for thread in threads] == [True, False]
 
 
 async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
