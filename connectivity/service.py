@@ -353,9 +353,11 @@ class Service:
         )
 
     def _keep_only(self, is_wanted: Callable[[str], bool]) -> None:
-        """Delete what is kept for connections that must not be open."""
+        """Delete what is kept for connections that must not be open, and the counts of unknown ones."""
         for component in self.dispatch.components:
             component.keep_only(is_wanted)
+        known = self.registry.known
+        self.monitor.keep_only(lambda connection_id: connection_id in known or is_wanted(connection_id))
 
     def _reject_overdue(self) -> None:
         now, timeout = time.monotonic(), self.settings.source.settle_timeout.total_seconds()

@@ -112,6 +112,11 @@ class PrometheusRegistry:
             if len(self._closed) > _MOST_CLOSED:
                 del self._closed[next(iter(self._closed))]
 
+    def keep_only(self, is_known: Callable[[str], bool]) -> None:
+        """Delete the counts of closed connections for which this is false."""
+        for connection_id in [each for each in self._closed if not is_known(each)]:
+            del self._closed[connection_id]
+
     def erase(self, connection_id: str) -> None:
         """Delete everything counted of a connection that was deleted."""
         self._meters.pop(connection_id, None)
