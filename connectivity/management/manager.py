@@ -231,13 +231,13 @@ class ConnectionManager:
 
     async def create(self, document: Document, by: str, permit: Permit = permit_all) -> Definition:
         """Create a connection; an `id` is generated if the document has none. Does not wait for the broker."""
-        named = document.get("id")
-        connection_id = named if isinstance(named, str) else str(uuid4())
+        connection_id = named if isinstance(named := document.get("id"), str) else str(uuid4())
+        defaults = {"id": connection_id, "connectionStatus": UNKNOWN}
 
         async def staged() -> Definition:
             self._refuse_known(connection_id)
-            written = {"connectionStatus": UNKNOWN, **document}
-            wanted = await self._validate({**written, "id": connection_id if named is None else named}, permit)
+            absent = {name: value for name, value in defaults.items() if document.get(name) is None}
+            wanted = await self._validate({**document, **absent}, permit)
             self._refuse_known(connection_id)
             wanted = await self._store(wanted, by, "create")
             self._registry.reconcile([connection_id])

@@ -66,10 +66,11 @@ async def test_a_connection_is_created_shown_and_opened(harness: ManagementHarne
     assert list(await harness.manager.definitions()) == [made]
 
 
-async def test_a_connection_without_a_status_is_not_opened(harness: ManagementHarness) -> None:
+@pytest.mark.parametrize("absent", [{}, {"connectionStatus": None}], ids=["missing", "null"])
+async def test_a_connection_without_a_status_is_not_opened(absent: dict[str, Any], harness: ManagementHarness) -> None:
     written = document()
     del written["connectionStatus"]
-    made = await harness.manager.create({**written, "id": "depot"}, "ada")
+    made = await harness.manager.create({**written, **absent, "id": "depot"}, "ada")
     assert (made.id, made.document["connectionStatus"]) == ("depot", "unknown")
     assert await harness.settled() == []
 
