@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,23 @@ def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path) -> None:
     assert found == sorted(set(found))
     assert len(found) == 9
     assert shown[-1] == 9
+
+
+def test_a_lake_that_cannot_be_read_is_not_a_problem_of_the_output(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator without permission for the data folder would look for the cause at the wrong place."""
+    log = f"{lake.path(EVENTS)}/_delta_log"
+
+    def refuse(_lake: Lake) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", log)
+
+    monkeypatch.setattr("spark_store.queries.export.lakes.pending_erasures", refuse)
+    (folder := tmp_path / "exports").mkdir()
+    with pytest.raises(StoreUnavailable) as refused:
+        exported_to(folder / "it.parquet", lake)
+    assert str(refused.value) == f"{log}: cannot be read: Permission denied"
+    assert not list(folder.iterdir())
 
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path) -> None:
