@@ -90,9 +90,9 @@ class Options(ListenerOptions):
     )
     max_output: Annotated[ByteSize, Field(ge=1024, le=1 << 30), SIZE] = Field(
         default=ByteSize(1 << 20),
-        description="Maximum size of the output that waits for a slow peer. At this size, responses and "
-        "subscriptions wait; if a message of a target would exceed it, the service closes the peer's socket with "
-        "1013.",
+        description="Maximum size of the output that waits for a slow peer when a message of a target comes: if more "
+        "waits, the service closes the peer's socket with 1013. Responses and subscriptions wait as soon as the output "
+        "has 64 KiB, whatever this size is.",
         examples=["4MiB"],
     )
     ping_interval: PositiveDuration = Field(
