@@ -164,6 +164,11 @@ def _check_filter(path: str, text: str) -> Iterator[Problem]:
 def check_templates(connection: Connection) -> Iterator[Problem]:
     for path, text, scope in _templates(connection):
         yield from check_template(path, text, scope, shown=source_text(text))
+    for index, target in enumerate(connection.targets):
+        for position, subject in enumerate(target.authorization_context):
+            if has_expression(subject):
+                path = json_path("targets", index, "authorizationContext", position)
+                yield Problem(path, show(subject), "a subject without placeholders")
 
 
 def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:

@@ -164,6 +164,7 @@ def _rules() -> Schema:
                     "properties": {
                         "payloadMapping": mapping,
                         "address": _template(Scope.COMMON),
+                        "authorizationContext": {"items": {"pattern": f"^{patterns.WITHOUT_PLACEHOLDERS}"}},
                         "headerMapping": {"additionalProperties": _template(Scope.COMMON)},
                         "topics": {
                             "items": {
