@@ -45,6 +45,9 @@ class Codec(ABC):
     reads_context: ClassVar[bool] = False
     """Whether it needs more than the envelope or signal: then the methods `…_with` are called."""
 
+    reads_headers: ClassVar[frozenset[str]] = frozenset()
+    """The transport headers that it reads without a placeholder in its options, in lower case."""
+
     reads_empty: ClassVar[bool] = False
     """Whether it reads empty payloads."""
 

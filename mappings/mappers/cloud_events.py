@@ -62,6 +62,7 @@ class CloudEventsCodec(PayloadMapper):
 
     reads_context = True
     reads_empty = True
+    reads_headers = frozenset(f"ce-{name}" for name in REQUIRED)
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         match envelope.header("content-type"):

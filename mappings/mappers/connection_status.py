@@ -28,6 +28,7 @@ from mappings.timestamps import utc_text
 DEFINITION = "org.eclipse.ditto:ConnectionStatus:1.0.0"
 FOREVER = "9999-12-31T23:59:59Z"
 
+_CREATED, _LEFT = "creation-time", "ttd"
 _HEADERS = {"response-required": False, "requested-acks": []}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -52,13 +53,14 @@ class ConnectionStatusCodec(TemplateMapper):
         blocklist(),
     )
     needs_definition = True
+    reads_headers = frozenset({_CREATED, _LEFT})
 
     def use(self, options: Mapping[str, Any]) -> None:
         self._thing: Template | None = options.get("thingId")
         self._feature: Template | None = options.get("featureId")
 
     def decode_with(self, envelope: Envelope, session: Any, context: PlaceholderContext) -> Sequence[Inbound]:  # noqa: ARG002
-        created, left = _time(envelope.header("creation-time")), _number(envelope.header("ttd"))
+        created, left = _time(envelope.header(_CREATED)), _number(envelope.header(_LEFT))
         if created is None or left is None or left < _FOR_EVER or self._thing is None or self._feature is None:
             return ()
         try:

@@ -81,6 +81,7 @@ class RawMessageCodec(TemplateMapper):
         blocklist(*HONO_NOTIFICATIONS),
     )
     answers = Answers.READ
+    reads_headers = frozenset(INCOMING)
 
     def use(self, options: Mapping[str, Any]) -> None:
         own: HeaderMapping | None = options.get("incomingMessageHeaders")

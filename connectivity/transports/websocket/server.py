@@ -85,13 +85,14 @@ def rules_of(connection: Connection, options: Options) -> Rules:
 
 
 def used_headers(connection: Connection) -> frozenset[str]:
-    """Return the request headers that may be used: those that the document names, and the service's own.
+    """Return the request headers that the document, its payload mappers or the service may use.
 
     Placeholders and scripts name headers; a word of another meaning only keeps a header in vain.
     """
     document = connection.model_dump(mode="json", exclude={"uri", "credentials", "ca"})
     words = _WORD.findall(" ".join(texts_of(document)).lower())
-    return KEPT_HEADERS.union(words, *(word.split(".") for word in words))
+    read = [codec.reads_headers for codecs in codecs_by_path(connection).values() for codec in codecs]
+    return KEPT_HEADERS.union(words, *(word.split(".") for word in words), *read)
 
 
 def codecs_by_path(connection: Connection) -> Mapping[str, Sequence[Codec]]:

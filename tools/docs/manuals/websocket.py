@@ -52,13 +52,15 @@ messages contain, not the peer's token. Peers that must not see the same message
         ),
         HeaderRule(
             "any other",
-            "the header of the opening request, with its name in lower case, if the connection's document names it",
+            "the header of the opening request, with its name in lower case, if the connection's document names it or a "
+            "payload mapper reads it",
             "is dropped",
         ),
     ),
     header_rules=f"""\
 Each message of a peer has the headers of the peer's opening request. The service keeps only the headers that the
-connection's document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, and {
+connection's document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, those that its
+[payload mappers](mappings.md) read, such as `ditto-message-subject`, and {
         ", ".join(f"`{name}`" for name in sorted(KEPT_HEADERS))
     }. It never keeps cookies, `authorization`, or headers of HTTP and WebSocket themselves, such as `host` and `upgrade`.
 The service sends a message without a content type as text if the message is UTF-8.

@@ -66,6 +66,21 @@ async def test_a_message_has_the_request_headers_that_the_document_names_and_no_
         assert "x" * 5000 not in f"{peer.text_headers} {peer.binary_headers}"
 
 
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [("RawMessage", "ditto-message-thing-id"), ("ConnectionStatus", "ttd"), ("CloudEvents", "ce-source")],
+)
+async def test_a_message_has_the_request_headers_that_a_payload_mapper_reads(engine: str, name: str) -> None:
+    options = {"thingId": "acme.site:lamp-7"} if engine == "ConnectionStatus" else {}
+    source = {"addresses": ["/twins"], "authorizationContext": ["lab:all"], "payloadMapping": ["own"]}
+    mapping = {"own": {"mappingEngine": engine, "options": options}}
+    async with opened(sources=[source], mappingDefinitions=mapping) as way:
+        client = await way.client(additional_headers={name.title(): "7"})
+        await client.send("hello")
+        [delivery] = await way.take(1)
+        assert delivery.envelope.header(name) == "7"
+
+
 async def test_messages_arrive_in_order_and_once(way: OpenListener) -> None:
     client = await way.client()
     for payload in numbered(MANY):
