@@ -25,6 +25,7 @@ from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope, parse
 from mappings.texts import shorten
 from spark_store.history.event_view import changed_part
+from spark_store.history.replay import is_delete_pattern
 
 _CONTENT_TYPE = "content-type"
 
@@ -234,7 +235,8 @@ def features_of(signal: Inbound | Outbound) -> tuple[str, ...]:
     found = parse_json(value)
     if path == "/" and isinstance(found, Mapping):
         found = found.get("features")
-    return tuple(found) if isinstance(found, Mapping) else ()
+    # A pattern of a merge is no ID, and which features it deletes is not known here.
+    return tuple(name for name in found if not is_delete_pattern(name)) if isinstance(found, Mapping) else ()
 
 
 def feature_ids(path: str | None) -> tuple[str, ...]:

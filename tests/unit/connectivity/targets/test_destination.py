@@ -161,6 +161,8 @@ def test_5_2_templates_read_the_fields_of_an_event(event: TwinEvent, template: s
         ("/", None, ()),
         ("/features", b'{"a":{}}', ("a",)),
         ("/features", b"null", ()),
+        ("/features", b'{"{{ ~lamp.*~ }}":null,"fan":null}', ("fan",)),
+        ("/", b'{"features":{"{{ ~lamp.*~ }}":null}}', ()),
         ("/features/a", b"{}", ("a",)),
         ("/attributes/features", b'{"features":{"a":{}}}', ()),
     ],
