@@ -176,7 +176,7 @@ class AcknowledgementRequests(DocumentModel):
     filter: Text | None = Field(
         default=None,
         description="Functions that filter the list of requested labels. If they return nothing, no acknowledgements "
-        "are requested.",
+        "are requested. `header:` refers to a header of the signal or, without one, of the transport.",
         examples=["fn:filter(header:mqtt.qos,'ne','0')"],
     )
 

@@ -352,7 +352,9 @@ class SourceReader:
                 assert isinstance(signal, Command | Message | LiveCommand), "no other signals have a channel"
                 context = self._context(delivery, signal, subjects)
                 path, kind = signal.path, signal.entity.type.value
-                self._requests.apply(headers, channel, replace(context, resource_path=path, resource_type=kind))
+                known = _merge(headers, context.headers)
+                context = replace(context, headers=known, resource_path=path, resource_type=kind)
+                self._requests.apply(headers, channel, context)
             if not isinstance(signal, Command):
                 if isinstance(signal, Acknowledgement):
                     self._add_connection(headers)

@@ -128,6 +128,16 @@ def test_a_mapping_may_use_topic_feature_sender_and_connection() -> None:
     }
 
 
+@pytest.mark.parametrize(("qos", "expected"), [("0", []), ("1", ["site:seen"])])
+def test_a_filter_of_acknowledgement_requests_sees_the_headers_of_the_signal(qos: str, expected: list[str]) -> None:
+    requests = {"includes": ["site:seen"], "filter": "fn:filter(header:qos,'ne','0')"}
+    by = reader(headerMapping={"qos": "{{ header:mqtt.qos }}"}, acknowledgementRequests=requests)
+    mapped = receive(by, turn(True), {"mqtt.qos": qos})
+    assert mapped.signals[0].signal.headers["requested-acks"] == expected
+    assert read(by, turn(True, qos=qos)).headers["requested-acks"] == expected
+    assert read(by, turn(True), qos=qos).headers["requested-acks"] == expected
+
+
 @pytest.mark.parametrize(
     ("payload", "features"),
     [
