@@ -79,9 +79,9 @@ def read_acknowledgements(
 
 
 def status_of(value: Any) -> int | None:
-    """Return the status of a response; None for a value that is no status."""
-    is_status = isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599
-    return value if is_status else None
+    """Return the status of a response, in any spelling of its number; None for a value that is no status."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 100 <= value <= 599 and value == int(value) else None
 
 
 def validate_subject(subject: str) -> str:

@@ -19,7 +19,11 @@ def acknowledgements(members: str, headers: str = "{}") -> list[Acknowledgement]
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"), [(200, 200), (100, 100), (599, 599), (99, None), (600, None), (True, None), ("200", None)]
+    ("status", "expected"),
+    [
+        *((200, 200), (100, 100), (599, 599), (99, None), (600, None), (True, None), ("200", None)),
+        *((200.0, 200), (200.5, None), (600.0, None), (-0.0, None), (1e300, None)),
+    ],
 )
 def test_a_status_is_a_number_that_can_be_one(status: Any, expected: int | None) -> None:
     assert status_of(status) == expected
