@@ -23,7 +23,7 @@ from connectivity.errors import ClientCertificateRequired, Detail, LinkError, No
 from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions
 from connectivity.transports.dialer import tls_context
 from connectivity.transports.mqtt.async_client import AsyncMqttClient, ConnAck
-from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
+from connectivity.transports.mqtt.link import IN_FLIGHT, STALLED_SECONDS, MqttLink
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
 from connectivity.transports.mqtt.properties import MAX_PACKET, ServerLimits
@@ -57,7 +57,9 @@ async def connect(
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
     filters = [source.addresses for source in connection.sources]
     discard = partial(_discard_session, connection, options, mqtt_version, client)
-    link = MqttLink(mqtt_version, filters, delay, discard, prefix, consume)
+    # Without a kept session the broker does not redeliver, and a new link may miss messages.
+    stalled = None if options.clean_session else STALLED_SECONDS
+    link = MqttLink(mqtt_version, filters, delay, discard, prefix, consume, stalled)
     try:
         await _join(link, connection, options, mqtt_version, client, consume)
     except BaseException:

@@ -5,7 +5,8 @@ share one socket, so while confirms are outstanding the link reads on and keeps 
 QoS 0; at QoS 1 it stops taking messages and ends itself in order, so that the broker redelivers on the next link.
 
 **Rejecting.** MQTT has no negative acknowledgement. A delivery to be redelivered stays unacknowledged until the next
-link; with `reconnectForRedelivery` the link ends itself for that, and also when `MAX_UNACKNOWLEDGED` are unacknowledged.
+link; with `reconnectForRedelivery` the link ends itself for that, and also when `MAX_UNACKNOWLEDGED` are unacknowledged, or
+when nothing has arrived for `STALLED_SECONDS` since one was requeued.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ SETTLING_PAUSE = 0.05
 MAX_UNACKNOWLEDGED = 10
 """The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
+STALLED_SECONDS = 60.0
+"""Seconds without a delivery after which unacknowledged ones may fill a smaller window."""
+
 
 class _MqttDelivery(Delivery):
     """A delivery with packet identifier and size, and the shared one if several sources share it."""
@@ -78,12 +82,13 @@ class MqttLink:
         discard_session: Callable[[], Awaitable[None]],
         prefix: str = "mqtt:",
         consume: ConsumeOptions = CONSUME_DEFAULTS,
+        stalled_seconds: float | None = None,
     ) -> None:
         """`filters`: the addresses of each source.
 
         `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never.
         `discard_session`: called after the end of a session. `prefix`: the beginning of delivery names; the packet
-        identifier follows.
+        identifier follows. `stalled_seconds`: seconds until it ends itself if nothing follows a requeued delivery.
         """
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
@@ -104,6 +109,10 @@ class MqttLink:
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
+        self._stalled_seconds = stalled_seconds
+        self._stall: asyncio.TimerHandle | None = None
+        self._is_quiet = False
+        """Whether no delivery has arrived since the timer was set."""
         self._settlement = InOrderSettlement()
         self._unsettled = ReadLimit(IN_FLIGHT, consume.unsettled_bytes)
         self._withheld = 0
@@ -171,6 +180,7 @@ class MqttLink:
         first = copies[0]
         unsettled.arrived(size)
         if arrival.qos:
+            self._is_quiet = False
             self._settlement.arrived(first)
         if len(copies) > 1:
             shared = SharedDelivery(first, len(copies))
@@ -229,6 +239,19 @@ class MqttLink:
             self._redelivery = self._loop.call_later(self._redelivery_delay, self._renew, "a delivery was requeued")
         elif self._withheld >= MAX_UNACKNOWLEDGED:
             self._redelivery = self._loop.call_soon(self._renew, f"{self._withheld} deliveries were requeued")
+        elif self._stall is None and self._stalled_seconds is not None:
+            self._watch_stall(self._stalled_seconds)
+
+    def _watch_stall(self, seconds: float) -> None:
+        self._is_quiet = True
+        self._stall = self._loop.call_later(seconds, self._check_stall, seconds)
+
+    def _check_stall(self, seconds: float) -> None:
+        """End this link if requeued deliveries may be why nothing arrives."""
+        if self._is_quiet and not self._settlement.waiting:
+            self._renew("nothing has arrived since a delivery was requeued")
+        else:
+            self._watch_stall(seconds)
 
     def _renew(self, reason: str) -> None:
         """End this link in order, so that the broker redelivers what was not acknowledged."""
@@ -342,8 +365,9 @@ class MqttLink:
 
     def _end(self) -> None:
         self._is_over = True
-        if self._redelivery is not None:
-            self._redelivery.cancel()
+        for timer in (self._redelivery, self._stall):
+            if timer is not None:
+                timer.cancel()
         self._unconfirmed.clear()
         for inbox in self._inboxes:
             inbox.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, WINDOW
+from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, STALLED_SECONDS, WINDOW
 from connectivity.transports.mqtt.mqtt311 import MAX_LEVELS, QOS, RETAIN, TOPIC
 from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 
@@ -45,7 +45,9 @@ connection should not overlap.
 The service acknowledges deliveries in the order of arrival. So a delivery that waits also delays the acknowledgements of
 later deliveries. When the number of unacknowledged deliveries reaches the broker's limit, the broker sends no more messages
 to this connection. After {MAX_UNACKNOWLEDGED} requeued deliveries, the service reconnects, even without
-`reconnectForRedelivery`. With QoS 0, there are no acknowledgements and no redeliveries.
+`reconnectForRedelivery`. A broker may have a lower limit: so unless `cleanSession` is `true`, the service also reconnects
+when no delivery has arrived for {STALLED_SECONDS:g} seconds since one was requeued. With QoS 0, there are no
+acknowledgements and no redeliveries.
 
 Packet identifier and payload identify a delivery within a session. If the broker has not kept the session, all deliveries
 are new, and the service forgets the earlier ones. If the store is unavailable at that time, new deliveries wait until it is

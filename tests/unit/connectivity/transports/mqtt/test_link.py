@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from connectivity.errors import ConnectivityError, Detail
+from connectivity.errors import ConnectivityError, Detail, LinkRenewed
 from connectivity.transports.base import (
     CONSUME_DEFAULTS,
     MOST_BUDGETS,
@@ -38,9 +38,11 @@ async def keep_session() -> None:
     raise AssertionError("no session ends here")
 
 
-def link(consume: ConsumeOptions = CONSUME_DEFAULTS) -> tuple[MqttLink, SansIoPahoClient]:
+def link(
+    consume: ConsumeOptions = CONSUME_DEFAULTS, stalled_seconds: float | None = None
+) -> tuple[MqttLink, SansIoPahoClient]:
     """A link whose client has no socket: its output stays in `unsent`."""
-    made = MqttLink(Mqtt311(), [["lab/in"]], None, keep_session, consume=consume)
+    made = MqttLink(Mqtt311(), [["lab/in"]], None, keep_session, consume=consume, stalled_seconds=stalled_seconds)
     client = SansIoPahoClient("lab", Mqtt311.protocol, clean_session=True)
     made.make_channel(client)
     made.made(ServerLimits())
@@ -49,6 +51,37 @@ def link(consume: ConsumeOptions = CONSUME_DEFAULTS) -> tuple[MqttLink, SansIoPa
 
 def arrival(number: int, qos: int = 1) -> ReceivedPublish:
     return ReceivedPublish("lab/in", str(number).encode(), qos, False, False, number if qos else 0, b"")
+
+
+async def test_a_link_ends_itself_if_nothing_follows_a_requeued_delivery() -> None:
+    """It may fill the broker's window, as with `max_inflight_messages 1`."""
+    made, client = link(stalled_seconds=0.001)
+    taker = DeliveryCollector(made)
+    for number in (1, 2):
+        client.on_arrival(arrival(number))
+    requeued, waiting = await taker.take(2)
+    requeued.settle(Outcome.REDELIVER)
+    for _ in range(3):
+        await asyncio.sleep(0.002)
+    assert not made.lost.done(), "the other delivery may be why nothing follows"
+    waiting.settle()
+    error = await lost(made)
+    assert isinstance(error, LinkRenewed)
+    assert error.text == "reconnecting for redelivery: nothing has arrived since a delivery was requeued"
+
+
+async def test_a_link_with_a_requeued_delivery_stays_while_others_follow() -> None:
+    made, client = link(stalled_seconds=0.5)
+    taker = DeliveryCollector(made)
+    client.on_arrival(arrival(1))
+    [requeued] = await taker.take(1)
+    requeued.settle(Outcome.REDELIVER)
+    client.on_arrival(arrival(2))
+    await settled(taker, 1)
+    made._check_stall(0.5)
+    assert not made.lost.done()
+    made._check_stall(0.5)
+    assert isinstance(await lost(made), LinkRenewed)
 
 
 async def settled(taker: DeliveryCollector, count: int) -> list[Delivery]:
