@@ -276,9 +276,10 @@ class DeliveryLedger:
     def names_of(self, source: int, prefix: str) -> KnownNames:
         """Return the names with a prefix of a source's deliveries that may come again."""
         keys = (*self.pending, *((name.source, name.name) for name in self.requests))
+        # One whose response was refused is acknowledged.
+        failed = [key for key, failed in self.failed.items() if not failed.is_refused]
         requeued, carried_out = (
-            [name for index, name in names if index == source and name.startswith(prefix)]
-            for names in (self.failed, keys)
+            [name for index, name in names if index == source and name.startswith(prefix)] for names in (failed, keys)
         )
         return KnownNames(requeued, carried_out)
 

@@ -10,6 +10,7 @@ from connectivity.errors import PublishFailed
 from connectivity.sources import delivery as delivery_module
 from connectivity.sources.delivery import MAX_REQUEUES, DeliveryLedger, InboundDelivery
 from connectivity.sources.reader import DecodedDelivery
+from connectivity.transports.amqp.delivery_names import NumberedNames
 from connectivity.transports.base import Delivery, Outcome
 from mappings.model.envelope import Envelope
 from tests.support.in_process.service import ConnectionHarness
@@ -169,6 +170,18 @@ async def test_an_overdue_delivery_leaves_the_ledger_with_its_redeliveries() -> 
     assert (deliveries.outcomes, deliveries.ledger.pending) == ([DROPPED], {})
     finish(None)
     assert deliveries.outcomes == [DROPPED]
+
+
+async def test_a_command_without_an_id_is_not_taken_for_an_equal_one_whose_response_was_refused() -> None:
+    """As over AMQP: the later command comes again after a lost link, and was not executed."""
+    deliveries, names = Deliveries(), NumberedNames("in")
+    refused, requeued = names.first(b"x"), names.first(b"x")
+    deliveries.inbound(refused).respond()(PublishFailed("no queue 'answers'"))
+    assert deliveries.outcomes == [SETTLED]
+    [later] = names.again([b"x"], deliveries.ledger.names_of(0, names.prefix))
+    deliveries.inbound(later, redelivered=True)
+    assert deliveries.fail(requeued, redelivered=False) is AGAIN
+    assert names.again([b"x"], deliveries.ledger.names_of(0, names.prefix)) == [requeued]
 
 
 async def test_a_delivery_that_was_requeued_and_then_settled_is_forgotten() -> None:
