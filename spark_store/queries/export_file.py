@@ -112,5 +112,6 @@ def _translate_errors(out: Path) -> Iterator[None]:
 
 
 def _is_beside(out: Path, file: str) -> bool:
-    """Whether a file is in the folder of the output. Others are the lake's."""
-    return Path(os.path.abspath(file)).is_relative_to(os.path.abspath(out.parent))
+    """Whether a file is the folder of the output, or in it. Others are the lake's."""
+    folder, found = os.path.dirname(os.path.abspath(out)), os.path.abspath(file)
+    return folder in (found, os.path.dirname(found))

@@ -193,11 +193,12 @@ def test_a_lake_that_cannot_be_read_is_not_a_problem_of_the_output(
         raise PermissionError(errno.EACCES, "Permission denied", log)
 
     monkeypatch.setattr("spark_store.queries.export.lakes.pending_erasures", refuse)
-    (folder := tmp_path / "exports").mkdir()
-    with pytest.raises(StoreUnavailable) as refused:
-        exported_to(folder / "it.parquet", lake)
-    assert str(refused.value) == f"{log}: cannot be read: Permission denied"
-    assert not list(folder.iterdir())
+    (tmp_path / "exports").mkdir()
+    for out in (tmp_path / "exports" / "it.parquet", lake.folder.parent / "it.parquet"):
+        with pytest.raises(StoreUnavailable) as refused:
+            exported_to(out, lake)
+        assert str(refused.value) == f"{log}: cannot be read: Permission denied"
+        assert not list(out.parent.glob("*it.parquet*"))
 
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path) -> None:
