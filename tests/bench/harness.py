@@ -121,9 +121,9 @@ def processor_seconds_of_all(process: psutil.Process) -> float:
 
 
 def peak_memory(pid: int) -> int:
-    """Return the peak memory of a running process, in bytes."""
+    """Return the peak memory of a process, in bytes; 0 if it has ended."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+    return 1024 * int(next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), 0))
 
 
 class Spent(NamedTuple):

@@ -20,7 +20,7 @@ from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.records import Change
-from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run
+from tests.bench.harness import FULL, Scale, peak_memory, processor_seconds_of_all, run
 from tests.bench.long_journals import changes, write_long_past, write_past
 from tests.bench.report import Figure
 from tests.support.lake.pipeline_process import MAIN, given
@@ -194,16 +194,12 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """The peak memory of the pipeline's process and its Java while a new lake is filled, and the duration."""
     events = events or scale.of(2 * MILLION, 2_000)
     write_long_past(folder / "journal.db", events)
-    lake, most, workers, spent = Lake(folder), 0, 0, 0.0
     begun = time.monotonic()
     with pipeline(folder) as (process, messages):
-        while read_watermark(lake.watermark).seq < events:
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                raise RuntimeError("the pipeline ended")
-            own, theirs = _resident(process)
-            most, workers, spent = max(most, own), max(workers, theirs), max(spent, processor_seconds_of_all(process))
-            time.sleep(0.1)
-        seconds = time.monotonic() - begun
+        wait_for_both(Lake(folder), events, process)
+        seconds, spent = time.monotonic() - begun, processor_seconds_of_all(process)
+        most = peak_memory(process.pid) + java_peak(process)
+        workers = sum(peak_memory(it.pid) for it in process.children(recursive=True) if it.name() != "java")
     return [
         Figure(
             f"memory of the pipeline, {_short(events)} events",
@@ -217,19 +213,9 @@ def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     ]
 
 
-def _resident(process: psutil.Process) -> tuple[int, int]:
-    """Return the resident bytes of driver and Java, and of the other processes that Java has started."""
-    own = theirs = 0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        own = process.memory_info().rss
-        for child in process.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                size = child.memory_info().rss
-                if "java" in child.name():
-                    own += size
-                else:
-                    theirs += size
-    return own, theirs
+def java_peak(process: psutil.Process) -> int:
+    """Return the peak memory of the Java process of a pipeline, in bytes."""
+    return peak_memory(next(child.pid for child in process.children(recursive=True) if child.name() == "java"))
 
 
 def _short(events: int) -> str:

@@ -16,8 +16,8 @@ from spark_store.pipeline.session import STATISTICS_LENGTH
 from tests.bench import cold_history
 from tests.bench.cold_history import LAKES, PAGE, first_pages
 from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run
-from tests.bench.lake import MILLION, pipeline, seconds_of, wait_for_both
-from tests.bench.lake_scale import GIB, java_peak, short
+from tests.bench.lake import MILLION, java_peak, pipeline, seconds_of, wait_for_both
+from tests.bench.lake_scale import GIB, short
 from tests.bench.long_journals import EVENTS_EACH, Things, drop_entries, write_policy, write_revisions
 from tests.bench.report import Figure
 from tests.support.lake.pipeline_process import given

@@ -11,8 +11,8 @@ from pathlib import Path
 from spark_store.lake.tables import LATEST, Lake
 from spark_store.records import Change
 from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run
-from tests.bench.lake import MILLION, RATE, pipeline, seconds_of, wait_for_both, write_and_watch
-from tests.bench.lake_scale import GIB, java_peak
+from tests.bench.lake import MILLION, RATE, java_peak, pipeline, seconds_of, wait_for_both, write_and_watch
+from tests.bench.lake_scale import GIB
 from tests.bench.long_journals import Things, change, write_policy, write_revisions
 from tests.bench.report import Figure
 from tests.support.lake.pipeline_process import given

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 from deltalake import DeltaTable
 
 from spark_store.lake import reader
@@ -29,8 +28,8 @@ from spark_store.maintenance.backup import back_up
 from tests.bench import cold_history
 from tests.bench.as_of import search_times, searches
 from tests.bench.cold_history import CLIENTS, LAKES, PAGE, first_pages, replay_at_once, replay_in_turn
-from tests.bench.harness import FULL, Scale, peak_memory, processor_seconds_of_all, run, spent_by
-from tests.bench.lake import MILLION, pipeline, seconds_of, wait_for_both
+from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run, spent_by
+from tests.bench.lake import MILLION, java_peak, pipeline, seconds_of, wait_for_both
 from tests.bench.lake_maintenance import link
 from tests.bench.long_journals import EVENTS_EACH, VALUE_PATH, Things, drop_entries, write_policy, write_revisions
 from tests.bench.report import Figure
@@ -103,11 +102,6 @@ def _compact(folder: Path, copy: Path) -> None:
     shutil.copyfile(folder / "journal.db", copy / "journal.db")
     cold_history.pipeline("optimize", copy)
     (copy / "ready").touch()
-
-
-def java_peak(process: psutil.Process) -> int:
-    """Return the peak memory of the Java process of a pipeline, in bytes."""
-    return peak_memory(next(child.pid for child in process.children(recursive=True) if child.name() == "java"))
 
 
 def _filling(events: int, chunks: list[dict[str, Any]]) -> Iterator[Figure]:
