@@ -6,6 +6,7 @@ is read from `connectivity.subscriptions.manager` on request.
 
 from __future__ import annotations
 
+from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -20,7 +21,7 @@ from mappings.model.signals import SubscriptionKind
 log = structlog.get_logger(__name__)
 
 SHOWN = 8
-"""How many characters of an ID are shown."""
+"""How many characters of an ID are shown; the hash of one in a session has as many."""
 
 CANCELLED: Mapping[SubscriptionKind, Fault] = {
     SubscriptionKind.HISTORY: Fault(
@@ -57,7 +58,7 @@ class SubscriptionTable:
     def subscriptions(self, limit: int) -> Sequence[Mapping[str, Any]]:
         """Return open subscriptions, `limit` at most.
 
-        `id` (its first characters), `connection`, `entity` (None if there is none), `demand`, `sent` (elements since it was
+        `id` (see `_shown_id`), `connection`, `entity` (None if there is none), `demand`, `sent` (elements since it was
         opened), `idle` (whole seconds).
         """
         return [self._row(live) for live in islice(self._streams, limit)]
@@ -104,13 +105,14 @@ def _is_meant(live: ActiveSubscription, prefix: str) -> bool:
 
 
 def _shown_id(live: ActiveSubscription) -> str:
-    """Return the ID by which operators name a subscription: the first characters of its own.
+    """Return the ID by which operators name a subscription: the first characters of its own, or a hash.
 
     In a session, its own ID is a number or the name of a stream, which other sessions use too.
     """
     if not live.peer.has_session:
         return live.key[:SHOWN]
-    return f"{hash((live.peer.scope, live.kind, live.key)) & 0xFF_FFFF_FFFF:010x}"
+    hashed = hash((live.peer.scope, live.kind, live.key)) & 0xFF_FFFF_FFFF
+    return b32encode(hashed.to_bytes(5)).decode()
 
 
 def _entity(live: ActiveSubscription) -> str | None:

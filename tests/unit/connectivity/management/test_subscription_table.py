@@ -140,6 +140,7 @@ async def test_subscriptions_of_two_sessions_with_the_same_id_are_ended_separate
         setup.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, "tank-9/0"), peer)
     first, second = (row["id"] for row in setup.rows())
     assert (first + second).isalnum(), "the ID is safe in a path and as an argument"
+    assert len(first) == len(second) == SHOWN, "errors and the audit log do not cut it"
     assert (await setup.refusal("tank-9/0"))[:2] == (404, "connectivity:subscription.notfound")
     setup.cancel(first)
     assert [row["id"] for row in setup.rows()] == [second]
