@@ -480,6 +480,7 @@ def test_a_spark_master_on_this_host_is_taken(master: str, tmp_path: Path) -> No
         ("- a", "found a list of 1, expected an object of settings"),
         ("data_dir: a\ndata_dir: b", 'the name "data_dir" several times in one object'),
         ("1: 2", '["1"] ('),
+        ("api: {1: 2}", "found 1, expected a name that is a string"),
         ("api: 5", "api ("),
     ],
 )
