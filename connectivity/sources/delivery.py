@@ -34,7 +34,7 @@ MAX_REQUEUES = 5
 """How often a delivery is requeued before it is acknowledged or rejected for good."""
 
 _MAX_REMEMBERED = 10_000
-"""How many failed deliveries, and how many executed requests, a ledger remembers."""
+"""How many keys of failed deliveries, deliveries of one key, and executed requests are remembered."""
 
 _NO_CONTENT = Envelope(b"")
 
@@ -150,7 +150,7 @@ class InboundDelivery:
             # First, since the broker may redeliver within the call.
             del self.ledger.pending[self.key]
         if self.key is not None and self.ledger.failed and self.outcome is not Outcome.REDELIVER:
-            self.ledger.finish(self.key)
+            self.ledger.finish(self)
         self.delivery.settle(self.outcome)
         for each in self.redeliveries:
             each.settle(self.outcome)
@@ -172,7 +172,6 @@ class _FailedDelivery:
     acknowledgements of others, which do not give them again.
     """
 
-    digest: bytes
     is_refused: bool = False
     requeues: int = 0
     last_counted: int | None = None
@@ -185,7 +184,8 @@ class DeliveryLedger:
 
     pending: dict[_DeliveryKey, InboundDelivery] = field(default_factory=dict)
     """Deliveries with a response under way."""
-    failed: OrderedDict[_DeliveryKey, _FailedDelivery] = field(default_factory=OrderedDict)
+    failed: OrderedDict[_DeliveryKey, OrderedDict[bytes, _FailedDelivery]] = field(default_factory=OrderedDict)
+    """By key and digest: a client may give several messages one ID."""
     requests: OrderedDict[DeliveryName, None] = field(default_factory=OrderedDict)
     """Executed requests and cancels, so that demand is never added twice."""
     is_closed: bool = False
@@ -208,8 +208,8 @@ class DeliveryLedger:
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
             earlier.settle_also(inbound.delivery)
             return True
-        failed = self.failed.get(key)
-        if failed is not None and failed.is_refused and failed.digest == digest(inbound.delivery):
+        failed = self._find_failed(inbound)
+        if failed is not None and failed.is_refused:
             inbound.end()
             return True
         return False
@@ -222,7 +222,7 @@ class DeliveryLedger:
     def refuse(self, inbound: InboundDelivery) -> None:
         """Remember that the broker has refused a response of this delivery."""
         if inbound.key is not None:
-            self._failed(inbound, inbound.key).is_refused = True
+            self._add_failed(inbound, inbound.key).is_refused = True
 
     def requeue(self, inbound: InboundDelivery) -> bool:
         """Return whether a delivery may be requeued once more, and count that.
@@ -231,7 +231,7 @@ class DeliveryLedger:
         """
         if inbound.key is None:
             return not inbound.delivery.redelivered
-        failed = self._failed(inbound, inbound.key)
+        failed = self._add_failed(inbound, inbound.key)
         if failed.last_counted != inbound.number:
             failed.last_counted = inbound.number
             failed.requeues += 1
@@ -241,10 +241,14 @@ class DeliveryLedger:
             failed.is_refused = False
         return is_requeued
 
-    def finish(self, key: _DeliveryKey) -> None:
+    def finish(self, inbound: InboundDelivery) -> None:
         """Forget how often a delivery was requeued that is not requeued again."""
-        if (failed := self.failed.get(key)) is not None and not failed.is_refused:
-            del self.failed[key]
+        failed = self._find_failed(inbound)
+        if inbound.key is not None and failed is not None and not failed.is_refused:
+            same_key = self.failed[inbound.key]
+            del same_key[digest(inbound.delivery)]
+            if not same_key:
+                del self.failed[inbound.key]
 
     def keep_acks(self, inbound: InboundDelivery, signal: str, acks: Sequence[Acknowledgement]) -> None:
         """Remember the successful acknowledgements of others for the redelivery, which does not repeat them.
@@ -253,14 +257,12 @@ class DeliveryLedger:
         """
         earlier = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
         if inbound.key is not None and earlier:
-            self._failed(inbound, inbound.key).acks[signal] = earlier
+            self._add_failed(inbound, inbound.key).acks[signal] = earlier
 
     def take_acks(self, inbound: InboundDelivery, signal: str) -> tuple[Acknowledgement, ...]:
         """Return the acknowledgements that a signal of an earlier delivery received from others."""
-        failed = self.failed.get(inbound.key) if inbound.key is not None and inbound.delivery.redelivered else None
-        if failed is None or failed.digest != digest(inbound.delivery):
-            return ()
-        return failed.acks.pop(signal, ())
+        failed = self._find_failed(inbound) if inbound.delivery.redelivered else None
+        return failed.acks.pop(signal, ()) if failed is not None else ()
 
     def is_executed(self, name: DeliveryName, *, may_be_repeated: bool) -> bool:
         """Return whether this request or cancel was executed before; if not, remember it as executed."""
@@ -298,13 +300,17 @@ class DeliveryLedger:
                 inbound.fail()
         delivery.settle(Outcome.DROPPED)
 
-    def _failed(self, inbound: InboundDelivery, key: _DeliveryKey) -> _FailedDelivery:
-        failed, payload = self.failed.get(key), digest(inbound.delivery)
-        if failed is None or failed.digest != payload:
-            # Two messages with one ID would otherwise be requeued in turns forever.
-            failed = self.failed[key] = _FailedDelivery(payload, requeues=failed.requeues if failed else 0)
-            if len(self.failed) > _MAX_REMEMBERED:
-                self.failed.popitem(last=False)
+    def _find_failed(self, inbound: InboundDelivery) -> _FailedDelivery | None:
+        # Most keys are unknown, and no digest is computed for them.
+        same_key = self.failed.get(inbound.key) if inbound.key is not None else None
+        return same_key.get(digest(inbound.delivery)) if same_key is not None else None
+
+    def _add_failed(self, inbound: InboundDelivery, key: _DeliveryKey) -> _FailedDelivery:
+        same_key, payload = self.failed.setdefault(key, OrderedDict()), digest(inbound.delivery)
+        failed = same_key.setdefault(payload, _FailedDelivery())
+        for known in (self.failed, same_key):
+            if len(known) > _MAX_REMEMBERED:
+                known.popitem(last=False)
         return failed
 
 

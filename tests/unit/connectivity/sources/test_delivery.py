@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -60,17 +61,19 @@ async def test_a_delivery_with_two_signals_that_fail_is_requeued_at_most_five_ti
     assert len(deliveries.ledger.failed) == 0
 
 
-async def test_two_deliveries_with_one_name_are_not_requeued_forever() -> None:
+async def test_each_of_several_deliveries_with_one_name_is_requeued_five_times() -> None:
     """As when a client gives all of its messages the same message ID."""
     deliveries = Deliveries()
-    waiting = dict.fromkeys((b"one", b"other"), False)
+    waiting, requeues = [b"one", b"other", b"third"], Counter[bytes]()
     for _ in range(10 * MAX_REQUEUES):
-        for payload, redelivered in tuple(waiting.items()):
-            if deliveries.fail("x", redelivered=redelivered, payload=payload) is SETTLED:
-                del waiting[payload]
+        for payload in tuple(waiting):
+            if deliveries.fail("x", redelivered=True, payload=payload) is SETTLED:
+                waiting.remove(payload)
             else:
-                waiting[payload] = True
-    assert waiting == {}
+                requeues[payload] += 1
+    assert waiting == []
+    assert list(requeues.values()) == [MAX_REQUEUES] * 3
+    assert len(deliveries.ledger.failed) == 0
 
 
 async def test_a_reused_delivery_name_starts_from_zero() -> None:
@@ -104,7 +107,8 @@ async def test_two_failures_of_one_delivery_count_once() -> None:
     for outcome in (AGAIN, DROPPED, AGAIN, SETTLED):
         made.note(outcome, is_done=True)
     assert made.outcome is AGAIN
-    assert [failed.requeues for failed in deliveries.ledger.failed.values()] == [1]
+    (same_key,) = deliveries.ledger.failed.values()
+    assert [failed.requeues for failed in same_key.values()] == [1]
 
 
 async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_with_the_first() -> None:
