@@ -279,7 +279,7 @@ class DeliveryLedger:
         """Return the names with a prefix of a source's deliveries that may come again."""
         keys = (*self.pending, *((name.source, name.name) for name in self.requests))
         # One whose response was refused is acknowledged.
-        failed = [key for key, failed in self.failed.items() if not failed.is_refused]
+        failed = [key for key, same_key in self.failed.items() if not all(it.is_refused for it in same_key.values())]
         requeued, carried_out = (
             [name for index, name in names if index == source and name.startswith(prefix)] for names in (failed, keys)
         )
