@@ -161,7 +161,7 @@ class SourceAckRequests:
 @lru_cache(maxsize=256)
 def _filter_template(text: str, functions: str) -> Template:
     """Return a template that sends the list of labels through the functions of a filter."""
-    return parse(f"{{{{ fn:default('{text}') | {functions} }}}}", Scope.COMMON)
+    return parse(f"{{{{ fn:default('{text}') | {functions} }}}}", Scope.REQUEST_FILTER)
 
 
 def refusal(ack: Acknowledgement, declared: frozenset[str]) -> Fault | None:

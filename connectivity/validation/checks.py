@@ -187,7 +187,7 @@ def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
                 yield f"{path}.enforcement.filters[{index}]", text, Scope.ENFORCEMENT_FILTER
         if part.acknowledgement_requests and part.acknowledgement_requests.filter:
             functions = part.acknowledgement_requests.filter
-            yield f"{path}.acknowledgementRequests.filter", condition(functions), Scope.COMMON
+            yield f"{path}.acknowledgementRequests.filter", condition(functions), Scope.REQUEST_FILTER
         yield f"{path}.replyTarget.address", part.reply_target.address, Scope.SOURCE
         yield from _each(f"{path}.replyTarget.headerMapping", part.reply_target.header_mapping, Scope.SOURCE)
     for name, definition in connection.mapping_definitions.items():

@@ -44,7 +44,7 @@ class Scope(Enum):
     """The place of a template, and the prefixes that are allowed there."""
 
     COMMON = (
-        "addresses and header mappings of targets, outgoing conditions, filters of acknowledgement requests",
+        "addresses and header mappings of targets, outgoing conditions",
         "header entity thing thing-json feature topic resource time request connection",
     )
     SOURCE = (
@@ -57,6 +57,10 @@ class Scope(Enum):
     ENFORCEMENT_INPUT_HEADER = ("the enforcement input of a broker with headers (AMQP 0.9.1, Kafka)", "header")
     ENFORCEMENT_INPUT_ADDRESS = ("the enforcement input of a broker without headers (MQTT 3.1.1)", "source")
     ENFORCEMENT_FILTER = ("enforcement filters", "entity thing policy")
+    REQUEST_FILTER = (
+        "filters of acknowledgement requests",
+        "header entity thing feature topic resource time request connection",
+    )
     LABEL = ("acknowledgement labels and a Kafka consumer group", "connection")
     EXTRA_FIELDS = ("extra fields of targets", "header entity thing thing-json feature topic resource time request")
     OPERAND = ("operands in the filter of a target", "topic resource time entity thing feature header")

@@ -122,6 +122,14 @@ def test_a_placeholder_that_never_has_a_value_in_extra_fields_is_a_problem(docum
     assert found.expected == "placeholders and functions that are allowed in extra fields of targets"
 
 
+def test_a_placeholder_of_events_alone_in_a_filter_of_acknowledgement_requests_is_a_problem(
+    document: dict[str, Any],
+) -> None:
+    document["sources"][0]["acknowledgementRequests"] = {"filter": "fn:filter(thing-json:attributes/a,'eq','b')"}
+    found = only(validate(document))
+    assert (found.path, found.code) == ("sources[0].acknowledgementRequests.filter", "placeholder:unresolved")
+
+
 def test_a_missing_field_is_explained(document: dict[str, Any]) -> None:
     del document["sources"][0]["addresses"]
     found = only(validate(document))
