@@ -54,7 +54,7 @@ from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.supervisor import Supervisor
 from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring import logs
-from connectivity.monitoring.prometheus import GaugeReading, PrometheusRegistry, store_figures
+from connectivity.monitoring.prometheus import GaugeReading, PrometheusRegistry, file_figures, store_figures
 from connectivity.security import egress, redaction
 from connectivity.security.descriptors import raise_limit
 from connectivity.security.on_behalf import BehalfAudit
@@ -239,6 +239,7 @@ class Service:
             self.quota_check.figures,
             self.dispatch.event_publisher.figures,
             lambda: store_figures(self.store.commits.is_available),
+            lambda: file_figures(len(self._file_problems())),
             self.live_feeds.figures,
             self._settlement_figures,
             self.pipeline.figures,

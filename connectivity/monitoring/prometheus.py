@@ -250,3 +250,9 @@ class _Figures(Collector):
 def store_figures(is_available: bool) -> Iterator[GaugeReading]:
     """Yield the gauges of the store."""
     yield GaugeReading("connectivity_store_up", "1 while the journal can be written.", {(): is_available})
+
+
+def file_figures(problems: int) -> Iterator[GaugeReading]:
+    """Yield the gauge of connection files."""
+    meaning = "Problems of connection files and their folder, which the service does not use meanwhile."
+    yield GaugeReading("connectivity_file_problems", meaning, {(): problems})

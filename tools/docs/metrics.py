@@ -14,7 +14,7 @@ from typing import NamedTuple
 from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaLevels
 from connectivity.dispatch.quota_check import quota_figures
 from connectivity.maintenance.pipeline_process import pipeline_figures
-from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
+from connectivity.monitoring.prometheus import PrometheusRegistry, file_figures, store_figures
 from connectivity.sources.consumer import settlement_metrics
 from connectivity.subscriptions.live_feed import live_metrics
 from connectivity.subscriptions.read_ahead import read_ahead_metrics
@@ -62,6 +62,7 @@ def example() -> PrometheusRegistry:
     monitor.count_job_failure("erase entities")
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_figures(lambda: store_figures(True))
+    monitor.watch_figures(lambda: file_figures(1))
     monitor.watch_figures(lambda: quota_figures([((QuotaHolder.NAMESPACE, Quantity.THINGS), QuotaLevels(90, 1))]))
     monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
     monitor.watch_figures(lambda: target_metrics({(_CONNECTION, "0"): (3, 0.5)}, {(_CONNECTION, "0"): 1}))

@@ -163,9 +163,11 @@ async def test_an_unreadable_connections_folder_is_reported_and_the_service_stay
         True,
         [f"{folder}: No such file or directory; running connections stay open"],
     )
+    assert b"\nconnectivity_file_problems 1.0\n" in await service.monitor.scrape()
     folder.mkdir()
     await service.registry.refresh()
     assert service.readiness()[1]["files"] == []
+    assert b"\nconnectivity_file_problems 0.0\n" in await service.monitor.scrape()
 
 
 async def test_the_commits_of_the_journal_are_measured(service: Service) -> None:
