@@ -260,7 +260,7 @@ def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[st
 
     Values have their types. Headers that a client may not send are dropped, and so is null. Custom headers keep their
     spelling and become text; of two that differ in case only, the later one applies. `mapped`: the values come from a
-    broker's headers and so are text; an empty one is no correlation ID, because clients may send it if they have none.
+    broker's headers and so are text.
 
     Raises DecodeError with `header.invalid` or `timeout.invalid` (400, `invalidHeaderKey`), with the readable headers to
     address the response; with `headers.too.large` (431) for thousands of headers.
@@ -283,7 +283,7 @@ def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[st
         elif row.is_read and row.kind.is_text and value and type(value) is str:
             # The most frequent case first.
             result[row.name] = value
-        elif row.is_read and not (mapped and value == "" and row.kind is NON_EMPTY_TEXT):
+        elif row.is_read:
             try:
                 result[row.name] = row.kind.convert(value, mapped)
             except _Invalid:

@@ -104,12 +104,6 @@ def test_an_unresolved_mapping_entry_is_left_out() -> None:
     assert headers["site"] == "acme.site"
 
 
-def test_an_empty_correlation_id_of_the_transport_is_none() -> None:
-    mapped = reader(headerMapping={"correlation-id": "{{ header:correlation-id }}"})
-    assert read(mapped, turn(True, correlation_id="own"), correlation_id="").headers["correlation-id"] == "own"
-    assert read(mapped, turn(True), correlation_id="").headers["correlation-id"]
-
-
 def test_a_mapping_may_use_topic_feature_sender_and_connection() -> None:
     mapping = {
         "action": "{{ topic:action }}",
