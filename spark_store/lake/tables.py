@@ -18,6 +18,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_store.errors import translate_system_error
+
 APP = "journal"
 """The transaction name of appends of journal events; its number is the last one."""
 
@@ -206,5 +208,9 @@ class Lake:
         return str((self.folder / table.name).absolute())
 
     def has(self, table: Table) -> bool:
-        """Whether a table has been created."""
-        return Path(self.path(table), "_delta_log").is_dir()
+        """Whether a table has been created. Raises StoreUnavailable if the folder cannot be looked up."""
+        log = Path(self.path(table), "_delta_log")
+        try:
+            return log.is_dir()
+        except OSError as error:
+            raise translate_system_error(log, error, "cannot be read") from error

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from spark_store.errors import FULL_ERRORS, OutputUnusable, StoreUnavailable, translate_system_error
+from spark_store.errors import FULL_ERRORS, OutputUnusable, StoreUnavailable
 from spark_store.files import sync_path
 from spark_store.lake.table_scan import values
 
@@ -102,16 +102,8 @@ def _translate_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error.filename, str) and not _is_beside(out, error.filename):
-            raise translate_system_error(error.filename, error, "cannot be read") from error
         if error.errno in FULL_ERRORS:
             raise StoreUnavailable(
                 f"{out}: the disk is full; free space, or write to another disk ({error})"
             ) from error
         raise OutputUnusable(f"{out}: expected a file that can be written, found: {error}") from error
-
-
-def _is_beside(out: Path, file: str) -> bool:
-    """Whether a file is the folder of the output, or in it. Others are the lake's."""
-    folder, found = os.path.dirname(os.path.abspath(out)), os.path.abspath(file)
-    return folder in (found, os.path.dirname(found))

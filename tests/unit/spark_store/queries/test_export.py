@@ -187,12 +187,14 @@ def test_a_lake_that_cannot_be_read_is_not_a_problem_of_the_output(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator without permission for the data folder would look for the cause at the wrong place."""
-    log = f"{lake.path(EVENTS)}/_delta_log"
+    log, is_dir = f"{lake.path(EVENTS)}/_delta_log", Path.is_dir
 
-    def refuse(_lake: Lake) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", log)
+    def refuse(path: Path) -> bool:
+        if str(path) == log:
+            raise PermissionError(errno.EACCES, "Permission denied", log)
+        return is_dir(path)
 
-    monkeypatch.setattr("spark_store.queries.export.lakes.pending_erasures", refuse)
+    monkeypatch.setattr(Path, "is_dir", refuse)
     (tmp_path / "exports").mkdir()
     for out in (tmp_path / "exports" / "it.parquet", lake.folder.parent / "it.parquet"):
         with pytest.raises(StoreUnavailable) as refused:
