@@ -47,7 +47,6 @@ from connectivity.management.client import Backoff
 from connectivity.management.connection_test import run_connection_test
 from connectivity.management.manager import ConnectionManager
 from connectivity.management.permission_requests import PermissionRequests
-from connectivity.management.reconciler import OPEN
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.secret_watcher import SecretWatcher
 from connectivity.management.subscription_table import SubscriptionTable
@@ -326,7 +325,7 @@ class Service:
     def _unusable_connections(self) -> Iterator[str]:
         """Yield the connections that should be open, but whose documents are invalid."""
         for wanted in self.registry.known.values():
-            if wanted.connection is None and wanted.status == OPEN:
+            if wanted.should_open and wanted.connection is None:
                 yield wanted.id
 
     def _file_problems(self) -> list[str]:

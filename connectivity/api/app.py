@@ -13,10 +13,10 @@ Handlers return finished bytes: results of `ConnectionManager` are encoded once,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import get_origin
 
-from fastapi import Depends, FastAPI, Request, Response, params
+from fastapi import Depends, FastAPI, Request, Response
 
 from connectivity.api import connections, health, operations, search
 from connectivity.api import permissions as checks
@@ -67,7 +67,8 @@ def application(
     install(app)
     app.include_router(health.router(monitor, readiness))
     if management is not None:
-        app.include_router(connections.router(management, bounds), dependencies=_after(looked))
+        waiting = [Depends(looked.wait)] if looked is not None else []
+        app.include_router(connections.router(management, bounds), dependencies=waiting)
         app.include_router(operations.router(management))
     if searches is not None:
         app.include_router(search.router(searches))
@@ -79,11 +80,6 @@ def application(
     app.add_middleware(Authenticator, settings=settings, sleep=sleep)
     app.add_middleware(ResponseMiddleware)
     return app
-
-
-def _after(event: asyncio.Event | None) -> Sequence[params.Depends]:
-    """Return the dependency on an event, if there is one."""
-    return [Depends(event.wait)] if event is not None else []
 
 
 def _add_openapi_route(app: FastAPI, needs_token: bool) -> None:

@@ -53,10 +53,15 @@ class DesiredConnection:
         return self.override or str(self.document.get("connectionStatus", CLOSED))
 
     @property
+    def should_open(self) -> bool:
+        """Whether its owner wants it open, also if its document is invalid."""
+        return self.status == OPEN
+
+    @property
     def running(self) -> Connection | None:
         """The connection that should run; None for nothing."""
         connection = self.connection
-        if connection is None or self.status != OPEN:
+        if connection is None or not self.should_open:
             return None
         if connection.connection_status == OPEN:
             return connection

@@ -21,7 +21,6 @@ from connectivity.connections.vault import mask
 from connectivity.management.definition import Owner
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.reconciler import (
-    OPEN,
     DesiredConnection,
     FolderReading,
     ReconcileStep,
@@ -207,7 +206,7 @@ class ConnectionRegistry:
         if wanted is None:
             return self._may_hide and connection_id not in self._removed
         # One with an invalid document, such as a missing secret, opens when that is corrected.
-        return wanted.status == OPEN
+        return wanted.should_open
 
     async def refresh(self) -> None:
         """Read the folder, and apply changes. Unchanged connections are not touched."""

@@ -243,12 +243,13 @@ class DeliveryLedger:
 
     def finish(self, inbound: InboundDelivery) -> None:
         """Forget how often a delivery was requeued that is not requeued again."""
-        failed = self._find_failed(inbound)
-        if inbound.key is not None and failed is not None and not failed.is_refused:
-            same_key = self.failed[inbound.key]
-            del same_key[digest(inbound.delivery)]
+        if (key := inbound.key) is None or (same_key := self.failed.get(key)) is None:
+            return
+        payload = digest(inbound.delivery)
+        if payload in same_key and not same_key[payload].is_refused:
+            del same_key[payload]
             if not same_key:
-                del self.failed[inbound.key]
+                del self.failed[key]
 
     def keep_acks(self, inbound: InboundDelivery, signal: str, acks: Sequence[Acknowledgement]) -> None:
         """Remember the successful acknowledgements of others for the redelivery, which does not repeat them.

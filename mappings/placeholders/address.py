@@ -54,20 +54,20 @@ def resolve_address(template: Template, context: PlaceholderContext, key_mark: s
     is_key = False
     for part in template.parts:
         if isinstance(part, str):
-            address.append(part)
-            is_key = is_key or (key_mark is not None and key_mark in part)
-            continue
-        resolution = part.resolve(context)
-        if resolution.state is ResolutionState.UNRESOLVED:
-            return None
-        if (value := resolution.first) is None:
-            continue
-        if part.text == _PATH and not is_key:
-            value = _path(value)
+            text = part
         else:
-            _require_safe(value, part.text, is_key=is_key, key_mark=key_mark)
-        address.append(value)
-        is_key = is_key or (key_mark is not None and key_mark in value)
+            resolution = part.resolve(context)
+            if resolution.state is ResolutionState.UNRESOLVED:
+                return None
+            if resolution.first is None:
+                continue
+            text = resolution.first
+            if part.text == _PATH and not is_key:
+                text = _path(text)
+            else:
+                _require_safe(text, part.text, is_key=is_key, key_mark=key_mark)
+        address.append(text)
+        is_key = is_key or (key_mark is not None and key_mark in text)
     return "".join(address) if address else None
 
 
