@@ -170,6 +170,18 @@ def test_case_17_the_largest_thing(spare: int, status: int) -> None:
         assert harness.refused("create", "/", value) == (413, "things:thing.toolarge")
 
 
+@pytest.mark.parametrize(("letters", "status"), [(100_000, 201), (102_400, 413)])
+def test_the_size_of_a_new_thing_does_not_depend_on_escapes(letters: int, status: int) -> None:
+    text = b"\\u0061" * 1_000 + b"a" * (letters - 1_000)
+    value = b'{"policyId": "%s", "attributes": {"a": "%s"}}' % (POLICY.encode(), text)
+    harness = TwinHarness()
+    harness.write_policy({})
+    if status == 201:
+        assert harness.status("create", "/", value) == 201
+    else:
+        assert harness.refused("create", "/", value) == (413, "things:thing.toolarge")
+
+
 @pytest.mark.parametrize("action", ["modify", "merge"])
 def test_case_18_a_part_may_not_make_the_thing_too_large(action: str) -> None:
     harness = twin_harness(attributes={"a": "x" * 100_000})
