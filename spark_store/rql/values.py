@@ -51,13 +51,19 @@ def walk(document: Any, path: Sequence[str]) -> Sequence[Any]:
 
 def _walk_on(array: list[Any], path: Sequence[str]) -> Sequence[Any]:
     values: list[Any] = [array]
+    is_absent = False
     for key in path:
         place = int(key) if _PLACE.fullmatch(key) else None
-        values = [inner for value in values for inner in _step(value, key, place)]
+        found = [inner for value in values for inner in _step(value, key, place)]
+        # Nothing follows an absent value, and they are all the same.
+        values = [value for value in found if value is not MISSING]
+        is_absent |= len(values) < len(found)
+        if not values:
+            break
         if place is not None:
             # An array in an array may be reached by its place and through it, so each value is kept once.
             values = list({id(value): value for value in values}.values())
-    return values
+    return [*values, MISSING] if is_absent else values
 
 
 def _step(value: Any, key: str, place: int | None) -> Sequence[Any]:
@@ -85,11 +91,17 @@ def matching_paths(document: Any, path: Sequence[str]) -> Collection[Sequence[st
     own = tuple(path)
     if not any(key.isdecimal() for key in own):
         return (own,)
+    found = {own}
     reached: dict[tuple[tuple[str, ...], int], Any] = {((), id(document)): document}
-    for key in own:
+    for depth, key in enumerate(own):
         inner = [(at, each) for (at, _), value in reached.items() for at, each in _inward(at, value, key)]
-        reached = {(at, id(value)): value for at, value in inner}
-    return {own, *(at for at, _ in reached)}
+        reached = {(at, id(value)): value for at, value in inner if isinstance(value, Mapping | list)}
+        # Nothing follows other values, so the rest of the path is the same.
+        ended = {at for at, value in inner if not isinstance(value, Mapping | list)}
+        found.update((*at, *own[depth + 1 :]) for at in ended)
+        if not reached:
+            break
+    return found.union(at for at, _ in reached)
 
 
 def _inward(at: tuple[str, ...], value: Any, key: str) -> list[tuple[tuple[str, ...], Any]]:

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from mappings.model.json_pointer import MISSING
 from spark_store.rql.ast import Field
-from spark_store.rql.values import comparable, exact, features_of, find, walk
+from spark_store.rql.values import comparable, exact, features_of, find, matching_paths, walk
 from tests.support import random_searches as searches
 from tests.support.cpu_budget import at_most
 from tests.support.table import each_row
@@ -95,6 +95,21 @@ def test_a_path_of_places_through_arrays_in_objects_takes_no_long_time() -> None
     with at_most(2):
         found = [walk({"a": value}, ("a", *["0"] * length)) for length in range(180)]
     assert all(found)
+
+
+@pytest.mark.parametrize("key", ["a", "1"])
+def test_a_long_path_below_an_array_takes_no_longer_than_the_array(key: str) -> None:
+    document: dict[str, Any] = {"a": [{} for _ in range(10_000)]}
+    with at_most(2):
+        found = walk(document, ("a", *[key] * 30_000))
+    assert set(found) == {MISSING}
+
+
+def test_the_places_of_a_long_path_are_those_of_the_values_on_it() -> None:
+    path = ("a", "0", *["1"] * 30_000)
+    with at_most(2):
+        found = matching_paths({"a": [{} for _ in range(10_000)]}, path)
+    assert set(found) == {path, ("a", *["1"] * 30_000)}
 
 
 @given(searches.things(), searches.FIELDS)
