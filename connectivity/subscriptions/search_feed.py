@@ -1,9 +1,9 @@
 """Searches of the current state, and their feeds (Ditto protocol, search).
 
-A search that names its thing is answered on the event loop, from the state in memory. Any other one runs in a worker thread
-with a read connection of its own (`spark_store.rql.query.ThingSearch`), in slices, so that it blocks neither the event loop
-nor other searches; users take turns (`connectivity.subscriptions.search_queue`). All changes decided before a page is
-requested are durable before it is read: clients find their writes.
+A search that names its thing is answered on the event loop, from the state in memory, unless its filter could take long. Any
+other one runs in a worker thread with a read connection of its own (`spark_store.rql.query.ThingSearch`), in slices, so that
+it blocks neither the event loop nor other searches; users take turns (`connectivity.subscriptions.search_queue`). All
+changes decided before a page is requested are durable before it is read: clients find their writes.
 
 Nothing stays open between two pages: a position is that of the last thing in the order of the result. Current policies
 decide what a page may show. A page is filled until the time limit, and sent if it has things; otherwise the search fails.
@@ -288,7 +288,7 @@ class SearchFeed(Feed):
 
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` pages of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
-        if self._thing_id is not None:
+        if self._lookup() is not None:
             return await self._fill(position, limit, max_bytes)
         async with self._slot():
             return await self._fill(position, limit, max_bytes)
@@ -306,6 +306,13 @@ class SearchFeed(Feed):
                     return Page((), 0, PageEnd.END)
                 place, offset = result.end, offset - len(result.items)
             return await self._fill(place or 0, 1, max_bytes)
+
+    def _lookup(self) -> PointLookup | None:
+        """Return the look-up that answers at once; None if the search names no thing, or could take long."""
+        if self._thing_id is None:
+            return None
+        lookup = PointLookup(self._thing_id, self._service.world.snapshot)
+        return lookup if lookup.is_quick(self._request.question) else None
 
     def _slot(self) -> contextlib.AbstractAsyncContextManager[None]:
         return self._service.searches.slot(self._request.subjects, self._request.question.namespaces)
@@ -336,8 +343,7 @@ class SearchFeed(Feed):
     async def _find(self, place: SortKey | None, limit: int, budget: Budget, max_bytes: int) -> _Slice:
         """Return things after a place. Raises BudgetExceeded, StoreUnavailable."""
         service = self._service
-        if self._thing_id is not None:
-            lookup = PointLookup(self._thing_id, service.world.snapshot)
+        if (lookup := self._lookup()) is not None:
             result = self._read(lookup, service.world, place, limit, budget, max_bytes)
             await service.store.commits.barrier()
             return self._slice(result, result.hits, service.world, max_bytes)

@@ -1,7 +1,7 @@
 """Searches for one named thing: `eq(thingId,…)`, perhaps with further conditions.
 
-They are answered from the present states at once, like a retrieve of the thing. Queries that name several things use the
-index: they may be large, and many.
+They are answered from the present states at once, like a retrieve of the thing, unless the filter could take long. Queries
+that name several things use the index: they may be large, and many.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.json_values import encode_value
 from spark_store.records import Snapshot
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
+from spark_store.rql.evaluator import MOST_BYTES, weight
 from spark_store.rql.query import PAGE_BYTES, Budget, ReadRights, SearchHit, SortKey, ThingPage, ThingQuery
 from spark_store.rql.search_evaluator import holds
 
@@ -55,6 +57,13 @@ class PointLookup:
     def __init__(self, entity: EntityId, snapshot: Callable[[EntityId], Snapshot | None]) -> None:
         self._entity = entity
         self._snapshot = snapshot
+
+    def is_quick(self, question: ThingQuery) -> bool:
+        """Whether the filter cannot hold other work for long: each part compares the whole thing at most."""
+        predicate, snapshot = question.predicate, self._snapshot(self._entity)
+        if isinstance(predicate, Compare | In) or predicate is None or snapshot is None or snapshot.state is None:
+            return True
+        return weight(predicate) * len(encode_value(snapshot.state)) <= MOST_BYTES
 
     def page(
         self,

@@ -479,6 +479,14 @@ async def test_searches_run_in_worker_threads_except_for_a_named_thing(
     assert harness.search.pages[-1].thread.startswith("search")
 
 
+async def test_a_filter_that_compares_much_of_a_named_thing_runs_in_a_worker_thread(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-1", {"attributes": {"tags": ["a"] * 5_000}})
+    searcher = Searcher(harness)
+    patterns = ",".join(['like(attributes/tags,"*b?*")'] * 20)
+    assert await searcher.all(f'and(eq(thingId,"acme.site:lamp-1"),or({patterns}))') == []
+    assert [page.thread[:6] for page in harness.search.pages] == ["search"]
+
+
 async def test_a_long_search_does_not_delay_others(harness: ConnectionHarness) -> None:
     await has_thing(harness, "lamp-7")
     searcher = Searcher(harness)
