@@ -80,7 +80,8 @@ def _require_safe(value: str, expression: str, *, is_key: bool = False, key_mark
     reason = unsafe_in_address(value, is_key=is_key)
     if reason is not None and not is_key and key_mark is not None and key_mark in value:
         before, _, key = value.partition(key_mark)
-        reason = unsafe_in_address(before) or unsafe_in_address(key, is_key=True)
+        # Without a text before it, the key is the name of a queue, which AMQP allows.
+        reason = (unsafe_in_address(before) if before else None) or unsafe_in_address(key, is_key=True)
     if reason is None:
         return value
     raise UnsafeAddress(

@@ -291,6 +291,14 @@ def test_the_key_in_an_address_of_a_client_may_be_any_text(type: str, address: s
         assert keyed.publishes(response(reply_to=refused)) == ()
 
 
+@pytest.mark.parametrize("reply", [{}, {"addressPattern": "/*"}, {"address": "{{ header:reply-to | fn:trim() }}"}])
+def test_an_amqp_client_can_name_the_address_of_a_queue(reply: dict[str, str]) -> None:
+    queued = way(reply, type="amqp-091")
+    assert queued.addresses(response(reply_to="/pump-answers")) == ["/pump-answers"]
+    for refused in ("+/pump", "$a/pump", "/pu\nmp", ""):
+        assert queued.publishes(response(reply_to=refused)) == ()
+
+
 @pytest.mark.parametrize(
     "address", ["answers{{ header:key }}", "answers#{{ header:key }}", "{{ header:key }}/{{ header:key }}"]
 )
