@@ -48,7 +48,9 @@ _DROPPED_HEADERS = frozenset(
 )
 """Request headers that do not become headers of messages, such as those of the handshake."""
 
-KEPT_HEADERS = frozenset({"client-id", "content-type", "correlation-id", "rsio-session", "traceparent", "tracestate"})
+KEPT_HEADERS = frozenset(
+    {"client-id", "content-type", "correlation-id", "device_id", "rsio-session", "traceparent", "tracestate"}
+)
 """Request headers that the service itself reads."""
 
 _BEARER = "bearer "

@@ -217,6 +217,13 @@ def test_only_a_listener_at_loopback_takes_short_tokens(host: str, expected: int
     assert rules_of(connection, Options()).shortest_token == expected
 
 
+def test_the_header_with_the_thing_of_a_peer_is_kept_although_the_document_does_not_name_it() -> None:
+    rules = rules_of(listener_connection(8765), Options())
+    assert headers("/twins", ("Device_Id", "acme.site:lamp-7"), ("X-Other", "7"), rules=rules) == {
+        "device_id": "acme.site:lamp-7"
+    }
+
+
 def test_no_token_is_checked_while_its_address_is_guessing() -> None:
     for target, sent in (("/twins", [BEARER]), ("/twins?access_token=wrong", [])):
         found = decided(target, *sent, rules=GUARDED, is_guessing=True)
