@@ -41,10 +41,12 @@ DIRECTION = "ditto-message-direction"
 FEATURE = "ditto-message-feature-id"
 STATUS = "status"
 
+BINARY = "application/octet-stream"
+"""The content type of a payload that has none."""
+
 INCOMING = {
-    CONTENT_TYPE: "{{ header:content-type | fn:default('application/octet-stream') }}",
     DIRECTION: f"{{{{ header:{DIRECTION} | fn:default('TO') }}}}",
-    **{name: f"{{{{ header:{name} }}}}" for name in (THING, SUBJECT, FEATURE, STATUS)},
+    **{name: f"{{{{ header:{name} }}}}" for name in (CONTENT_TYPE, THING, SUBJECT, FEATURE, STATUS)},
 }
 """The default headers of a message's parts."""
 
@@ -91,7 +93,9 @@ class RawMessageCodec(TemplateMapper):
 
     def decode_with(self, envelope: Envelope, session: Any, context: PlaceholderContext) -> Sequence[Inbound]:  # noqa: ARG002
         found = self._incoming.apply(context)
-        content_type = parse_content_type(found.get(CONTENT_TYPE, ""))
+        # The type of a payload in Base64, by which the receiver decodes it.
+        found[CONTENT_TYPE] = found.get(CONTENT_TYPE) or BINARY
+        content_type = parse_content_type(found[CONTENT_TYPE])
         if content_type.media_type == MESSAGE:
             if not envelope.payload:
                 raise DecodeError(errors.not_json(b""))

@@ -41,6 +41,16 @@ def test_bytes_come_out_as_they_went_in(payload: bytes) -> None:
     assert (envelope.payload, envelope.header("content-type")) == (payload, "image/png")
 
 
+@pytest.mark.parametrize("template", ["{{ header:content-type }}", "{{ header:no }}"])
+@pytest.mark.parametrize("headers", [{}, {"content-type": ""}])
+def test_a_payload_without_a_content_type_comes_out_as_it_went_in(template: str, headers: dict[str, str]) -> None:
+    codec = mapper("RawMessage", {"incomingMessageHeaders": {"content-type": template}})
+    (message,) = read(codec, b"x", {**HEADERS, **headers})
+    assert isinstance(message, Message)
+    (envelope,) = write(codec, message)
+    assert (envelope.payload, envelope.header("content-type")) == (b"x", "application/octet-stream")
+
+
 @FEW
 @given(text=st.text(min_size=1, max_size=50))
 def test_text_comes_out_as_it_went_in(text: str) -> None:
