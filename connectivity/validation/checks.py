@@ -505,18 +505,19 @@ def check_diversion(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_diverting_headers(path: str, source: Source, own_id: str) -> Iterator[Problem]:
-    to, types = source.header_mapping.get(DIVERT_TO), source.header_mapping.get(DIVERTED_TYPES)
-    if to is not None and not has_expression(to):
-        if to == own_id:
-            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the ID of another connection")
-        elif not _CONNECTION_ID.fullmatch(to):
-            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the ID of a connection")
-    if types is not None and not has_expression(types):
-        known = [kind.value for kind in ResponseType]
-        for name in types.split(","):
-            if name.strip().lower() not in known:
-                expected, hint = f"some of: {', '.join(known)}", did_you_mean(name, known)
-                yield Problem(f"{path}.{DIVERTED_TYPES}", show(name), expected, hint)
+    known = [kind.value for kind in ResponseType]
+    for name, text in source.header_mapping.items():
+        if has_expression(text):
+            continue
+        if name.lower() == DIVERT_TO and text == own_id:
+            yield Problem(f"{path}.{name}", show(text), "the ID of another connection")
+        elif name.lower() == DIVERT_TO and not _CONNECTION_ID.fullmatch(text):
+            yield Problem(f"{path}.{name}", show(text), "the ID of a connection")
+        elif name.lower() == DIVERTED_TYPES:
+            for each in text.split(","):
+                if each.strip().lower() not in known:
+                    expected, hint = f"some of: {', '.join(known)}", did_you_mean(each, known)
+                    yield Problem(f"{path}.{name}", show(each), expected, hint)
 
 
 CHECKS: tuple[Callable[[Connection], Iterator[Problem]], ...] = (

@@ -198,9 +198,12 @@ _RESPONSE_TYPES = "|".join(patterns.any_case(it.value) for it in ResponseType)
 _RESPONSE_TYPE = rf"{patterns.WHITE}*(?:{_RESPONSE_TYPES}){patterns.WHITE}*"
 _EXPRESSION = r"\{\{|\$\{"
 _DIVERTING: Schema = {
-    "properties": {
-        DIVERT_TO: {"type": "string", "pattern": rf"^[a-zA-Z0-9_:-]{{1,100}}$|{_EXPRESSION}"},
-        DIVERTED_TYPES: {"type": "string", "pattern": rf"^{_RESPONSE_TYPE}(?:,{_RESPONSE_TYPE})*$|{_EXPRESSION}"},
+    "patternProperties": {
+        f"^{patterns.any_case(name)}$": {"type": "string", "pattern": f"^{value}$|{_EXPRESSION}"}
+        for name, value in (
+            (DIVERT_TO, "[a-zA-Z0-9_:-]{1,100}"),
+            (DIVERTED_TYPES, f"{_RESPONSE_TYPE}(?:,{_RESPONSE_TYPE})*"),
+        )
     }
 }
 
