@@ -89,7 +89,8 @@ class DestinationTemplate:
         self._now = now
         self._address = parse(address, scope)
         mapping = dict(header_mapping)
-        override = mapping.pop(ADDRESS_HEADER, None)
+        # Only MQTT has this header, and its addresses have no keys; other brokers carry it like any other.
+        override = mapping.pop(ADDRESS_HEADER, None) if key_mark is None else None
         self._override = parse(override, scope) if override is not None else None
         self._mapping = HeaderMapping(mapping, scope)
         names = self._mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
@@ -111,6 +112,11 @@ class DestinationTemplate:
     def is_fixed(self) -> bool:
         """Whether there is only one address."""
         return self._address.is_constant
+
+    @property
+    def has_override(self) -> bool:
+        """Whether a mapped header replaces the address."""
+        return self._override is not None
 
     @property
     def headers(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from connectivity.connections.model import Connection
-from connectivity.connections.templates import ADDRESS_HEADER, with_connection_id
+from connectivity.connections.templates import with_connection_id
 from connectivity.errors import ConnectivityError, Detail, PublishFailed
 from connectivity.mapping.mapper import mappers_of
 from connectivity.mapping.script_host import ScriptHost
@@ -72,7 +72,7 @@ class TargetPublisher(SignalPublisher):
         self._destination = DestinationTemplate(
             target.address, target.header_mapping, connection.id, now, key_mark=connection_type.key_mark
         )
-        self.is_fixed = self._destination.is_fixed and ADDRESS_HEADER not in target.header_mapping
+        self.is_fixed = self._destination.is_fixed and not self._destination.has_override
         """Whether all signals go to the same address."""
         self._use(mappers_of(connection, target.payload_mapping, host), self._destination)
         self._open: dict[PendingPublish, Done] = {}

@@ -45,6 +45,19 @@ def test_a_pattern_applies_to_the_key_of_an_address_too() -> None:
     assert template.resolve(template.context(EVENT)) == Destination("out/a/#", {})
 
 
+def test_the_topic_of_mqtt_is_only_a_header_where_addresses_have_keys() -> None:
+    template = DestinationTemplate(
+        "out/a",
+        {"mqtt.topic": "/{{ header:bad }}"},
+        "site",
+        lambda: NOW,
+        pattern=AddressPattern("out/*"),
+        key_mark="/",
+    )
+    assert template.resolve(template.context(EVENT)) == Destination("out/a", {"mqtt.topic": "/a/#"})
+    assert (template.is_fixed, template.has_override) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("address", "mapping", "is_constant"),
     [
