@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ from spark_store.lake import reader
 from spark_store.lake.check import check_lake
 from spark_store.lake.rows import entries, rows_between, states
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
-from spark_store.lake.watermark import read_watermark
+from spark_store.lake.watermark import Watermark, read_watermark
 from spark_store.maintenance import index_check
 from spark_store.records import entity_of
 
@@ -107,7 +107,7 @@ def verify(
         _compare_index(place, report)
         if report.last:
             report.total = reader.rows(place, LATEST)
-            comparison = _Comparison(place, journal_reader, is_expired, watermark.erased, report)
+            comparison = _Comparison(place, journal_reader, is_expired, watermark, report)
             first: str | None = ""
             while first is not None:
                 first = comparison.next_part(first, range)
@@ -127,13 +127,19 @@ def _compare_index(place: Lake, report: VerifyReport) -> None:
 class _Comparison:
     """Compares the lake's rows of entities with the journal.
 
-    Erasures up to the ID `erased` are done in the lake, too.
+    Erasures up to the watermark's are done in the lake, too.
     """
 
     def __init__(
-        self, place: Lake, journal_reader: JournalReader, is_expired: IsExpired, erased: int, report: VerifyReport
+        self,
+        place: Lake,
+        journal_reader: JournalReader,
+        is_expired: IsExpired,
+        watermark: Watermark,
+        report: VerifyReport,
     ) -> None:
-        self._place, self._journal_reader, self._is_expired, self._erased = place, journal_reader, is_expired, erased
+        self._place, self._journal_reader, self._is_expired = place, journal_reader, is_expired
+        self._erased, self._has_retained = watermark.erased, watermark.retention is not None
         self._report = report
         self._newest_erasure = 0
         self._erasures: dict[tuple[str, str], list[Erasure]] = {}
@@ -216,12 +222,17 @@ class _Comparison:
         self, type: str, id: str, kept: EntityState | None, snapshots: Sequence[int], lake: Iterable[JournalEntry]
     ) -> Iterator[LakeDifference]:
         """Compare the events of an entity, and what they lead to."""
-        history = None if kept is None else _History(kept, self._journal_reader.beginning(type, id)[0])
+        erased = self._journal_reader.beginning(type, id)[0]
+        history = None if kept is None else _History(kept, erased)
         journal = self._journal_reader.history(type, id, self._report.last)
+        rows_of_lake = iter(lake)
+        oldest = next(rows_of_lake, None)
+        # Retention may have followed other rules than the present ones.
+        begin = boundary(erased, oldest and oldest.revision, False, snapshots) if self._has_retained else erased
         mine = next(journal, None)
-        for revision, rows in groupby(lake, attrgetter("revision")):
+        for revision, rows in groupby(chain(filter(None, [oldest]), rows_of_lake), attrgetter("revision")):
             while mine is not None and mine.revision < revision:
-                yield from self._missing_event(mine)
+                yield from self._missing_event(mine, begin)
                 mine = next(journal, None)
             first, *others = rows
             if mine is None or mine.revision > revision:
@@ -235,18 +246,20 @@ class _Comparison:
             if history is not None:
                 history.add(first)
         while mine is not None:
-            yield from self._missing_event(mine)
+            yield from self._missing_event(mine, begin)
             mine = next(journal, None)
         if history is not None:
             self._report.entities += bool(history.runs)
-            erased, oldest = self._journal_reader.beginning(type, id)
+            erased, first_revision = self._journal_reader.beginning(type, id)
             if erased == history.erased:
                 # One that was erased meanwhile is compared next time.
-                yield from self._gaps(history, oldest, snapshots)
+                yield from self._gaps(history, first_revision, snapshots)
                 yield from history.replay_differences()
 
-    def _missing_event(self, mine: JournalEntry) -> Iterator[LakeDifference]:
-        """An event that the lake does not have: expired, or erased after it was read."""
+    def _missing_event(self, mine: JournalEntry, begin: int) -> Iterator[LakeDifference]:
+        """An event that the lake does not have: up to `begin`, expired, or erased after it was read."""
+        if mine.revision <= begin:
+            return
         state = self._journal_reader.state(mine.entity_type, mine.entity)
         newest = mine.revision if state is None else state.revision
         if not self._is_expired(mine, newest) and self._erased_differences(EVENTS, mine) is None:

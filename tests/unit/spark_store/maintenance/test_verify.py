@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from msgspec import structs
 
 from spark_store.errors import LakeUnfit
 from spark_store.lake import rows as lake_rows
+from spark_store.lake.clock import ClockReading, Uptime
 from spark_store.lake.rows import TableRows
-from spark_store.lake.tables import EVENTS, LATEST
-from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
+from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS
+from spark_store.lake.watermark import RetentionRun, Watermark, publish_watermark, read_watermark
 from spark_store.maintenance.rebuild import rebuild_index
 from spark_store.maintenance.verify import RANGE, SHOWN, VerifyReport, boundary, verify
 from tests.support.lake.pipeline_process import DataFolder, counted, lamp
-from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest
+from tests.support.lake.pipeline_tables import add_states, write_events, write_lake, write_latest
 from tests.support.lake.twin_changes import tamper, trim, write_eventful_past
 from tests.support.table import each_row
 
@@ -141,6 +143,23 @@ def test_only_events_after_an_erasure_are_reported_as_missing(data_folder: DataF
     assert differences(data_folder) == []
     tamper(data_folder, "UPDATE entities SET erased = 1 WHERE id = 'acme.site:lamp-3'")
     assert differences(data_folder) == ["events: missing in the lake: acme.site:lamp-3 at revision 2"]
+
+
+def test_events_that_retention_deleted_by_an_earlier_rule_are_not_missing(data_folder: DataFolder) -> None:
+    rows = events(data_folder)
+    (known,) = [row for row in latest(data_folder).values() if row["entity"] == "acme.site:lamp-0"]
+    kept = [row for row in rows if row["entity"] != known["entity"]]
+    write_events(data_folder.folder, kept)
+    add_states(data_folder.folder, SNAPSHOTS, [known])
+    missing = [f"events: missing in the lake: acme.site:lamp-0 at revision {revision}" for revision in range(1, 7)]
+    assert [it.partition(", event")[0] for it in differences(data_folder)] == missing
+    now = datetime(2030, 2, 1, tzinfo=UTC)
+    run = RetentionRun(ClockReading(now, now, Uptime("", 0.0), 0.0), 6)
+    publish_watermark(data_folder.lake.watermark, Watermark(48, retention=run))
+    assert differences(data_folder) == []
+    # An event that is older than a remaining one was deleted by something else.
+    write_events(data_folder.folder, [*kept, *(it for it in rows if it["seq"] in (2, 3))])
+    assert [it.partition(", event")[0] for it in differences(data_folder)] == missing[2:]
 
 
 ERASE = "INSERT INTO erasures (type, entity, seq, requested_at, requested_by) VALUES"
