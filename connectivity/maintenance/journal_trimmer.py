@@ -1,9 +1,10 @@
 """Deletes old events from the journal that the lake has.
 
 Events are deleted up to the watermark, which the pipeline publishes when both tables are complete, if the lake's own log
-confirms it, and if they are older than `journal.retention`. Numbers alone prove little: a journal restored from a backup
-gives numbers again that the lake has for other events. So before each round the newest event that both have is compared; if
-it differs, nothing is deleted. States stay.
+confirms it, and if they are older than `journal.retention`. An event with a future time, of a clock that was ahead, goes
+with the first later event without one. Numbers alone prove little: a journal restored from a backup gives numbers again that
+the lake has for other events. So before each round the newest event that both have is compared; if it differs, nothing is
+deleted. States stay.
 
 Steps are small parts of commits. After a kill, events are either in the lake or in both, and are read once.
 """
@@ -25,7 +26,7 @@ from spark_store.errors import HistoryUnavailable, LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import TRIM_EVENTS
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.records import NumberedEvent, Snapshot
+from spark_store.records import NumberedEvent, OldestEvent, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import LakeHistory
@@ -41,6 +42,11 @@ STEP_SECONDS: Final = 0.005
 LOG_SECONDS: Final = 60.0
 """How often trimming is logged at most."""
 
+_LOOK_EVENTS: Final = 100
+"""How many events with future times are looked at without a pause: about a millisecond."""
+
+_ANY_TIME: Final = "~"
+"""A text above all times of events."""
 
 _HELP: Final = (
     "journal and lake do not match: restore the older of the two from a backup, or move the folder `lake` away"
@@ -95,20 +101,21 @@ class JournalTrimmer:
         self._unlogged = 0
         self._last_log = float("-inf")
         self._reason: str | None = None
+        self._ahead = 0
+        """Up to which number the journal begins with events of a clock that was ahead."""
 
     async def round(self) -> int:
         """Delete all events that may be deleted now; return how many."""
         trimmed = 0
         try:
-            before = self._before()
-            last = await self._last(before)
-            while last:
-                step = await self._store.commits.trim(last, before)
-                trimmed += step
-                self._on_trim(step)
-                if step < TRIM_EVENTS:
-                    break
-                await asyncio.sleep(STEP_SECONDS)
+            for last, before in await self._due():
+                while True:
+                    step = await self._store.commits.trim(last, before)
+                    trimmed += step
+                    self._on_trim(step)
+                    if step < TRIM_EVENTS:
+                        break
+                    await asyncio.sleep(STEP_SECONDS)
             self._reason = None
         except (StoreUnavailable, HistoryUnavailable, LakeUnfit) as error:
             # The next round may succeed; logged once, not every second.
@@ -119,18 +126,41 @@ class JournalTrimmer:
         self._notify(trimmed)
         return trimmed
 
-    async def _last(self, before: str) -> int:
-        """Return the number of the last event that watermark and lake log confirm; 0 if none is due."""
+    async def _due(self) -> list[tuple[int, str]]:
+        """Return up to which numbers, and before which times, events are deleted now, one after the other.
+
+        Only events that watermark and lake log confirm.
+        """
+        before = self._before()
         # In a thread, since the disk may be slow.
         watermark = (await asyncio.to_thread(read_watermark, self._lake.watermark)).seq
-        oldest = self._store.oldest()
-        if oldest is None or oldest.seq > watermark or oldest.timestamp >= before:
-            return 0
+        first = await self._oldest_past()
+        if first is None or first.seq > watermark or first.timestamp >= before:
+            return []
         reaches = await self._store.ask_lake(lambda cold, _: cold.reaches()) or 0
         if (newest := self._store.newest_seq()) < reaches:
             raise LakeUnfit(f"the lake has events up to {reaches}, but the journal only up to {newest}; {_HELP}")
         last = min(watermark, reaches)
-        return last if await self._matches_lake(last) else 0
+        if not await self._matches_lake(last):
+            return []
+        oldest = self._store.oldest()
+        has_future = oldest is not None and oldest.seq < first.seq
+        future = [(min(last, first.seq - 1), _ANY_TIME)] if has_future else []
+        return [*future, (last, before)]
+
+    async def _oldest_past(self) -> OldestEvent | None:
+        """Return the oldest event whose time is not in the future.
+
+        The clock was ahead when earlier ones were written: they are at least as old.
+        """
+        now, looked = utc_text(self._now()), 0
+        found = self._store.oldest()
+        while found is not None and found.timestamp > now:
+            self._ahead = max(self._ahead, found.seq)
+            found, looked = self._store.oldest(self._ahead), looked + 1
+            if looked % _LOOK_EVENTS == 0:
+                await asyncio.sleep(STEP_SECONDS)
+        return found
 
     async def _matches_lake(self, last: int) -> bool:
         """Whether journal and lake have the same newest event up to this number; False without one.

@@ -199,9 +199,9 @@ class Store:
         """Whether the journal has this durable event. Raises StoreUnavailable."""
         return bool(self._journal.events(entity, revision, revision, 1, 1))
 
-    def oldest(self) -> OldestEvent | None:
-        """Return the oldest event in the journal. Raises StoreUnavailable."""
-        return self._journal.oldest()
+    def oldest(self, after: int = 0) -> OldestEvent | None:
+        """Return the oldest event in the journal with a number above `after`. Raises StoreUnavailable."""
+        return self._journal.oldest(after)
 
     def newest_seq(self) -> int:
         """Return the number of the newest durable event. Raises StoreUnavailable."""

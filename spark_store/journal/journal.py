@@ -110,7 +110,7 @@ _LOG_ANSWERS = """
 """
 _FORGET_ANSWERS = "DELETE FROM answers WHERE id >= ? AND id < ? AND id NOT IN (SELECT value FROM json_each(?))"
 _SEQ = "SELECT value FROM counters WHERE name = 'seq'"
-_OLDEST = "SELECT seq, timestamp FROM entries ORDER BY seq LIMIT 1"
+_OLDEST = "SELECT seq, timestamp FROM entries WHERE seq > ? ORDER BY seq LIMIT 1"
 _OLDEST_ENTRIES = "SELECT seq, timestamp FROM entries WHERE seq <= ? ORDER BY seq LIMIT ?"
 _NEWEST_UNTIL = """
     SELECT entries.seq, type, id, entries.revision, timestamp, action, path, value, headers
@@ -522,9 +522,9 @@ class Journal:
         row = self._one(_SEQ, ())
         return 0 if row is None else int(row[0])
 
-    def oldest(self) -> OldestEvent | None:
-        """Return the oldest event of all entities; None if there is none."""
-        row = self._one(_OLDEST, ())
+    def oldest(self, after: int = 0) -> OldestEvent | None:
+        """Return the oldest event of all entities with a number above `after`; None if there is none."""
+        row = self._one(_OLDEST, (after,))
         return None if row is None else OldestEvent(*row)
 
     def last_trimmed(self) -> int:

@@ -338,6 +338,7 @@ class JournalBehavior:
         assert journal.trim(3, LATER) == 3
         journal.commit()
         assert (journal.oldest(), journal.last_trimmed(), journal.newest_seq()) == (OldestEvent(4, timestamp(3)), 3, 5)
+        assert (journal.oldest(3), journal.oldest(5)) == (OldestEvent(4, timestamp(3)), None)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [3, 4]
         assert journal.events(POLICY, 1, ALL, 10, MUCH) == []
         assert (journal.snapshot(POLICY), journal.latest(POLICY)) == (snapshot(POLICY, 1), 1)

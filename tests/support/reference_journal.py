@@ -160,9 +160,9 @@ class MemoryJournal(Journal):
         self._check_open()
         return self._seq
 
-    def oldest(self) -> OldestEvent | None:
+    def oldest(self, after: int = 0) -> OldestEvent | None:
         self._check_open()
-        return OldestEvent(self._numbers[0][0], self._numbers[0][1].timestamp) if self._numbers else None
+        return next((OldestEvent(number, it.timestamp) for number, it in self._numbers if number > after), None)
 
     def newest_up_to(self, seq: int) -> NumberedEvent | None:
         self._check_open()

@@ -89,6 +89,34 @@ async def test_the_trimmer_keeps_events_within_the_journal_retention(both: Journ
     assert await both.trimmer(second(10**6), timedelta(days=999_999)).round() == 0
 
 
+async def test_events_of_a_clock_that_was_ahead_are_trimmed_with_the_first_event_after_them(tmp_path: Path) -> None:
+    """Otherwise they would stay, with all later events, until the clock reaches their times."""
+    lake, journal, ahead = Lake(tmp_path), TemporaryJournal(), range(5, TRIM_EVENTS + 20)
+    events = [event(LAMP, number) for number in range(1, ahead.stop + 10)]
+    for number in ahead:
+        events[number - 1] = events[number - 1]._replace(timestamp=f"2077-01-01T00:00:00.{number:06}Z")
+    journal.append([Change((it,), (snapshot(LAMP, it.revision),)) for it in events])
+    append_events(lake, list(enumerate(events, 1)))
+    lake.pipeline.mkdir(parents=True)
+    publish_watermark(lake.watermark, Watermark(len(events)))
+    cold = LakeHistory(lake)
+    store = Store(journal, cold=lambda: cold)
+    now = [second(ahead.stop) + HOT]
+    trimmer = JournalTrimmer(store, lake, HOT, lambda: now[0])
+    assert await trimmer.round() == 4
+    assert await trimmer.round() == 0
+    now[0] += timedelta(seconds=3)
+    assert await trimmer.round() == len(ahead) + 3
+    assert journal.oldest() == OldestEvent(ahead.stop + 3, event(LAMP, ahead.stop + 3).timestamp)
+    await store.close()
+
+
+async def test_a_journal_whose_events_all_have_future_times_keeps_them(both: JournalAndLake) -> None:
+    both.publish(EVENTS_THERE)
+    assert await both.trimmer(second(0)).round() == 0
+    assert both.left() == 1
+
+
 async def test_a_watermark_without_its_lake_trims_nothing(both: JournalAndLake) -> None:
     both.publish(EVENTS_THERE)
     shutil.rmtree(both.lake.path(EVENTS))
