@@ -2,10 +2,10 @@
 
 Trimmed events are in the lake only, so the copied lake must have all events that the copied journal has trimmed, and no
 unknown ones. The lake is copied first, the journal last; if events were trimmed between that the lake's copy lacks, the copy
-is made again. Of each table, the log is copied first, and then the files that it names; if one is gone, because of an
-erasure for example, the copy is made again. Tables are copied in the order in which a crash could leave them: states may be
-ahead of the watermark, and events ahead of states. The journal is copied in one read transaction, and checked. Data files of
-an earlier copy may be linked: they are immutable.
+is made again. The logs of all tables are copied first, and then the files that they name; if one is gone, because of an
+erasure for example, the copy is made again. So retention during a copy leaves all tables as they were before it. Tables are
+copied in the order in which a crash could leave them: states may be ahead of the watermark, and events ahead of states. The
+journal is copied in one read transaction, and checked. Data files of an earlier copy may be linked: they are immutable.
 """
 
 from __future__ import annotations
@@ -144,22 +144,23 @@ class _CopyAttempt:
         with contextlib.suppress(FileNotFoundError):
             # First of all: the lake must have what the watermark covers.
             shutil.copyfile(self._source.watermark, self._target.watermark)
-        return {table.name: self._table(table) for table in tables}
-
-    def _table(self, table: Table) -> int:
-        """Copy the log, and then the files of its newest version."""
-        from spark_store.lake.reader import files_of_version
-
-        log = Path(self._source.path(table), _LOG)
         try:
-            for part in sorted(log.glob("[!._]*")):
-                self._file(table, f"{_LOG}/{part.name}")
-            version, files = files_of_version(self._target, table)
-            for name, size in files.items():
-                if self._file(table, name) != size:
-                    raise _FileDisappeared(f"{log.parent / name} does not have {size} bytes")
+            # All logs first: retention moves the beginning of a history from one table to the other.
+            for table in tables:
+                for part in sorted(Path(self._source.path(table), _LOG).glob("[!._]*")):
+                    self._file(table, f"{_LOG}/{part.name}")
+            return {table.name: self._table(table) for table in tables}
         except FileNotFoundError as error:
             raise _FileDisappeared(f"{error.filename} is gone") from error
+
+    def _table(self, table: Table) -> int:
+        """Copy the files of the version that the copied log ends with. Raises FileNotFoundError."""
+        from spark_store.lake.reader import files_of_version
+
+        version, files = files_of_version(self._target, table)
+        for name, size in files.items():
+            if self._file(table, name) != size:
+                raise _FileDisappeared(f"{Path(self._source.path(table), name)} does not have {size} bytes")
         return version
 
     def _file(self, table: Table, name: str) -> int:

@@ -14,13 +14,13 @@ import pytest
 
 from spark_store.errors import LakeUnfit, OutputUnusable, StoreUnavailable
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.tables import EVENTS, Lake
+from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake
 from spark_store.maintenance import backup as module
 from spark_store.maintenance.backup import MANIFEST, back_up
 from spark_store.maintenance.verify import verify
 from spark_store.pipeline.session import scratch_folder
 from tests.support.lake.pipeline_process import DataFolder
-from tests.support.lake.pipeline_tables import add_events, event_row, write_events, write_lake
+from tests.support.lake.pipeline_tables import add_events, add_states, event_row, write_events, write_lake
 from tests.support.lake.twin_changes import states, trim, write_eventful_past
 
 _copyfile = shutil.copyfile
@@ -143,6 +143,25 @@ def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
     made = back_up(data_folder.lake, tmp_path / "copy")
     assert (len(times), made.trimmed, made.lake) == (2, 35, made.events)
     assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == made.events
+
+
+def test_a_backup_that_retention_overtakes_keeps_each_history_with_its_beginning(
+    data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the copy would lack the events up to a boundary, and the snapshot at the boundary."""
+    lake = data_folder.lake
+    add_states(data_folder.folder, SNAPSHOTS, [])
+    (row,) = (it for it in data_folder.table(LATEST) if it["entity"] == "acme.site:lamp-0")
+
+    @once
+    def retain() -> None:
+        add_states(data_folder.folder, SNAPSHOTS, [{**row, "revision": 3, "seq": 4}])
+        write_events(data_folder.folder, [it for it in data_folder.table(EVENTS) if it["seq"] not in (2, 3, 4)])
+
+    on_copy(monkeypatch, lambda source: retain() if source.match(f"{lake.path(LATEST)}/*.parquet") else None)
+    back_up(lake, tmp_path / "copy")
+    assert len(data_folder.table(SNAPSHOTS)) == 1
+    assert same(tmp_path / "copy") == []
 
 
 def test_a_table_with_files_removed_during_a_backup_is_copied_again(
