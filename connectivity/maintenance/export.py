@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ TYPES = tuple(type.value for type in EntityType)
 _EXPECTED = "expected the id of an entity, such as acme.site:lamp-7, or a filter"
 _FILTER = re.compile(r"\s*+[a-zA-Z]*+\s*+\(")
 """How a text begins that is meant as a filter, even an invalid one."""
+_BELOW_MICROSECOND = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
+"""A time with a part of a microsecond, which Python cuts off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ def _parse_bound(name: str, text: str | None) -> tuple[int | None, datetime | No
             if 0 < (revision := int(text)) < 2**63:
                 return revision, None
         elif (instant := datetime.fromisoformat(text)).tzinfo is not None:
-            return None, instant.astimezone(UTC)
+            # Events have whole microseconds: a part of one is rounded up.
+            return None, instant.astimezone(UTC) + timedelta(microseconds=_BELOW_MICROSECOND.search(text) is not None)
     raise _unusable(
         f"{name}: expected a revision from 1 or a time with its zone, such as 2030-01-15T07:30:00Z, found {shorten(text)!r}"
     )

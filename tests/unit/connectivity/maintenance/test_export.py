@@ -48,6 +48,12 @@ TIME = "2030-01-15T12:00:00+00:00"
             ExportRequest(begin="0001-01-01T00:00:00-05:00", end="2030-01-15T12:00:30+00:00:30"),
             EventSelection(since=datetime(1, 1, 1, 5, tzinfo=UTC), until=NOW),
         ),
+        # The first microsecond that is not before the time.
+        (
+            ExportRequest(begin="2030-01-15T11:59:59.9999990001Z", end="2030-01-15T12:00:00.00000000Z"),
+            EventSelection(since=NOW, until=NOW),
+        ),
+        (ExportRequest(end="2030-01-15T13:59:59.9999991+02:00"), EventSelection(until=NOW)),
     ],
 )
 def test_options_become_a_selection(wanted: ExportRequest, expected: EventSelection) -> None:
