@@ -12,12 +12,15 @@ Everything waits for the disk; any number of threads may call. Errors of the lib
 
 from __future__ import annotations
 
+import sys
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -56,6 +59,7 @@ _SCHEMA: Final = pa.unify_schemas([schema_of(EVENTS), schema_of(SNAPSHOTS)])
 
 _JSON: Final = frozenset({"value", "headers", "state"})
 _KEY: Final = ("entity_type", "entity", "revision")
+_LAST: Final = chr(sys.maxunicode)
 _TRIES: Final = 3
 _REPEATED: Final = ("entity_type", "entity", "action", "path")
 """The columns with repeated values: read as dictionaries, a row group takes half of the time."""
@@ -80,13 +84,17 @@ class ScanFilter(NamedTuple):
         return cls(entity.type.value, entity.id, after, before, above)
 
     def rows(self, rows: pa.Table, first: int, last: int) -> pa.ChunkedArray:
-        """Whether each row has the entity, a revision from `first` to `last`, and the other properties."""
+        """Whether each row has the entity, a revision from `first` to `last`, and the other properties.
+
+        `rows` without types have the requested one.
+        """
         wanted = [
             _is(rows["entity"], self.id),
-            _is(rows["entity_type"], self.type),
             pc.greater_equal(rows["revision"], first),
             pc.less_equal(rows["revision"], last),
         ]
+        if "entity_type" in rows.column_names:
+            wanted.append(_is(rows["entity_type"], self.type))
         if self.after is not None:
             wanted.append(pc.greater(rows["ts"], pa.scalar(self.after, INSTANTS)))
         if self.before is not None:
@@ -140,12 +148,32 @@ class _File(NamedTuple):
         )
 
 
-class Footer(NamedTuple):
-    """The footer of a file, the bounds of its row groups, and its columns that are read as dictionaries."""
+class Footer:
+    """The footer of a file, its columns that are read as dictionaries, and the bounds of its row groups."""
 
-    metadata: Any
-    row_groups: tuple[_Bounds, ...]
-    repeated: Sequence[str]
+    def __init__(self, metadata: Any) -> None:
+        self.metadata = metadata
+        # Not the types that another writer has named, which are not all readable in this way.
+        types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
+        self.repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
+        self._type = metadata.schema.names.index("entity_type")
+        self._ordered = sorted(enumerate(_row_groups(metadata)), key=lambda it: it[1].least_entity or "")
+        self._least = [it.least_entity or "" for _, it in self._ordered]
+        # The greatest entity of each row group and those before it.
+        self._most = list(accumulate((it.most_entity or _LAST for _, it in self._ordered), max))
+
+    def holding(self, entity: str, first: int, last: int) -> Iterator[tuple[int, _Bounds]]:
+        """Yield the number of each row group that may have these revisions, without looking at most others."""
+        place = bisect_right(self._least, entity)
+        while place and self._most[place - 1] >= entity:
+            place -= 1
+            number, bounds = self._ordered[place]
+            if bounds.may_hold(entity, first, last):
+                yield number, bounds
+
+    def has_only(self, type: str, number: int) -> bool:
+        """Whether a row group is known to have entities of this type only."""
+        return extremes(self.metadata.row_group(number).column(self._type)) == (type, type)
 
 
 class Version(NamedTuple):
@@ -262,11 +290,7 @@ def _files(path: str, table: DeltaTable) -> Iterator[_File]:
 @lru_cache(FOOTERS)
 def footer_of(path: str) -> Footer:
     """Return the footer of a file, which never changes. Raises OSError, ArrowException."""
-    metadata = pq.read_metadata(path, memory_map=True)
-    # Not the types that another writer has named, which are not all readable in this way.
-    types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
-    repeated = [name for name in _REPEATED if types.get(name) == pa.string()]
-    return Footer(metadata, tuple(_row_groups(metadata)), repeated)
+    return Footer(pq.read_metadata(path, memory_map=True))
 
 
 def _row_groups(footer: Any) -> Iterator[_Bounds]:
@@ -303,9 +327,8 @@ def parts_of(
         _, place, number = heappop(waiting)
         path = files[place].path
         if number < 0:
-            for it, bounds in enumerate(footer_of(path).row_groups):
-                if bounds.may_hold(asked.id, first, last):
-                    heappush(waiting, (nearest(bounds), place, it))
+            for it, bounds in footer_of(path).holding(asked.id, first, last):
+                heappush(waiting, (nearest(bounds), place, it))
         else:
             rows = _read(path, number, asked, first, last, columns)
             yield rows, waiting[0][0] if waiting else last + 1
@@ -319,7 +342,8 @@ def rows_of(version: Version, asked: ScanFilter, first: int, last: int, columns:
 def _read(path: str, number: int, asked: ScanFilter, first: int, last: int, columns: list[str]) -> pa.Table:
     """Return the requested rows of a row group. The scan of a data set takes almost twice as long."""
     footer = footer_of(path)
-    wanted = list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns)))
+    key = _KEY[1:] if footer.has_only(asked.type, number) else _KEY
+    wanted = list(dict.fromkeys((*key, *(("seq",) if asked.above else ()), *columns)))
     with pa.memory_map(path) as content:
         file = pq.ParquetFile(
             content,
@@ -340,7 +364,7 @@ def _column(rows: pa.Table, name: str, repeated: Sequence[str]) -> pa.ChunkedArr
     type = _SCHEMA.field(name).type
     if name not in rows.column_names:
         return pa.chunked_array([pa.nulls(rows.num_rows, type)])
-    return rows[name] if name in repeated else rows[name].cast(type)
+    return rows[name] if name in repeated or rows[name].type == type else rows[name].cast(type)
 
 
 def _is(column: pa.ChunkedArray, text: str) -> pa.ChunkedArray:

@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from mappings.ids import EntityType
 from spark_store.errors import HistoryUnavailable
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.table_scan import ScanFilter, _Bounds, _File, footer_of
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Times
-from tests.support.journal_entries import LAMP
-from tests.support.lake.tables import OTHER, Clock, compact, corrupt_page, fill, read, span
+from tests.support.journal_entries import LAMP, MUCH, event, revisions
+from tests.support.lake.tables import OTHER, Clock, append_events, compact, corrupt_page, fill, read, span
 
 
 @pytest.fixture
@@ -175,18 +176,33 @@ def test_a_file_with_a_truncated_newest_time_in_the_log_is_scanned() -> None:
     assert not may_hold(None, "2030-01-15T07:30:00.250000Z")
 
 
+@pytest.mark.parametrize("has_statistics", [True, False], ids=["with statistics", "without statistics"])
 @pytest.mark.parametrize("step", [1, 7], ids=["sorted", "not sorted"])
-def test_the_row_groups_of_an_entity_are_found_in_a_file_of_any_order(step: int, tmp_path: Path) -> None:
+def test_the_row_groups_of_an_entity_are_found_in_a_file_of_any_order(
+    step: int, has_statistics: bool, tmp_path: Path
+) -> None:
     numbers = [number * step % 60 for number in range(60)]
     ids = [f"acme.site:{number // 7:02}" for number in numbers]
-    rows = pa.table({"entity": ids, "revision": [number % 7 for number in numbers]})
-    pq.write_table(rows, tmp_path / "file.parquet", row_group_size=4)
+    rows = {"entity_type": ["thing"] * 60, "entity": ids, "revision": [number % 7 for number in numbers]}
+    pq.write_table(pa.table(rows), tmp_path / "file.parquet", row_group_size=4, write_statistics=has_statistics)
     footer = footer_of(str(tmp_path / "file.parquet"))
     for entity in [*sorted(set(ids)), "acme.site", "acme.site:030", "acme.site:99"]:
-        found = {number for number, it in enumerate(footer.row_groups) if it.may_hold(entity, 2, 5)}
+        found = {number for number, _ in footer.holding(entity, 2, 5)}
         wanted = {place // 4 for place, id in enumerate(ids) if id == entity and 2 <= numbers[place] % 7 <= 5}
         assert wanted <= found
-        assert step > 1 or len(found) <= 3
+        assert step > 1 or not has_statistics or len(found) <= 3
+
+
+def test_a_thing_and_a_policy_with_the_same_id_are_told_apart_in_every_row_group(lake: Lake) -> None:
+    """Types are only read where a row group has several."""
+    policy = LAMP._replace(type=EntityType.POLICY)
+    things = [(number, event(LAMP, number)) for number in span(1, 6)]
+    policies = [(10 + number, event(policy, number)) for number in span(1, 9)]
+    append_events(lake, [*things[:4], *policies[:6]], rows=3)
+    append_events(lake, [*things[4:], *policies[6:]])
+    opened = LakeHistory(lake)
+    found = [revisions(opened.events(entity, 1, 9, 10, MUCH).events) for entity in (LAMP, policy)]
+    assert found == [span(1, 6), span(1, 9)]
 
 
 def test_many_threads_may_read_while_the_table_is_compacted(lake: Lake) -> None:
