@@ -29,7 +29,7 @@ from tests.bench import cold_history
 from tests.bench.as_of import search_times, searches
 from tests.bench.cold_history import CLIENTS, LAKES, PAGE, first_pages, replay_at_once, replay_in_turn
 from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run, spent_by
-from tests.bench.lake import MILLION, java_peak, pipeline, seconds_of, wait_for_both
+from tests.bench.lake import MILLION, java_peak, pipeline, seconds_of, wait_for, wait_for_both
 from tests.bench.lake_maintenance import link
 from tests.bench.long_journals import EVENTS_EACH, VALUE_PATH, Things, drop_entries, write_policy, write_revisions
 from tests.bench.report import Figure
@@ -75,8 +75,10 @@ def _fill(folder: Path, things: Things, chunks: int) -> Iterator[dict[str, Any]]
     journal, lake = folder / "journal.db", Lake(folder)
     each = min(EVENTS_EACH, max(EVENTS_EACH // chunks, MILLION // things.count))
     write_policy(journal)
-    with pipeline(folder, *(given(merge_every=1) if things.count * each < MILLION else ())) as (process, messages):
-        wait_for_both(lake, 1, process)
+    # The pipeline merges states at the end of a chunk that is large enough. While it is behind, it would every two minutes.
+    seconds = 1 if things.count * each < MILLION else 600
+    with pipeline(folder, *given(merge_every=seconds)) as (process, messages):
+        wait_for(lake, 1, process)
         for first in range(1, EVENTS_EACH + 1, each):
             last = min(first + each - 1, EVENTS_EACH)
             write_revisions(journal, things, first, last)
