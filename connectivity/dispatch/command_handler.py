@@ -41,10 +41,11 @@ from connectivity.store.past_state import state_at
 from connectivity.store.store import Store
 from connectivity.transports.base import Outcome
 from connectivity.twins.access import has_any_permission
-from connectivity.twins.decider import LIVE_CONDITION, Decider, asks_for_past
+from connectivity.twins.decider import LIVE_CONDITION, NO_NAME, Decider, asks_for_past
 from connectivity.twins.incarnations import enforcer_of
 from connectivity.twins.retrieval import PAST_HEADERS
 from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.ids import EntityType
 from mappings.model.headers import response_required
 from mappings.model.signals import Command, ErrorResponse, LiveCommand
 from spark_store.errors import HistoryUnavailable
@@ -101,6 +102,8 @@ class CommandHandler:
         `requested` of None: it has no headers about them.
         """
         response: CommandResponse
+        if command.entity.name == NO_NAME and command.entity.type is EntityType.THING:
+            return self._retrieve_several(command, received_signal, arrival)
         if isinstance(requested, ErrorResponse):
             response = requested
         else:
@@ -120,6 +123,16 @@ class CommandHandler:
         elif isinstance(requested, RequestedAcks) and not requested.is_plain("twin"):
             pending = self._request_reply.hold(command, requested, received_signal, arrival)
         return RespondEffect(arrival, response, received_signal.route, pending)
+
+    def _retrieve_several(
+        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery
+    ) -> RespondEffect:
+        """Decide a retrieve of several things; the responder encodes them. Raises StoreUnavailable."""
+        try:
+            several = self._decider.retrieve_several(command, arrival.received.subjects)
+        except TwinError as refused:
+            return RespondEffect(arrival, refusal_of(command, refused), received_signal.route)
+        return RespondEffect(arrival, several.response, received_signal.route, several=several)
 
     def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | ErrorResponse | None:
         """Return the acknowledgements that a command requests, or the error if they are not possible."""

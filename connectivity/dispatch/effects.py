@@ -18,6 +18,7 @@ from connectivity.sessions.base import SessionReply
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.twins.retrieval import SeveralThings
 from mappings.errors import INTERNAL_ERROR
 from mappings.ids import group_of
 from mappings.model.signals import (
@@ -38,12 +39,16 @@ CommandResponse: TypeAlias = Response | ErrorResponse
 
 
 class RespondEffect(NamedTuple):
-    """A response to be sent by `route`, or to be added to the acknowledgements of `pending`."""
+    """A response to be sent by `route`, or to be added to the acknowledgements of `pending`.
+
+    `several`: the things that it lacks yet.
+    """
 
     arrival: InboundDelivery
     response: CommandResponse
     route: ReplyTargetPublisher
     pending: PendingRequest | None = None
+    several: SeveralThings | None = None
 
 
 class ForwardEffect(NamedTuple):

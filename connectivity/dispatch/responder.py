@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
+from typing import Final
 
 import structlog
 
 from connectivity.dispatch.effects import (
+    CommandResponse,
     Effect,
     ForwardEffect,
     RespondEffect,
@@ -19,10 +23,14 @@ from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.sessions.base import SessionHandler
 from connectivity.sources.acknowledgements import ZERO_TIMEOUT
 from connectivity.sources.delivery import InboundDelivery
+from connectivity.twins.retrieval import SeveralThings
 from mappings.errors import INTERNAL_ERROR
 from mappings.model.signals import ErrorResponse, Response
 
 log = structlog.get_logger(__name__)
+
+_SLICE_SECONDS: Final = 0.005
+"""How long the things of one response are encoded before other work gets its turn."""
 
 
 class Responder:
@@ -80,7 +88,10 @@ class Responder:
 
     def _respond(self, step: RespondEffect) -> None:
         """Send a response, or add it to the acknowledgements that the request waits for."""
-        arrival, response, route, pending = step
+        arrival, response, route, pending, several = step
+        if several is not None:
+            self._encode_several(step, several, [])
+            return
         if pending is not None and isinstance(response, Response):
             self._request_reply.command_persisted(pending, response)
             return
@@ -93,3 +104,20 @@ class Responder:
                 return
             is_unasked = is_unread or response.fault is ZERO_TIMEOUT
         self._replies.post(route, response, arrival.respond(), arrival, unasked=is_unasked)
+
+    def _encode_several(self, step: RespondEffect, several: SeveralThings, encoded: list[bytes]) -> None:
+        """Encode more things of a response for some time, and send it when it is complete."""
+        began = time.perf_counter()
+        response: CommandResponse
+        try:
+            for thing in several.things:
+                if thing is not None:
+                    encoded.append(thing)
+                if time.perf_counter() - began > _SLICE_SECONDS:
+                    asyncio.get_running_loop().call_soon(self._encode_several, step, several, encoded)
+                    return
+            response = several.complete(encoded)
+        except Exception:
+            log.exception("things not retrieved", **log_fields(step.arrival, step.response.headers))
+            response = internal_error(step.response)
+        self.carry_out(RespondEffect(step.arrival, response, step.route))

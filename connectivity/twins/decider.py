@@ -15,14 +15,22 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from connectivity.twins import paths
-from connectivity.twins.context import CommandContext, CurrentStateLookup, Decision, StateLookup, TwinLimits
+from connectivity.twins.context import CommandContext, CurrentStateLookup, Decision, StateLookup, TwinLimits, decision
 from connectivity.twins.errors import refusal
 from connectivity.twins.incarnations import EntityLives
 from connectivity.twins.permission_checks import CHECK_PERMISSIONS, check_permissions
 from connectivity.twins.policies import decide_policy
 from connectivity.twins.policy_values import with_subject
 from connectivity.twins.preconditions import LIVE_CONDITION
-from connectivity.twins.retrieval import REVISION, TIMESTAMP, asks_for_past, past_query, retrieve_several, unknown_past
+from connectivity.twins.retrieval import (
+    REVISION,
+    TIMESTAMP,
+    SeveralThings,
+    asks_for_past,
+    past_query,
+    retrieve_several,
+    unknown_past,
+)
 from connectivity.twins.things import decide_thing
 from mappings.ids import EntityId, EntityType
 from mappings.model.headers import size_of
@@ -54,7 +62,8 @@ def decide(
     if command.entity.type is EntityType.POLICY:
         return check_permissions(case) if command.entity.name == NO_NAME else decide_policy(case)
     if command.entity.name == NO_NAME:
-        return retrieve_several(case)
+        several = retrieve_several(case)
+        return decision([], several.complete([thing for thing in several.things if thing is not None]))
     return decide_thing(case)
 
 
@@ -148,6 +157,10 @@ class Decider:
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
         """As the function `decide`. Raises TwinError."""
         return decide(command, subjects, self.world, utc_text(self.now()), self.limits)
+
+    def retrieve_several(self, command: Command, subjects: Sequence[str]) -> SeveralThings:
+        """Decide a command about several things, and return its response in parts. Raises TwinError."""
+        return retrieve_several(_case(command, subjects, self.world, self._timestamp(), self.limits, None))
 
     def needed_past(self, command: Command, subjects: Sequence[str]) -> PastQuery | None:
         """As the function `needed_past`. Raises TwinError."""
