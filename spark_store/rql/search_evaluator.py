@@ -93,31 +93,34 @@ def read(text: str, now: datetime) -> Predicate:
     return predicate
 
 
-def holds(predicate: Predicate, document: Document, may: May | None = None) -> bool:
+def holds(
+    predicate: Predicate, document: Document, may: May | None = None, tick: Callable[[], None] | None = None
+) -> bool:
     """Whether a thing matches for a reader that may read what `may` allows, or everything.
 
     The document is the whole visible thing, with the fields beside it. `time:` literals must have been resolved: others
-    equal nothing.
+    equal nothing. `tick` is called before each comparison, and may end the evaluation with an error.
     """
     match predicate:
         case And(parts):
             # A loop is faster here than `all` over a generator.
             for part in parts:  # noqa: SIM110
-                if not holds(part, document, may):
+                if not holds(part, document, may, tick):
                     return False
             return True
         case Or(parts):
             for part in parts:  # noqa: SIM110
-                if holds(part, document, may):
+                if holds(part, document, may, tick):
                     return True
             return False
         case Not(part):
-            return not holds(part, document, may)
-        case _ if predicate.field.is_in_any_feature:
-            return _holds_in_any_feature(predicate, document, may)
-        case _:
-            found = _test(predicate, find(document, predicate.field))
-            return found and is_readable(predicate.field, document, may)
+            return not holds(part, document, may, tick)
+    if tick is not None:
+        tick()
+    if predicate.field.is_in_any_feature:
+        return _holds_in_any_feature(predicate, document, may)
+    found = _test(predicate, find(document, predicate.field))
+    return found and is_readable(predicate.field, document, may)
 
 
 def is_readable(field: Field, document: Document, may: May | None) -> bool:

@@ -13,6 +13,7 @@ from mappings.ids import namespace_of
 from mappings.json_values import decode_state
 from mappings.model.metadata import METADATA_KEY
 from spark_store.rql.ast import FieldKind
+from spark_store.rql.evaluator import MOST_BYTES, weight
 from spark_store.rql.order import TypeRank, sort_key
 from spark_store.rql.partial_evaluator import fields
 from spark_store.rql.projection import needles, reader
@@ -55,6 +56,7 @@ class Matcher:
         self._read_view = read_view
         self._rights = rights
         self._predicate = question.predicate
+        self._weight = 0 if question.predicate is None else weight(question.predicate)
         self._namespaces = question.namespaces
         self._order = order
         self._sorts_by_id = len(order) == 1
@@ -74,13 +76,16 @@ class Matcher:
             self._accesses[place] = None if policy is None else self._rights.access(policy, place[1])
         return self._accesses[place]
 
+    def _tick(self) -> None:
+        if self._read_view.clock.tick():
+            raise SearchTimeout
+
     def match_row(self, row: CandidateRow) -> Match | None:
         """Return the thing of a row, or None if it does not match.
 
         Raises SearchTimeout: a few long texts may take as long as a search may.
         """
-        if self._read_view.clock.tick():
-            raise SearchTimeout
+        self._tick()
         _, thing_id, revision, created, modified, policy, state = row
         for needle in self._needles:
             if needle not in state:
@@ -91,18 +96,20 @@ class Matcher:
         if access is None:
             return None
         hidden = ThingMetadata(revision, created, modified)
+        # Many comparisons of a large thing may take seconds; for others, calls of the clock would take longer.
+        tick = self._tick if self._weight * len(state) > MOST_BYTES else None
         if access.is_whole and METADATA_KEY not in state:
             if not self._is_plain:
                 seen = self._read_fields(state)
                 if self._needs_hidden:
                     with_hidden(seen, hidden)
-                if self._predicate is not None and not holds(self._predicate, seen):
+                if self._predicate is not None and not holds(self._predicate, seen, None, tick):
                     return None
             place = (SortValue(TypeRank.TEXT, thing_id),) if self._sorts_by_id else sort_key(seen, self._order)
             return Match(place, SearchHit(thing_id, text=state, hidden=hidden), len(state))
         thing = with_hidden(decode_state(state), hidden)
         may = None if access.is_whole else access.may
-        if self._predicate is not None and not holds(self._predicate, thing, may):
+        if self._predicate is not None and not holds(self._predicate, thing, may, tick):
             return None
         shown = thing if access.is_whole else access.view(thing)
         if shown is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.matcher import Matcher
-from spark_store.search.read_view import CandidateRow, Deadline, ReadView
+from spark_store.search.read_view import CandidateRow, Deadline, ReadView, SearchTimeout
 from tests.support.oracles.search import PartialReader, ReaderRights, StateDatabase
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
@@ -74,3 +75,17 @@ def test_everything_is_seen_where_every_policy_gives_all_or_nothing(database: St
     assert judge(database, None, WHOLE).sees_everything(["acme:p", "acme:none"])
     assert not judge(database, None, LEVEL_ONLY).sees_everything(["acme:p"])
     assert not judge(database, None, WHOLE).sees_everything(None)
+
+
+@pytest.mark.parametrize("access", [WHOLE, LEVEL_ONLY], ids=["everything readable", "a part readable"])
+def test_the_time_of_a_search_also_ends_between_the_comparisons_of_one_large_thing(
+    database: StateDatabase, monkeypatch: pytest.MonkeyPatch, access: PartialReader
+) -> None:
+    ticks = count(1)
+    monkeypatch.setattr(Deadline, "tick", lambda _: int(next(ticks) > 10))
+    parts = [f'ilike(attributes/level,"*{number}*b*")' for number in range(240)]
+    large = {**STATE, "attributes": {"level": ["aaa"] * 10_000}}
+    matcher = judge(database, f"or({','.join(parts)})", access)
+    with pytest.raises(SearchTimeout):
+        matcher.match_row((*ROW[:6], msgspec.json.encode(large)))
+    assert next(ticks) == 12
