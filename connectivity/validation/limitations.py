@@ -67,14 +67,17 @@ def notes(connection: Connection) -> Iterator[str]:
 
 def _open_reply_targets(connection: Connection) -> Iterator[str]:
     """Yield the reply-targets whose whole address a sender chooses, with nothing that limits it."""
-    if load_connection_type(connection.connection_type).is_listener:
+    connection_type = load_connection_type(connection.connection_type)
+    if connection_type.is_listener:
         # Its addresses are those of connected peers.
         return
     for index, source in enumerate(connection.sources):
         reply = source.reply_target
         if not reply.enabled or reply.address_pattern is not None:
             continue
-        addresses = [reply.address, reply.header_mapping.get(ADDRESS_HEADER, "")]
+        # Where addresses have keys, the header is not an address.
+        override = reply.header_mapping.get(ADDRESS_HEADER, "") if connection_type.key_mark is None else ""
+        addresses = [reply.address, override]
         if any(map(_begins_with_header, addresses)):
             yield (
                 f"sources[{index}].replyTarget.address: senders choose where responses are published, anywhere that the "

@@ -132,6 +132,12 @@ def test_a_reply_target_with_a_beginning_of_the_operators_is_not_noted(reply: di
     assert list(notes(document({"replyTarget": reply}))) == []
 
 
+def test_the_topic_of_mqtt_is_no_address_where_addresses_have_keys() -> None:
+    reply = {"address": "answers/all", "headerMapping": {"mqtt.topic": "{{ header:reply-to }}"}}
+    amqp = document({"replyTarget": reply}, connectionType="amqp-091", uri="amqp://127.0.0.1:5672")
+    assert list(notes(amqp)) == []
+
+
 def test_a_listener_publishes_to_its_peers_alone_and_is_not_noted() -> None:
     listener = document(
         connectionType="websocket", uri="ws://127.0.0.1:8765", sources=[{**SOURCE, "addresses": ["/in"]}]
