@@ -60,9 +60,9 @@ class RawMessageCodec(TemplateMapper):
     A payload becomes the value of a message. The headers `ditto-message-thing-id` (the thing) and `ditto-message-subject`
     are required. With `ditto-message-feature-id` the message belongs to a feature, with `ditto-message-direction: FROM` it
     comes from the thing, and with `status` it is a response. The mapper keeps text and JSON, and encodes other content
-    types in Base64. It writes messages and their responses in the same way, with these headers and `correlation-id`. The
-    mapper `Ditto` reads payloads of the type `application/vnd.eclipse.ditto+json`, and writes signals other than live
-    messages.
+    types in Base64. A payload without a content type gets `application/octet-stream`. The mapper writes messages and their
+    responses in the same way, with these headers and `correlation-id`. The mapper `Ditto` reads payloads of the type
+    `application/vnd.eclipse.ditto+json`, and writes signals other than live messages.
     """
 
     options = (
