@@ -106,8 +106,7 @@ def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
 
 def is_expired(envelope: Envelope, now: float) -> bool:
     """Decide whether the record has expired at `now` (seconds since 1970)."""
-    created, ttl = envelope.headers.get(CREATED), envelope.headers.get(TTL)
-    if created is None or ttl is None:
+    if (created := envelope.header(CREATED)) is None or (ttl := envelope.header(TTL)) is None:
         return False
     is_readable = _MILLISECONDS.fullmatch(created) and _MILLISECONDS.fullmatch(ttl)
     return is_readable is not None and int(now * 1000) - int(created) >= int(ttl)

@@ -90,3 +90,7 @@ def test_headers_of_a_record_are_not_read_as_its_key_topic_and_time() -> None:
 )
 def test_a_message_expires_only_if_its_time_to_live_is_a_whole_number(created: str, ttl: str, expected: bool) -> None:
     assert is_expired(Envelope(b"", {"creation-time": created, "ttl": ttl}), now=1.5) is expected
+
+
+def test_a_message_expires_with_any_spelling_of_the_header_names() -> None:
+    assert is_expired(Envelope(b"", {"Creation-Time": "1000", "TTL": "1"}), now=1.5)
