@@ -302,7 +302,8 @@ def _check_answers(path: str, name: str, source: Source, connection: Connection)
         expected = f"true, since clients of {name} receive responses and events through the reply target"
         yield Problem(f"{path}.replyTarget.enabled", "false", expected)
         return
-    is_in_message = header_of(reply.address) == "reply-to" and "reply-to" not in source.header_mapping
+    is_mapped = "reply-to" in map(str.lower, source.header_mapping)
+    is_in_message = header_of(reply.address) == "reply-to" and not is_mapped
     if is_in_message and (broker := _broker(connection)) is not None and not broker.has_headers:
         expected = f"another address, such as one with source:address: {broker.name} has no headers"
         yield Problem(f"{path}.replyTarget.address", show(reply.address), expected)

@@ -68,7 +68,8 @@ def sessions_of(broker: ConnectionType) -> Schema:
     """Return what sessions need of sources of this connection type: order, and an address for replies."""
     rules: list[Schema] = []
     if not broker.has_headers:
-        named = {"properties": {"headerMapping": {"required": ["reply-to"]}}, "required": ["headerMapping"]}
+        others = {"propertyNames": {"not": {"pattern": f"^{patterns.any_case('reply-to')}$"}}}
+        named = {"properties": {"headerMapping": {"not": others}}, "required": ["headerMapping"]}
         fixed = {"properties": {"address": {"not": {"pattern": _FROM_HEADER}}}, "required": ["address"]}
         own = {"properties": {"replyTarget": PRESENT | fixed}, "required": ["replyTarget"]}
         rules.append({"if": _uses(_names_of(lambda it: it.has_sessions)), "then": {"anyOf": [named, own]}})
