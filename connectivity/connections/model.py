@@ -475,8 +475,8 @@ class Connection(DocumentModel):
     )
     failover_enabled: StrictBool = Field(
         default=True,
-        description="Whether to reconnect after a lost link. A link that the service itself renews, such as for "
-        "redeliveries, is not lost.",
+        description="Whether to try again after a lost link or a failed first attempt. A link that the service itself "
+        "renews, such as for redeliveries, is not lost.",
         examples=[True],
     )
     validate_certificates: StrictBool = Field(
