@@ -77,6 +77,9 @@ _MOST_OUTDATED: Final = 64
 ROUND = 60
 """After how many sweeps all have been checked."""
 
+_THING_AND_POLICY: Final = 2
+"""How many dependencies a reader of a thing has whose policy imports nothing."""
+
 Judged = TypeVar("Judged", bound=Hashable)
 
 
@@ -178,11 +181,13 @@ class AccessRevalidation(ABC, Generic[Judged]):
             heapify(self._expiring)
 
     def _depends_on_others(self, judged: Judged) -> bool:
-        """Whether the dependencies have changed since they were noted."""
+        """Whether another policy may decide than when the dependencies were noted."""
         try:
-            return self.concerning(judged).entities != self._all.upon(judged)
+            upon = self.concerning(judged).entities
         except StoreError:
             return True
+        # Policies that import each other are the same dependencies, whichever of them decides.
+        return upon != self._all.upon(judged) or len(upon) > _THING_AND_POLICY
 
     def _judge(self, found: dict[Judged, None]) -> None:
         if not found:

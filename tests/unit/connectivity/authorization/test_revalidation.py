@@ -106,6 +106,15 @@ def test_a_thing_change_checks_only_dependents_with_another_policy(
     assert bans.judged == ["ada"]
 
 
+def test_a_thing_change_checks_dependents_whose_policies_import_each_other(
+    authorities: PolicyChangeNotifier, bans: BanRegistry
+) -> None:
+    """The thing may have moved from one of them to the other: the dependencies stay the same."""
+    bans.judge_by("ada", A, B, LAMP)
+    authorities.notify([], [LAMP])
+    assert bans.judged == ["ada"]
+
+
 def test_an_expiring_subject_is_checked_before_anything_newer_is_sent(
     authorities: PolicyChangeNotifier, bans: BanRegistry
 ) -> None:
