@@ -135,7 +135,7 @@ class _Due(list["ActiveSubscription"]):
 class ActiveSubscription(Subscription):
     """A subscription with its feed and subscriber, open or recently ended.
 
-    There may be very many idle ones, so headers are kept as JSON, and values are shared where possible.
+    There may be very many idle ones: values are shared, and headers are JSON, copied to drop the encoder's spare memory.
     """
 
     __slots__ = (
@@ -162,7 +162,7 @@ class ActiveSubscription(Subscription):
         self.kind = signal.kind
         self.key = key
         self.entity: EntityId | None = signal.query.entity
-        self.subscribed = self.headers = encode(signal.headers)
+        self.subscribed = self.headers = bytes(memoryview(encode(signal.headers)))
         self.peer = subscriber
         self.subjects = subscriber.subjects
         self.share = share
@@ -292,7 +292,7 @@ class SubscriptionManager(ConnectionComponent):
             if (refused := subscription.request(signal.demand)) is not None:
                 subscriber.reply.post(_terminal_signal(subscription, refused, signal.headers))
             return
-        subscription.headers = encode(signal.headers)
+        subscription.headers = bytes(memoryview(encode(signal.headers)))
         if subscriber is not subscription.peer:
             self._reply_to(subscription, subscriber)
         if (ended := subscription.request(signal.demand, self._clock())) is not None:
