@@ -175,6 +175,8 @@ def _unknown_variables() -> Iterator[str]:
                 yield f"{name}: found an unknown variable, expected {right}"
         elif group not in known and (nested or (hint and group not in _FOR_THE_COMMAND_LINE)):
             yield _unknown(group, name, group, known)
+        elif nested and isinstance(Settings.model_fields[group].default, Path):
+            yield f"{name}: found an unknown variable, expected {PREFIX}{group.upper()}, because {group} is one path"
 
 
 def _with_one_underscore() -> dict[str, str]:

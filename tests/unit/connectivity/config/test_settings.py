@@ -249,6 +249,12 @@ def test_an_unknown_nested_variable_is_a_problem(monkeypatch: pytest.MonkeyPatch
     ]
 
 
+def test_a_variable_below_a_path_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_DATA_DIR__JOURNAL", "/srv")
+    expected = "expected CONNECTIVITY_DATA_DIR, because data_dir is one path"
+    assert problems() == [f"CONNECTIVITY_DATA_DIR__JOURNAL: found an unknown variable, {expected}"]
+
+
 @pytest.mark.parametrize("setting", ["api.token", "log.format", "journal.redelivery_window"])
 def test_a_variable_with_one_underscore_between_levels_is_a_problem(
     setting: str, monkeypatch: pytest.MonkeyPatch
