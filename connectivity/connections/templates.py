@@ -69,12 +69,13 @@ def check_template(path: str, text: str, scope: Scope, *, shown: str | None = No
         parse(text, scope)
     except PlaceholderError as error:
         fault = error.fault
-        reason = fault.message.removesuffix(".")
+        reason, _, names = fault.message.removesuffix(".").partition(": expected ")
+        expected = f"{names}, in" if names else "placeholders and functions that are allowed in"
         nearest = _NEAREST.search(fault.description or "")
         hint = f"did you mean {nearest[1]}?" if nearest else None
         written = text if shown is None else shown
         found = f"{show(written)}: {reason}" if len(written) < MAX_SHOWN_CHARACTERS else reason
-        yield Problem(path, found, f"placeholders and functions that are allowed in {scope.place}", hint, fault.error)
+        yield Problem(path, found, f"{expected} {scope.place}", hint, fault.error)
 
 
 def check_without_placeholders(path: str, text: str) -> Iterator[Problem]:

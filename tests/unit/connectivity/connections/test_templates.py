@@ -82,7 +82,7 @@ def test_5_6_the_connections_id_is_put_into_labels(text: str) -> None:
 
 def test_a_template_problem_reads_as_one_sentence() -> None:
     (problem,) = check_template("address", "alarms/{{ thing:nam }}", Scope.COMMON)
-    assert "id, namespace, name after 'thing:', expected placeholders" in str(problem)
+    assert "could not be resolved, expected one of id, namespace, name after 'thing:', in addresses" in str(problem)
     assert str(problem).endswith("(did you mean name?)")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,15 @@ def test_a_placeholder_that_never_has_a_value_in_extra_fields_is_a_problem(docum
     document["targets"][0]["topics"] = [f"_/_/things/twin/events?extraFields=attributes/{{{{ {name} }}}}"]
     found = only(validate(document))
     assert (found.path, found.code) == ("targets[0].topics[0]", "placeholder:unresolved")
-    assert found.expected == "placeholders and functions that are allowed in extra fields of targets"
+    assert re.fullmatch("a colon after one of entity, .*, topic, in extra fields of targets", found.expected)
+
+
+def test_a_problem_with_a_placeholder_says_once_what_is_expected(document: dict[str, Any]) -> None:
+    document["sources"][0]["replyTarget"] = {"address": "replies/{{ thing:nmae }}"}
+    found = only(validate(document))
+    assert found.found == "\"replies/{{ thing:nmae }}\": The placeholder 'thing:nmae' could not be resolved"
+    reply_targets = "header mappings of sources, addresses and header mappings of their reply-targets"
+    assert found.expected == f"one of id, namespace, name after 'thing:', in {reply_targets}"
 
 
 def test_a_placeholder_of_events_alone_in_a_filter_of_acknowledgement_requests_is_a_problem(
