@@ -20,6 +20,7 @@ from connectivity.transports.mqtt.topics import Sources, filter_fault, matches, 
 from mappings.model.envelope import Envelope
 from tests.fuzzing.target import target
 from tests.support.reactive_streams_io.faulty_wire import pieces
+from tests.support.recorded_confirms import record_confirms
 
 SIZES = ([1], [3, 30], [9], [5000])
 V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
@@ -39,10 +40,9 @@ class _Client(SansIoPahoClient):
         self.max_packet = PACKET_ROOM
         self.version = Mqtt5() if is_5 else Mqtt311()
         self.arrived: list[tuple[ReceivedPublish, dict[str, str]]] = []
-        self.confirmed: list[tuple[int, int]] = []
+        self.confirmed = record_confirms(self)
         self.connected: list[int] = []
         self.on_arrival = self._arrival
-        self.on_confirmed = lambda mid, reason: self.confirmed.append((mid, reason))
         self.on_connect = lambda *given: self.connected.append(given[3].value)
         self.on_subscribe = lambda *given: None
         self.on_disconnect = lambda *given: None

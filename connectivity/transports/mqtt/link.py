@@ -33,8 +33,7 @@ from connectivity.transports.base import (
     ignore_reader_status,
 )
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
-from connectivity.transports.mqtt.errors import refused_message
-from connectivity.transports.mqtt.paho_client import REFUSED, SansIoPahoClient
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion, ReceivedPublish
 from connectivity.transports.mqtt.topics import CACHED_TOPICS, Sources
@@ -119,20 +118,19 @@ class MqttLink:
         self._is_started = self._is_over = self._is_full = self._is_session_over = False
         self._discard_session = discard_session
         self.readers: Readers = ignore_reader_status
-        self._signs = dialect.reader_statuses
-        self._unconfirmed: dict[int, tuple[str, Done]] = {}
         self._ended = self._delivery_ended
         self._channels: list[AsyncMqttClient] = []
         self._close_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        state = "over" if self._is_over else "up"
-        return f"<MqttLink {state}, {self._unsettled.count} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
+        state, unconfirmed = "over" if self._is_over else "up", sum(len(it.client.unconfirmed) for it in self._channels)
+        return f"<MqttLink {state}, {self._unsettled.count} deliveries held, {unconfirmed} messages unconfirmed>"
 
     def make_channel(self, client: SansIoPahoClient) -> AsyncMqttClient:
         """Create a client of this link; the first one consumes, the last one publishes."""
         channel = AsyncMqttClient(client, self._die)
-        client.on_arrival, client.on_confirmed = self._arrived, self._confirmed
+        client.on_arrival, client.reader_statuses = self._arrived, self._mqtt_version.reader_statuses
+        client.on_readers = lambda address, reader_status: self.readers(address, reader_status)
         if not self._channels:
             self._in = client
         self._out = client
@@ -271,7 +269,8 @@ class MqttLink:
             self._renew("too many unsettled deliveries")
             return
         channel = self._channels[0]
-        waits = not self._is_started or (bool(self._unconfirmed) and len(self._channels) == 1)
+        waits = not self._is_started or (bool(self._in.unconfirmed) and len(self._channels) == 1)
+        self._in.on_last_confirm = self._balance if waits and self._unsettled.is_reached else None
         if self._unsettled.must_pause(is_paused=channel.is_paused, waits_for_confirms=waits):
             channel.pause()
         else:
@@ -291,18 +290,8 @@ class MqttLink:
             self._out.send(publication)
             self._channels[-1].when_written(partial(done, None))
             return
-        self._unconfirmed[self._out.send(publication, self._unconfirmed)] = message.address, done
+        self._out.send(publication, message.address, done)
         if self._channels[0].is_paused:
-            self._balance()
-
-    def _confirmed(self, mid: int, reason: int) -> None:
-        if (unconfirmed := self._unconfirmed.pop(mid, None)) is None:
-            return
-        address, done = unconfirmed
-        if (reader_status := self._signs.get(reason)) is not None:
-            self.readers(address, reader_status)
-        done(None if reason < REFUSED else refused_message(reason))
-        if self._unsettled.is_reached and not self._unconfirmed:
             self._balance()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -368,6 +357,7 @@ class MqttLink:
         for timer in (self._redelivery, self._stall):
             if timer is not None:
                 timer.cancel()
-        self._unconfirmed.clear()
+        for channel in self._channels:
+            channel.client.unconfirmed.clear()
         for inbox in self._inboxes:
             inbox.end()

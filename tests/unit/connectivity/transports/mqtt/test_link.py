@@ -53,6 +53,13 @@ def arrival(number: int, qos: int = 1) -> ReceivedPublish:
     return ReceivedPublish("lab/in", str(number).encode(), qos, False, False, number if qos else 0, b"")
 
 
+def confirm(client: SansIoPahoClient, mid: int, reason: int = 0) -> None:
+    """Let a client without a socket read a PUBACK."""
+    client._sock = object()  # type: ignore[assignment]
+    client.feed(bytes((0x40, 3, 0, mid, reason)))
+    client._sock = None
+
+
 async def test_a_link_ends_itself_if_nothing_follows_a_requeued_delivery() -> None:
     """It may fill the broker's window, as with `max_inflight_messages 1`."""
     made, client = link(stalled_seconds=0.001)
@@ -202,7 +209,7 @@ async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: i
     made, client = link()
     outcomes: list[ConnectivityError | None] = []
     made.publish(OutboundMessage("lab/out", Envelope(b"", {})), outcomes.append)
-    client.on_confirmed(1, reason)
+    confirm(client, 1, reason)
     assert [error is None for error in outcomes] == [is_taken]
     await made.close()
 
@@ -286,9 +293,9 @@ async def test_a_link_over_its_limit_pauses_with_the_last_confirm() -> None:
         for _ in range(2):
             made.publish(OutboundMessage("lab/out", Envelope(b"")), lambda _error: None)
         client.on_arrival(ReceivedPublish("lab/in", bytes(10), 1, False, False, 1, b""))
-        client.on_confirmed(1, 0)
+        confirm(client, 1)
         assert not channel.is_paused
-        client.on_confirmed(2, 0)
+        confirm(client, 2)
         assert channel.is_paused
         [delivery] = await DeliveryCollector(made).take(1)
         delivery.settle()

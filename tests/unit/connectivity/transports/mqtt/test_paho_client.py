@@ -16,6 +16,7 @@ from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClie
 from connectivity.transports.mqtt.properties import pack_varint
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 from tests.support.dice import examples
+from tests.support.recorded_confirms import record_confirms
 from tests.support.table import each_row
 
 V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
@@ -52,10 +53,8 @@ def client(
     made = SansIoPahoClient("lab", protocol, clean_session=True)
     made._sock = FakeSocket()  # type: ignore[assignment]
     arrived: list[ReceivedPublish] = []
-    confirmed: list[tuple[int, int]] = []
     made.on_arrival = arrived.append
-    made.on_confirmed = lambda mid, reason: confirmed.append((mid, reason))
-    return made, arrived, confirmed
+    return made, arrived, record_confirms(made)
 
 
 def packets(*publications: Publication) -> bytes:
@@ -161,7 +160,7 @@ def test_a_resumed_session_releases_an_identifier_before_qos_2_uses_it() -> None
     sender, _, _ = client()
     sender.is_resumed = True
     sender._last_mid = 6
-    assert sender.send(Publication(b"a", b"", 2, False, b"")) == 7
+    sender.send(Publication(b"a", b"", 2, False, b""))
     assert b"".join(sender.unsent) == b"\x62\x02\x00\x07" + b"\x34\x05\x00\x01a\x00\x07"
 
 
@@ -178,15 +177,30 @@ def test_an_unexpected_qos_2_message_is_acknowledged_in_two_steps() -> None:
 def test_packet_identifiers_start_again_at_one() -> None:
     sender, _, _ = client()
     sender._last_mid = 65534
-    message = Publication(b"a", b"", 1, False, b"")
-    assert [sender.send(message) for _ in range(3)] == [65535, 1, 2]
+    for _ in range(3):
+        sender.send(Publication(b"a", b"", 1, False, b""))
+    assert list(sender.unconfirmed) == [65535, 1, 2]
 
 
 def test_a_packet_identifier_in_use_is_left_out() -> None:
-    sender, _, _ = client()
+    sender = SansIoPahoClient("lab", V311, clean_session=True)
     sender._last_mid = 65533
-    assert sender.send(Publication(b"a", b"", 1, False, b""), {65534, 65535, 1}) == 2
+    for _ in range(3):
+        sender.send(Publication(b"a", b"", 1, False, b""))
+    sender._last_mid = 65533
+    sender.unsent.clear()
+    sender.send(Publication(b"a", b"", 1, False, b""))
     assert b"".join(sender.unsent) == b"\x32\x05\x00\x01a\x00\x02"
+
+
+def test_a_message_ends_once_with_the_broker_s_answer_to_its_packet_identifier() -> None:
+    sender, outcomes = SansIoPahoClient("lab", V5, clean_session=True), list[tuple[str, bool]]()
+    sender._sock = FakeSocket()  # type: ignore[assignment]
+    message = Publication(b"a", b"", 1, False, b"")
+    sender.send(message, "first", lambda error: outcomes.append(("first", error is None)))
+    sender.send(message, "second", lambda error: outcomes.append(("second", error is None)))
+    sender.feed(b"\x40\x03\x00\x02\x87" + b"\x40\x02\x00\x01" * 2 + b"\x40\x02\x00\x03")
+    assert (outcomes, sender.unconfirmed) == ([("second", False), ("first", True)], {})
 
 
 def test_b9_a_message_of_256_mb_costs_no_more_than_its_head() -> None:
