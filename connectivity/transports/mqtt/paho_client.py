@@ -90,9 +90,9 @@ class SansIoPahoClient(Client):
         self.on_last_confirm: Callable[[], object] | None = None
         """Called after the confirm that leaves nothing unconfirmed."""
         self.reader_statuses: Mapping[int, ReaderStatus] = MappingProxyType({})
-        """What the reason codes of confirms say about readers."""
+        """The status of readers that the reason code of a confirm reports."""
         self.unconfirmed: dict[int, UnconfirmedMessage] = {}
-        """The sent messages of QoS 1 and 2 that the broker has neither taken nor refused, by packet identifier."""
+        """By packet identifier: the messages that the broker has neither taken nor refused."""
         self.on_released: Callable[[], object] = _nothing
         self.is_resumed = False
         """Whether the broker has resumed a session, which may hold incomplete QoS 2 messages."""
@@ -248,7 +248,10 @@ class SansIoPahoClient(Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def send(self, publication: Publication, address: str = "", done: Done = ignore_outcome) -> None:
-        """Put a message into `unsent`. With QoS 1 and 2, `done` receives the broker's answer; `address` is its topic."""
+        """Put a message to an address into `unsent`.
+
+        `done` receives the broker's answer, which it gives with QoS 1 and 2.
+        """
         topic, qos = publication.topic, publication.qos
         head = bytearray((_PUBLISH | qos << 1 | publication.retain,))
         length = 2 + len(topic) + len(publication.properties) + len(publication.payload) + (2 if qos else 0)
