@@ -45,8 +45,8 @@ def viewed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     view = Enforcer.view
 
     def recording(self: Enforcer, value: Any, path: str, subjects: Any) -> Any:
-        if path == "thing:/":
-            seen.append(value["thingId"])
+        if path in ("thing:/", "policy:/"):
+            seen.append(value["thingId"] if path == "thing:/" else "policy")
             asyncio.get_running_loop().call_soon(seen.append, TURN)
         return view(self, value, path, subjects)
 
@@ -63,6 +63,16 @@ async def test_other_work_gets_its_turn_between_the_things_of_one_response(
     assert [thing["thingId"] for thing in answer["value"]] == IDS
     assert (answer["status"], answer["headers"]["content-type"]) == (200, "application/json")
     await harness.settled(1)
+
+
+async def test_other_work_gets_its_turn_between_a_thing_and_its_policy(
+    harness: ConnectionHarness, viewed: list[str]
+) -> None:
+    answer = await harness.ask(several(fields="thingId,_policy"))
+    assert viewed == [each for id in IDS for each in (id, TURN, "policy", TURN)]
+    assert [(thing["thingId"], "entries" in thing["_policy"]) for thing in answer["value"]] == [
+        (id, True) for id in IDS
+    ]
 
 
 async def test_a_change_between_two_slices_is_not_in_the_response(
