@@ -29,7 +29,7 @@ from mappings.model.signals import ErrorResponse, Response
 
 log = structlog.get_logger(__name__)
 
-_SLICE_SECONDS: Final = 0.005
+_SLICE_SECONDS: Final = 0.003
 """How long the things of one response are encoded before other work gets its turn."""
 
 
@@ -90,7 +90,7 @@ class Responder:
         """Send a response, or add it to the acknowledgements that the request waits for."""
         arrival, response, route, pending, several = step
         if several is not None:
-            self._encode_several(step, several, [])
+            self._encode_several(step, several)
             return
         if pending is not None and isinstance(response, Response):
             self._request_reply.command_persisted(pending, response)
@@ -105,18 +105,16 @@ class Responder:
             is_unasked = is_unread or response.fault is ZERO_TIMEOUT
         self._replies.post(route, response, arrival.respond(), arrival, unasked=is_unasked)
 
-    def _encode_several(self, step: RespondEffect, several: SeveralThings, encoded: list[bytes]) -> None:
+    def _encode_several(self, step: RespondEffect, several: SeveralThings) -> None:
         """Encode more things of a response for some time, and send it when it is complete."""
         began = time.perf_counter()
         response: CommandResponse
         try:
-            for thing in several.things:
-                if thing is not None:
-                    encoded.append(thing)
+            while several.encode_more():
                 if time.perf_counter() - began > _SLICE_SECONDS:
-                    asyncio.get_running_loop().call_soon(self._encode_several, step, several, encoded)
+                    asyncio.get_running_loop().call_soon(self._encode_several, step, several)
                     return
-            response = several.complete(encoded)
+            response = several.complete()
         except Exception:
             log.exception("things not retrieved", **log_fields(step.arrival, step.response.headers))
             response = internal_error(step.response)

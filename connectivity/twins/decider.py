@@ -63,7 +63,9 @@ def decide(
         return check_permissions(case) if command.entity.name == NO_NAME else decide_policy(case)
     if command.entity.name == NO_NAME:
         several = retrieve_several(case)
-        return decision([], several.complete([thing for thing in several.things if thing is not None]))
+        while several.encode_more():
+            pass
+        return decision([], several.complete())
     return decide_thing(case)
 
 

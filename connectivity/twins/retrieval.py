@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from io import BytesIO
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -164,19 +165,35 @@ def _policy_view(snapshot: Snapshot, subjects: Sequence[str], world: StateLookup
     return partial(enforcer.view, policy.state, "policy:/", subjects)
 
 
-class SeveralThings(NamedTuple):
+class SeveralThings:
     """The response to a retrieve of several things, still without them.
 
-    Each thing is viewed and encoded when it is taken from `things`, as it was at the request. This takes milliseconds for a
-    large thing that is partly readable, and for a large policy: `things` yields None between the two.
+    They are viewed and encoded one by one, as they were at the request: a large thing that is partly readable takes
+    milliseconds, and so does a large policy.
     """
 
-    response: Response
-    things: Iterator[bytes | None]
+    def __init__(self, response: Response, things: Iterator[bytes | None]) -> None:
+        """`things` yields encoded things, and None where other work may run in between."""
+        self.response = response
+        self._things = things
+        # One that grows: to join many megabytes takes milliseconds, too.
+        self._value = BytesIO()
 
-    def complete(self, things: Sequence[bytes]) -> Response:
+    def encode_more(self) -> bool:
+        """Encode one more thing, or part of it; False if nothing was left."""
+        try:
+            thing = next(self._things)
+        except StopIteration:
+            return False
+        if thing is not None:
+            self._value.write(b"," if self._value.tell() else b"[")
+            self._value.write(thing)
+        return True
+
+    def complete(self) -> Response:
         """Return the response with the readable things."""
-        return msgspec.structs.replace(self.response, value=b"[%b]" % b",".join(things))
+        self._value.write(b"]" if self._value.tell() else b"[]")
+        return msgspec.structs.replace(self.response, value=self._value.getvalue())
 
 
 def retrieve_several(case: CommandContext) -> SeveralThings:
