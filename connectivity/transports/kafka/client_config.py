@@ -28,11 +28,8 @@ SOCKET_TIMEOUT = 10_000
 """Milliseconds until a request without an answer ends the link to a broker."""
 
 SESSION_TIMEOUT, HEARTBEAT = 10_000, 3_000
-COMMIT_INTERVAL = 20
-"""Milliseconds between two commits: records that are settled since are delivered again after a crash.
-
-With 100, a service that was killed within this time after each start processed the same records again and again.
-"""
+COMMIT_INTERVAL = 100
+"""Milliseconds after which the library repeats a commit of the link that failed."""
 
 PREFETCHED_RECORDS = 10_000
 MIN_FETCH, MAX_FETCH, MAX_QUEUE_KIB = 1_000_000, 52_428_800, 2_097_151

@@ -59,7 +59,12 @@ LONGEST_BATCH = 500
 POLL = 0.1
 """Seconds that one poll waits: the maximum delay until the thread notices requests of the event loop."""
 
-STORE_INTERVAL = 0.1
+COMMIT_INTERVAL = 0.02
+"""Seconds between two commits, and those that a poll waits while records are open.
+
+With 0.1, a service that was killed that soon after each start read the same records again each time.
+"""
+
 PAUSE_DELAY = 1.0
 TOPIC_CHECK_INTERVAL = 2.0
 """Seconds between checks for topics that were created again, which the library does not report."""
@@ -122,7 +127,7 @@ class KafkaConsumer:
         self._rejected: deque[Partition] = deque()
         self._waiting: list[tuple[float, Partition]] = []
         """Partitions to read again and the time for each; used by the thread only."""
-        self._stored_at = 0.0
+        self._committed_at = 0.0
         self._checked_at = time.monotonic()
         self._described: dict[str, Future[TopicDescription]] = {}
         self._wake_event = threading.Event()
@@ -217,9 +222,11 @@ class KafkaConsumer:
 
     def _turn(self) -> None:
         self._read_rejected_again()
-        if (now := time.monotonic()) >= self._stored_at + STORE_INTERVAL:
-            self._stored_at = now
-            self._store(self._partitions.values())
+        if (now := time.monotonic()) >= self._committed_at + COMMIT_INTERVAL and self._store(self._partitions.values()):
+            self._committed_at = now
+            # The library repeats it if it fails.
+            with contextlib.suppress(KafkaException):
+                self._consumer.commit(asynchronous=True)
         if now >= self._checked_at + TOPIC_CHECK_INTERVAL:
             self._checked_at = now
             self._check_topics()
@@ -238,7 +245,7 @@ class KafkaConsumer:
             return
         if room > 0 and self._is_paused:
             self._resume()
-        first = self._consumer.poll(POLL)
+        first = self._consumer.poll(COMMIT_INTERVAL if self._has_open_records else POLL)
         if self._failure is not None:
             raise self._failure
         if self._has_former_partitions:
@@ -252,6 +259,11 @@ class KafkaConsumer:
         most = min(room, LONGEST_BATCH, space // (size_of(first) or 1))
         more = self._consumer.consume(most - 1, 0) if most > 1 else []
         self._hand_over([first, *more])
+
+    @property
+    def _has_open_records(self) -> bool:
+        """Whether there are records that are unsettled, or settled and not stored."""
+        return self._delivered != self.ended or any(it.settled > it.stored for it in self._partitions.values())
 
     def _resume(self) -> None:
         """Resume all partitions except those that wait to be read again."""
@@ -445,8 +457,8 @@ class KafkaConsumer:
                     self._store([partition])
                 self._call_on_loop(self._on_dropped, partition)
 
-    def _store(self, partitions: Iterable[Partition]) -> None:
-        """Store the settled offsets; the library commits them soon, and on revocation."""
+    def _store(self, partitions: Iterable[Partition]) -> bool:
+        """Store the settled offsets, which the library commits on revocation; return whether some are new."""
         places = []
         for partition in partitions:
             if (settled := partition.settled) > partition.stored:
@@ -456,6 +468,7 @@ class KafkaConsumer:
             # A revoked partition cannot be stored: its last records are redelivered to another member.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=places)
+        return bool(places)
 
     def _report_committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         for place in places:

@@ -1,10 +1,14 @@
-"""The limit on records per second, with a fake clock."""
+"""The limit on records per second, and commits of offsets, with a fake clock."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from connectivity.transports.kafka.consumer import Throttle
+from connectivity.transports.kafka import consumer as consumers
+from connectivity.transports.kafka.consumer import COMMIT_INTERVAL, POLL, KafkaConsumer, Throttle
+from connectivity.transports.kafka.partition import Partition
 from tests.support.clock import Clock
 
 
@@ -42,3 +46,46 @@ def test_without_a_limit_records_are_not_delayed(clock: Clock) -> None:
     throttle = Throttle(None)
     throttle.took(1_000_000)
     assert (throttle.pause(), throttle.minutes) == (0, 0)
+
+
+class FakeLibrary:
+    """A consumer of the library without records: notes how long polls wait, and the number of commits."""
+
+    def __init__(self, _settings: Any) -> None:
+        self.waits: list[float] = []
+        self.commits = 0
+
+    def poll(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    def store_offsets(self, offsets: Any) -> None: ...
+
+    def commit(self, **_options: Any) -> None:
+        self.commits += 1
+
+
+async def test_settled_offsets_are_committed_soon_even_if_nothing_arrives(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a service that is killed soon after each start would process the same records again each time."""
+    monkeypatch.setattr(consumers, "Consumer", FakeLibrary)
+
+    def ignore(*_: object) -> None: ...
+
+    hooks = dict.fromkeys(("on_records", "on_committed", "on_dropped", "on_error", "on_ended"), ignore)
+    settings, limits = {"group.id": "g"}, {"starts_at_end": False, "limit": None, "max_bytes": 1000}
+    consumer: Any = KafkaConsumer(settings, None, {}, [], **limits, **hooks)  # type: ignore[arg-type]
+    partition = Partition(consumer, "lab", 0, "id", 0, 0, is_at_least_once=True)
+    consumer._partitions["lab", 0], library = partition, consumer._consumer
+    consumer._turn()
+    assert (library.waits, library.commits) == ([POLL], 0)
+    consumer._delivered = 2
+    consumer._turn()
+    partition.settled, consumer.ended = 1, 1
+    consumer._turn()
+    partition.settled, consumer.ended = 2, 2
+    consumer._turn()
+    assert (library.waits[1:], library.commits) == ([COMMIT_INTERVAL] * 3, 1)
+    clock.advance(COMMIT_INTERVAL)
+    consumer._turn()
+    assert (library.waits[4:], library.commits) == ([POLL], 2)
