@@ -51,30 +51,23 @@ def trusted_time(newest: datetime | None, now: datetime) -> datetime:
 
 def delete_expired(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """Delete events that are past their time; how many. Their files go with a later `vacuum`."""
-    deleted = _delete_events(target, retention, now)
-    snapshots.thin(target)
-    return deleted
-
-
-def _delete_events(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
-    """The events, and the states from before them."""
     boundaries = _boundaries(target, retention, now).persist()
     try:
         deleted, last = boundaries.agg(sql.sum("events"), sql.max("last")).collect()[0]
         # Tables without such rows are left alone: a deletion that deletes nothing would still be a version of them.
-        if not deleted:
-            return 0
-        snapshots.append(target, _missing_snapshots(target, boundaries))
-        # After a power cut, events must not be gone without their snapshots.
-        durability.sync(target.lake)
-        delete_rows(target, SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
-        if reader.size(target.lake, FULL_SNAPSHOTS).files:
-            delete_rows(target, FULL_SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
-        # Numbers grow with revisions: files of later events need not be opened.
-        delete_rows(target, EVENTS, boundaries, f"kept.revision <= gone.boundary AND kept.seq <= {last}")
+        if deleted:
+            snapshots.append(target, _missing_snapshots(target, boundaries))
+            # After a power cut, events must not be gone without their snapshots.
+            durability.sync(target.lake)
+            delete_rows(target, SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
+            if reader.size(target.lake, FULL_SNAPSHOTS).files:
+                delete_rows(target, FULL_SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
+            # Numbers grow with revisions: files of later events need not be opened.
+            delete_rows(target, EVENTS, boundaries, f"kept.revision <= gone.boundary AND kept.seq <= {last}")
     finally:
         boundaries.unpersist()
-    return int(deleted)
+    snapshots.thin(target)
+    return int(deleted or 0)
 
 
 def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) -> DataFrame:
