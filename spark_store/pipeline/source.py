@@ -39,14 +39,15 @@ def read_events(spark: SparkSession, path: Path, first: int, last: int) -> DataF
         and (few := few_rows(event_batches(path, first, last), EVENTS, FEW_EVENTS)) is not None
     ):
         return spark.createDataFrame(few)
-    return _read_parts(spark, partial(event_batches_alone, path.absolute()), _split(spark, first, last), EVENTS)
+    ranges = split_range(first, last, spark.sparkContext.defaultParallelism)
+    return _read_parts(spark, partial(event_batches_alone, path.absolute()), ranges, EVENTS)
 
 
 def read_states(spark: SparkSession, path: Path, first: int, last: int) -> DataFrame:
     """Return the states of the entities of these events. They may differ at the next reading."""
     if (few := few_rows(state_batches(path, first, last), STATES, FEW_STATES)) is not None:
         return spark.createDataFrame(few)
-    parts = max(1, len(_split(spark, first, last)))
+    parts = max(1, len(split_range(first, last, spark.sparkContext.defaultParallelism)))
     return _read_parts(
         spark, partial(state_batches, path.absolute(), first, last), [(part, parts) for part in range(parts)], STATES
     )
@@ -63,10 +64,6 @@ def few_rows(found: Batches, schema: pa.Schema, most: int) -> pa.Table | None:
                 return None
             batches.append(batch)
     return pa.Table.from_batches(batches, schema)
-
-
-def _split(spark: SparkSession, first: int, last: int) -> list[tuple[int, int]]:
-    return split_range(first, last, spark.sparkContext.defaultParallelism)
 
 
 def split_range(first: int, last: int, parallelism: int) -> list[tuple[int, int]]:
