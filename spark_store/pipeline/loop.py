@@ -80,6 +80,7 @@ _RETRY_ERASURE_SECONDS = 60.0
 """After how many seconds failed maintenance, or a failed erasure, is retried."""
 _NO_ANSWER = "Answer from Java side is empty"
 """The error of Py4J for a Java process that is gone."""
+_now = partial(datetime.now, UTC)
 
 
 class PipelineLoop:
@@ -91,12 +92,9 @@ class PipelineLoop:
         say: Say,
         settings: PipelineSettings,
         stopping: threading.Event,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], datetime] = _now,
     ) -> None:
-        """`stopping` may be set at any time, also by a signal: the current batch is finished, none is begun.
-
-        `clock` returns the seconds since 1970.
-        """
+        """`stopping` may be set at any time, also by a signal: the current batch is finished, none is begun."""
         self._target = target
         self._say = say
         self._settings = settings
@@ -114,7 +112,7 @@ class PipelineLoop:
         self._watermark = Watermark()
         self._entities = self._newest_snapshot = 0
         """The number of entities, and the newest full snapshot."""
-        self._clock_reading = next_reading(None, self._time(), uptime())
+        self._clock_reading = next_reading(None, clock(), uptime())
         self._is_manual = False
 
     def run(self) -> None:
@@ -142,7 +140,7 @@ class PipelineLoop:
         tables.prepare(target)
         self._watermark = self._last_watermark()
         if (last_run := self._watermark.retention) is not None:
-            self._clock_reading = next_reading(last_run.reading, self._time(), uptime())
+            self._clock_reading = next_reading(last_run.reading, self._clock(), uptime())
         if self._settings.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
@@ -384,7 +382,7 @@ class PipelineLoop:
 
     def _delete_expired(self) -> None:
         """Delete expired events by the trusted time, or by the clock."""
-        now, run = self._time(), self._watermark.retention
+        now, run = self._clock(), self._watermark.retention
         if self._is_manual:
             # The trusted time stays.
             until, done = now, RetentionRun(self._clock_reading if run is None else run.reading, 0, utc_text(now))
@@ -427,9 +425,6 @@ class PipelineLoop:
     def _vacuum(self) -> None:
         table_maintenance.vacuum(self._target)
         self._remember(vacuumed=now_text())
-
-    def _time(self) -> datetime:
-        return datetime.fromtimestamp(self._clock(), UTC)
 
 
 def translate_error(error: Exception) -> StoreError:

@@ -10,10 +10,9 @@ import os
 import resource
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +182,7 @@ class Running:
     """A stream that follows, in a thread."""
 
     def __init__(
-        self, spark: SparkSession, data_folder: DataFolder, clock: Callable[[], float], **options: Any
+        self, spark: SparkSession, data_folder: DataFolder, clock: Callable[[], datetime], **options: Any
     ) -> None:
         self.messages: PipelineMessages = []
         self.error: BaseException | None = None
@@ -230,7 +229,9 @@ def test_a_loop_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notic
     back = 0.0
     options = {"optimize_batches": 3, "merge_every": timedelta(0), "optimize_every": FOREVER, "vacuum_every": FOREVER}
     data_folder.write(10)
-    with Running(spark, data_folder, lambda: time.time() - back, interval=0.5, **options) as running:
+    with Running(
+        spark, data_folder, lambda: datetime.now(UTC) - timedelta(seconds=back), interval=0.5, **options
+    ) as running:
         running.wait_for("batch", seq=10)
         back = 3600.0
         data_folder.write(10)

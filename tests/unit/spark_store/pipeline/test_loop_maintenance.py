@@ -145,7 +145,9 @@ def test_retention_goes_by_the_time_that_is_trusted_also_after_a_restart(
         events.append((event, fields))
 
     def started() -> PipelineLoop:
-        found = PipelineLoop(target, report, PipelineSettings(), threading.Event(), lambda: begun + wrong)
+        found = PipelineLoop(
+            target, report, PipelineSettings(), threading.Event(), lambda: datetime.fromtimestamp(begun + wrong, UTC)
+        )
         with pytest.raises(StoreUnavailable, match="as far as needed"):
             found._catch_up()
         return found
