@@ -6,8 +6,9 @@ Without Spark, so that `verify` needs none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from mappings.ids import namespace_of
 from spark_store.journal.reader import JournalEntry
@@ -17,8 +18,7 @@ Firsts = Mapping[timedelta, int | None]
 """By age: the least number of a younger event of the lake; None if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionRule:
+class RetentionRule(msgspec.Struct, frozen=True):
     """A rule: keeps events not older than `age`, and the newest `revisions` of each entity.
 
     Without either, everything.
@@ -51,15 +51,11 @@ def time_before(now: datetime, age: timedelta) -> datetime:
         return datetime.min.replace(tzinfo=UTC)
 
 
-FOREVER = RetentionRule()
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRules:
+class RetentionRules(msgspec.Struct, frozen=True):
     """The rules: the `default`, or that of a namespace."""
 
-    default: RetentionRule = FOREVER
-    namespaces: Mapping[str, RetentionRule] = field(default_factory=dict)
+    default: RetentionRule = RetentionRule()
+    namespaces: Mapping[str, RetentionRule] = {}
 
     @property
     def is_forever(self) -> bool:
