@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from mappings.model.signals import Event
-from spark_store.errors import LakeUnfit, damaged_table
+from spark_store.errors import damaged_table
 from spark_store.history.replay import FoldBase, StateFold, state_text
 from spark_store.journal.reader import EntityState
 from spark_store.lake.arrow_rows import STATES, arrow
@@ -64,11 +64,8 @@ def _text(column: str, name: str) -> Any:
 def _fold_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Fold one partition: rows in order, one state for each entity. Runs in Spark's Python workers."""
     items = (item for batch in batches for item in zip(*(it.to_pylist() for it in batch.columns), strict=True))
-    return arrow(fold_rows(items), _FOLDED, _damaged_lake)
-
-
-def _damaged_lake(problem: str) -> LakeUnfit:
-    return damaged_table(f"lake, rows of events, latest or snapshots, {problem}")
+    where = "lake, rows of events, latest or snapshots"
+    return arrow(fold_rows(items), _FOLDED, lambda problem: damaged_table(f"{where}, {problem}"))
 
 
 def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
