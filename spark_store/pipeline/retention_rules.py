@@ -67,7 +67,7 @@ class RetentionRules(msgspec.Struct, frozen=True):
         return {rule.age for rule in (self.default, *self.namespaces.values()) if rule.age is not None}
 
     def expired_condition(self, now: datetime, firsts: Firsts) -> str:
-        """Return the SQL condition for expired rows of `events`, with `newest` as in `RetentionRule.expired`."""
+        """Return the SQL condition for expired rows of `events`, with `newest` as in `RetentionRule`."""
         names = self.namespaces
         default, *rules = (rule.expired_condition(now, firsts) for rule in (self.default, *names.values()))
         others = " AND ".join([default, *(f"namespace <> {literal(name)}" for name in names)])

@@ -79,7 +79,7 @@ _DISTANCES = ((_HOUR, timedelta(0)), (_DAY, _HOUR), (_MONTH, _DAY), (timedelta.m
 
 
 def too_many(times: Mapping[int, datetime], oldest: datetime | None) -> list[int]:
-    """Return which full snapshots may be deleted, in order and with their times.
+    """Return which full snapshots may be deleted; `times` has all of them, in order.
 
     Those from before the `oldest` event save nothing, except the newest of them. Of others are kept all of the last hour
     before the newest, then one an hour for a day, one a day for a month, and one a month. The first of each hour, day and
