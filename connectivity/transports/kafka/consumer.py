@@ -60,12 +60,14 @@ POLL = 0.1
 """Seconds that one poll waits: the maximum delay until the thread notices requests of the event loop."""
 
 COMMIT_INTERVAL = 0.02
-"""Seconds between two commits, and those that a poll waits while records are open.
+"""Seconds between two commits, and those that the thread waits while records are open.
 
 With 0.1, a service that was killed that soon after each start read the same records again each time.
 """
 
 PAUSE_DELAY = 1.0
+"""Seconds without room after which the partitions are paused."""
+
 TOPIC_CHECK_INTERVAL = 2.0
 """Seconds between checks for topics that were created again, which the library does not report."""
 UNLIMITED = 1 << 62
@@ -128,6 +130,8 @@ class KafkaConsumer:
         self._waiting: list[tuple[float, Partition]] = []
         """Partitions to read again and the time for each; used by the thread only."""
         self._committed_at = 0.0
+        self._full_since: float | None = None
+        """Since when the thread has waited for room."""
         self._checked_at = time.monotonic()
         self._described: dict[str, Future[TopicDescription]] = {}
         self._wake_event = threading.Event()
@@ -233,19 +237,22 @@ class KafkaConsumer:
         if pause := self._throttle.pause():
             self._wake_event.clear()
             if not self._is_stopping:
-                self._wake_event.wait(min(pause, POLL))
+                self._wake_event.wait(min(pause, self._longest_wait))
             return
         space = self._max_bytes - self._unsettled_bytes
         unsettled, behind = self._delivered - self.ended, self._delivered - self.passed
         room = min(IN_FLIGHT - unsettled, MOST_WAITING - behind, self._throttle.remaining) if space > 0 else 0
-        if room <= 0 and not self._is_paused:
-            if not self._wait_for_request(PAUSE_DELAY):
-                self._is_paused = True
+        if (room <= 0 or self._full_since is not None) and not self._is_paused:
+            self._full_since = self._full_since or now
+            if self._wait_for_request(COMMIT_INTERVAL):
+                self._full_since = None
+            elif now >= self._full_since + PAUSE_DELAY:
+                self._full_since, self._is_paused = None, True
                 self._consumer.pause(self._consumer.assignment())
             return
         if room > 0 and self._is_paused:
             self._resume()
-        first = self._consumer.poll(COMMIT_INTERVAL if self._has_open_records else POLL)
+        first = self._consumer.poll(self._longest_wait)
         if self._failure is not None:
             raise self._failure
         if self._has_former_partitions:
@@ -261,9 +268,10 @@ class KafkaConsumer:
         self._hand_over([first, *more])
 
     @property
-    def _has_open_records(self) -> bool:
-        """Whether there are records that are unsettled, or settled and not stored."""
-        return self._delivered != self.ended or any(it.settled > it.stored for it in self._partitions.values())
+    def _longest_wait(self) -> float:
+        """The seconds that the thread may wait: fewer while records are unsettled, or settled and not stored."""
+        is_open = self._delivered != self.ended or any(it.settled > it.stored for it in self._partitions.values())
+        return COMMIT_INTERVAL if is_open else POLL
 
     def _resume(self) -> None:
         """Resume all partitions except those that wait to be read again."""

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from connectivity.transports.kafka import consumer as consumers
-from connectivity.transports.kafka.consumer import COMMIT_INTERVAL, POLL, KafkaConsumer, Throttle
+from connectivity.transports.kafka.consumer import (
+    COMMIT_INTERVAL,
+    IN_FLIGHT,
+    PAUSE_DELAY,
+    POLL,
+    KafkaConsumer,
+    Throttle,
+)
 from connectivity.transports.kafka.partition import Partition
 from tests.support.clock import Clock
 
@@ -49,11 +56,11 @@ def test_without_a_limit_records_are_not_delayed(clock: Clock) -> None:
 
 
 class FakeLibrary:
-    """A consumer of the library without records: notes how long polls wait, and the number of commits."""
+    """A consumer of the library without records: notes how long polls wait, and counts calls."""
 
     def __init__(self, _settings: Any) -> None:
         self.waits: list[float] = []
-        self.commits = 0
+        self.commits = self.pauses = self.resumes = 0
 
     def poll(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -63,20 +70,33 @@ class FakeLibrary:
     def commit(self, **_options: Any) -> None:
         self.commits += 1
 
+    def assignment(self) -> list[Any]:
+        return []
 
-async def test_settled_offsets_are_committed_soon_even_if_nothing_arrives(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise a service that is killed soon after each start would process the same records again each time."""
+    def pause(self, _partitions: Any) -> None:
+        self.pauses += 1
+
+    def resume(self, _partitions: Any) -> None:
+        self.resumes += 1
+
+
+@pytest.fixture
+async def consumer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A consumer with one partition, whose thread does not run."""
     monkeypatch.setattr(consumers, "Consumer", FakeLibrary)
 
     def ignore(*_: object) -> None: ...
 
     hooks = dict.fromkeys(("on_records", "on_committed", "on_dropped", "on_error", "on_ended"), ignore)
     settings, limits = {"group.id": "g"}, {"starts_at_end": False, "limit": None, "max_bytes": 1000}
-    consumer: Any = KafkaConsumer(settings, None, {}, [], **limits, **hooks)  # type: ignore[arg-type]
-    partition = Partition(consumer, "lab", 0, "id", 0, 0, is_at_least_once=True)
-    consumer._partitions["lab", 0], library = partition, consumer._consumer
+    made: Any = KafkaConsumer(settings, None, {}, [], **limits, **hooks)  # type: ignore[arg-type]
+    made._partitions["lab", 0] = Partition(made, "lab", 0, "id", 0, 0, is_at_least_once=True)
+    return made
+
+
+async def test_settled_offsets_are_committed_soon_even_if_nothing_arrives(clock: Clock, consumer: Any) -> None:
+    """Otherwise a service that is killed soon after each start would process the same records again each time."""
+    partition, library = consumer._partitions["lab", 0], consumer._consumer
     consumer._turn()
     assert (library.waits, library.commits) == ([POLL], 0)
     consumer._delivered = 2
@@ -89,3 +109,22 @@ async def test_settled_offsets_are_committed_soon_even_if_nothing_arrives(
     clock.advance(COMMIT_INTERVAL)
     consumer._turn()
     assert (library.waits[4:], library.commits) == ([POLL], 2)
+
+
+async def test_settled_offsets_are_committed_soon_while_there_is_no_room(clock: Clock, consumer: Any) -> None:
+    """Partitions are paused only after a longer time, and records are read again when half of them are settled."""
+    partition, library = consumer._partitions["lab", 0], consumer._consumer
+    consumer._delivered = IN_FLIGHT
+    for number in range(1, 4):
+        consumer._turn()
+        partition.settled = number
+        consumer.has_ended(1, 0, 1)
+        clock.advance(COMMIT_INTERVAL)
+    consumer._turn()
+    assert (library.commits, library.waits, library.pauses) == (3, [], 0)
+    clock.advance(PAUSE_DELAY)
+    consumer._turn()
+    assert library.pauses == 1
+    consumer.has_ended(IN_FLIGHT // 2, 0, IN_FLIGHT // 2)
+    consumer._turn()
+    assert (library.waits, library.resumes) == ([COMMIT_INTERVAL], 1)
